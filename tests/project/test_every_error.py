@@ -562,7 +562,6 @@ SCENARIO = json.dumps(
 INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "no JSON object"),
     "BindAddressError": (lambda _: config_message("metricsBindAddress: 'here'"), "'here'"),
-    "NriCallError": (lambda d: refused_call(d, b"\x0a\x00"), "a call about no pod"),
     "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
     "DurationSyntaxError": (lambda _: config_message("cpuManagerReconcilePeriod: 5x"), '"5x"'),
     "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
@@ -572,6 +571,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "LatencyReportError": (lambda _: message_of(lambda: probe.understood(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
     "MuxError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")))), "more than 4194314"),
+    "NriCallError": (lambda d: refused_call(d, b"\x0a\x00"), "a call about no pod"),
     "ProtobufError": (lambda d: refused_call(d, b"\x0a\x7f"), "field 1 ends 127 bytes later"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
