@@ -94,7 +94,8 @@ class Served:
     """A connection that serves in a thread of its own."""
 
     def __init__(self, path: Path, plugin: Recording, **options: float) -> None:
-        self.connection = NriConnection(path, plugin, **options)
+        patient = {"registration_seconds": PATIENCE_SECONDS, "send_seconds": PATIENCE_SECONDS}
+        self.connection = NriConnection(path, plugin, **patient | options)
         self._pool = ThreadPoolExecutor(1)
         self._result = self._pool.submit(self.connection.serve)
 
@@ -506,14 +507,14 @@ def test_a_flood_has_to_wait_and_loses_nothing(one_runtime, plugin, served):
     connection = synchronized(one_runtime)
     plugin.answer = lambda _: (release.wait(PATIENCE_SECONDS), Answer())[1]
     payload = NRI.StateChangeEvent(event=1, pod=NRI.PodSandbox(id="p", labels={"x": "y" * 3000})).SerializeToString()
-    flood = b"".join(_request(stream, payload) for stream in range(101, 101 + 2 * 8000, 2))
+    flood = b"".join(_request(stream, payload) for stream in range(101, 101 + 2 * 3000, 2))
     sent = connection.try_to_send(flood, seconds=0.5)
     assert sent < len(flood)
     assert sent < 4 << 20
     release.set()
     rest = threading.Thread(target=connection.send_bytes, args=(flood[sent:],))
     rest.start()
-    for stream in range(101, 101 + 2 * 8000, 2):
+    for stream in range(101, 101 + 2 * 3000, 2):
         connection.answer(stream, NRI.Empty)
     rest.join(PATIENCE_SECONDS)
 
