@@ -67,3 +67,12 @@ def test_completion_of_a_command_loads_no_other_command() -> None:
         == set()
     )
     assert not LIBRARIES & set(modules)
+
+
+def test_an_agent_without_a_container_runtime_loads_nothing_of_one() -> None:
+    """The agent as a whole, and every module that it imports at the beginning."""
+    program = "import sys, nodeagent.daemon.service, nodeagent.cli.commands.run; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert "nodeagent.daemon.agent" in modules
+    assert {one for one in modules if {"nri", "runtime_link", "protobuf", "grpc"} & set(one.split("."))} == set()

@@ -72,6 +72,7 @@ from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, Reason, Sta
 from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.releasing import find_pods_cgroup
+from nodeagent.daemon.runtime_link import Push
 from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge import irqbalance, kernel_threads, state_files, uevents, units
 from nodeagent.edge.cgroup_entry import join
@@ -120,6 +121,7 @@ from tests.support.builders import GIB, MACHINE_A, PLRM, machine, managers
 from tests.support.fuzz_targets import POD_RESOURCES
 from tests.support.inspected_nodes import NOW_MS, World
 from tests.support.launcher_process import LauncherProcess, launcher, wait_for
+from tests.support.nri_runtime import Refused, Runtime, mux_frame, ttrpc_frame
 from tests.support.pods import app, exclusive, pod
 
 __all__ = ["launcher"]
@@ -260,6 +262,31 @@ def ask_an_agent(directory: Path, op: str) -> object:
     finally:
         server.close()
         thread.stop()
+
+
+def pushed(path: Path) -> object:
+    """Ask a container runtime what runs."""
+    with Push(path, (), index=91) as push:
+        return push.sent(30)
+
+
+def registration_refused(message: bytes) -> bytes:
+    status = b"\x08\x02\x12" + bytes([len(message)]) + message
+    return mux_frame(2, ttrpc_frame(1, 2, b"\x0a" + bytes([len(status)]) + status))
+
+
+def refused_call(directory: Path, payload: bytes) -> str:
+    """Have a runtime ask something that can't be understood; what it is told."""
+    runtime = Runtime(directory / "s")
+    try:
+        with Push(runtime.path, (), index=91):
+            connection = runtime.accept_plugin()
+            asked = connection.ask("Synchronize", payload)
+            with pytest.raises(Refused) as caught:
+                connection.answer(asked, None)
+        return caught.value.message
+    finally:
+        runtime.close()
 
 
 async def no_such_pod(_: object) -> object:
@@ -414,6 +441,12 @@ CASES = [
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
+    Case("NriError", "no runtime", lambda d: pushed(d / "s"), "{}/s: No such file"),
+    Case("NriError", "no listener", lambda d: pushed(socket_file(d / "s")), "{}/s: Connection refused"),
+    Case("NriError", "half an answer", lambda d: pushed(Path(listener_that_says(b"\0\0\0\2", d / "s"))), "{}/s: it closed the connection"),
+    Case("NriError", "something else there", lambda d: pushed(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s"))), "more than 4194314"),
+    Case("NriError", "a refusal", lambda d: pushed(Path(listener_that_says(registration_refused(b"disabled"), d / "s"))), "it refuses the plugin: disabled (2)"),
+    Case("NriError", "a damaged refusal", lambda d: pushed(Path(listener_that_says(registration_refused(b"\xff"), d / "s"))), "a string is not UTF-8"),
     Case("NeverSavedError", "no state", lambda d: known_state(config_file(d), f"{d}/s"), "{}/state/nodeagent_state"),
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods", "copied": False}}), "{}/pods"),
     Case("OutputError", "a full disk", lambda _: onto_a_full_disk("--topology", "2s.2c"), "No space left on device"),
@@ -557,9 +590,12 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "IrqbalanceSyntaxError": (lambda d: message_of(lambda: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent)), "'hello'"),
     "LatencyReportError": (lambda _: message_of(lambda: probe.understood(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
-    "ProtobufError": (lambda _: status_of(b"\x0a\x03we"), "field 1 ends 1 bytes later"),
+    "MuxError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")))), "more than 4194314"),
+    "NriCallError": (lambda d: refused_call(d, b"\x0a\x00"), "a call about no pod"),
+    "ProtobufError": (lambda d: refused_call(d, b"\x0a\x7f"), "field 1 ends 127 bytes later"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
+    "TtrpcError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(registration_refused(b"\xff"), d / "s")))), "a string is not UTF-8"),
     "UnreadableError": (lambda _: config_message("maxPods: ["), "f:1: is not valid YAML"),
     "_StartRefusedError": (lambda _: replay(scenario_from_text(SCENARIO, "f"))["startError"], '"fast"'),
 }  # fmt: skip

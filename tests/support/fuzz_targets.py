@@ -57,6 +57,10 @@ from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError, SysfsSample
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
 from nodeagent.formats.manifest.variables import process_of
+from nodeagent.formats.nri.calls import NriCallError, read_call
+from nodeagent.formats.nri.mux import MuxError, Reassembly
+from nodeagent.formats.nri.ttrpc import TtrpcError, TtrpcFrame, read_request
+from nodeagent.formats.nri.values import Call
 from nodeagent.formats.scenario.scenario import ScenarioError, scenario_from_text
 from nodeagent.formats.syntax.bind_address import BindAddressError, parse_bind_address
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
@@ -90,6 +94,7 @@ from tests.formats.checkpoint import test_checkpoint_versions as versions
 from tests.support import kernel_histograms
 from tests.support.builders import MACHINE_A
 from tests.support.machine_tree import Cache, Machine as Tree
+from tests.support.nri_runtime import NRI, PLUGIN, TTRPC, mux_frame, pods_and_containers, ttrpc_frame
 from tests.support.world import SMALL, empty_state, node
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -502,6 +507,34 @@ def launcher_answer(content: bytes) -> Hashable:
     return tuple(answers)
 
 
+def runtime_calls(content: bytes) -> Hashable:
+    """What a container runtime sends, cut anywhere: what is understood is the same."""
+    middle = len(content) // 2
+    found = called(content)
+    assert called(content[:middle], content[middle:]) == found
+    return tuple(answer for _, answer in found)
+
+
+def called(*pieces: bytes) -> list[tuple[int, Hashable]]:
+    reassembly, answers = Reassembly(), list[tuple[int, Hashable]]()
+    try:
+        for piece in pieces:
+            answers += ((connection, call_in(frame)) for connection, frame in reassembly.feed(piece))
+    except MuxError as err:
+        answers.append((0, kind_of(err)))
+    return answers
+
+
+def call_in(frame: TtrpcFrame) -> Hashable:
+    try:
+        request = read_request(frame)
+        call = read_call(request.method, request.payload)
+    except (TtrpcError, NriCallError) as err:
+        fits_a_line(str(err))
+        return kind_of(err)
+    return type(call).__name__ if not isinstance(call, Call) else call.event
+
+
 EMPTY = empty_state(node(SMALL))
 OFF = node(SMALL, memory_manager_policy="None")
 ON = node(SMALL, gates=(("PodLevelResources", True), ("PodLevelResourceManagers", True)))
@@ -612,7 +645,39 @@ _SCENARIO = (
     b'{"op":"removeContainer","podUID":"u","container":"c"},{"op":"removePod","podUID":"u"}]}'
 )
 
+_POD_AND_CONTAINER = {
+    "pod": NRI.PodSandbox(id="p", uid="u", labels={"a": "b"}),
+    "container": pods_and_containers(1)[1][0],
+}
+_CALLS = {
+    "Configure": NRI.ConfigureRequest(runtime_name="containerd", runtime_version="2.1.9", request_timeout=2000),
+    "Synchronize": NRI.SynchronizeRequest(pods=pods_and_containers(4)[0], containers=pods_and_containers(4)[1]),
+    "CreateContainer": NRI.CreateContainerRequest(**_POD_AND_CONTAINER),
+    "UpdateContainer": NRI.UpdateContainerRequest(**_POD_AND_CONTAINER, linux_resources={"cpu": {"cpus": "0-3"}}),
+    "StopContainer": NRI.StopContainerRequest(**_POD_AND_CONTAINER),
+    "StateChange": NRI.StateChangeEvent(**_POD_AND_CONTAINER, event=6),
+}
+_NRI = tuple(
+    mux_frame(
+        1,
+        ttrpc_frame(
+            1, 1, TTRPC.Request(service=PLUGIN, method=method, payload=one.SerializeToString()).SerializeToString()
+        ),
+    )
+    for method, one in _CALLS.items()
+)
+NRI_WORDS = (
+    b"\0\0\0\1",
+    b"\0\0\0\2",
+    b"\0\x40\0\0",
+    b"\1\0",
+    b"\x0a\x02",
+    b"\x12\0",
+    *(method.encode() for method in _CALLS),
+)
+
 TARGETS = (
+    Target("nri", runtime_calls, (*_NRI, b"".join(_NRI)), NRI_WORDS),
     Target(
         "manifest",
         manifest,
