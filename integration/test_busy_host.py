@@ -6,9 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from integration.guest.guest import Guest
-from integration.node import CONFIG, Document, Node, container, pod
+from integration.isolation import isolate
+from integration.node import Document, Node, container, pod
 from nodeagent.core.model.idset import CpuSet
 from tests.support.figures import Recorder, report
+
+pytestmark = pytest.mark.configures
 
 BUSY = """
 import os, threading, time
@@ -16,7 +19,7 @@ import os, threading, time
 def work(cpu):
     os.sched_setaffinity(0, {cpu})
     while True:
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 def write():
     disk = os.open("/var/tmp/busy", os.O_CREAT | os.O_WRONLY)
@@ -24,6 +27,7 @@ def write():
         os.pwrite(disk, bytes(65536), 0)
         os.fsync(disk)
         print("x" * 80, file=serial, flush=True)
+        time.sleep(0.02)
 
 serial = open("/dev/ttyS0", "w")
 for cpu in os.sched_getaffinity(0):
@@ -42,12 +46,6 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     guest.run("systemctl stop busy; rm -f /run/busy /run/busy.py /var/tmp/busy", check=False)
 
 
-def configured(node: Node, host: str, interrupts: str) -> None:
-    fields = ("hostIsolation", "interruptIsolation")
-    lines = [line for line in node.guest.get(CONFIG).decode().splitlines() if not line.startswith(fields)]
-    node.configure("\n".join([*lines, f"hostIsolation: {host}", f"interruptIsolation: {interrupts}", ""]))
-
-
 def counted(node: Node, seconds: int) -> tuple[int, Document]:
     """What ran on the exclusive CPUs of a pod that sleeps, beside work on every CPU that began before it came."""
     node.run("rm -f /run/busy; systemd-run -q --collect --unit=busy /opt/nodeagent/bin/python /run/busy.py")
@@ -64,16 +62,16 @@ def counted(node: Node, seconds: int) -> tuple[int, Document]:
     return done.returncode, claim
 
 
-@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.long)])
 def test_nothing_that_could_run_elsewhere_runs_there(node: Node, seconds: int, record_property: Recorder) -> None:
-    configured(node, "none", "none")
+    isolate(node, "none", "none")
     status, claim = counted(node, seconds)
     assert status == 3, "the negative control"
     assert [task["name"] for task in claim["tasks"] if task["of"] == "/system.slice/busy.service"] == ["python"]
     report(record_property, f"without isolation: {names(claim)}")
     node.run("systemctl stop busy")
 
-    configured(node, "partition", "affinity")
+    isolate(node)
     status, claim = counted(node, seconds)
     report(record_property, f"with isolation: {names(claim)}")
     assert (status, claim["alone"]) == (0, True), names(claim)

@@ -3,9 +3,12 @@
 import pytest
 
 from integration.guest.guest import Guest
+from integration.isolation import configuration, isolate
 from integration.node import CONFIG, ROOT, Document, Node, container, pod
 from nodeagent.core.model.idset import CpuSet
 from tests.support.figures import Recorder, report
+
+pytestmark = pytest.mark.configures
 
 SLEEP = ["sleep", "infinity"]
 SLICE = "/sys/fs/cgroup/nodeagent.slice"
@@ -16,13 +19,8 @@ SETTINGS = "cpuset.cpus.exclusive cpuset.cpus.partition"
 @pytest.fixture
 def node(four_nodes: Guest) -> Node:
     node = Node(four_nodes)
-    node.configure(isolation(node, "partition"))
+    isolate(node, "partition", "none")
     return node
-
-
-def isolation(node: Node, kind: str) -> str:
-    lines = node.guest.get(CONFIG).decode().splitlines()
-    return "\n".join([*(line for line in lines if not line.startswith("hostIsolation:")), f"hostIsolation: {kind}", ""])
 
 
 def pods(node: Node) -> tuple[CpuSet, CpuSet]:
@@ -87,10 +85,8 @@ def test_the_host_leaves_exclusive_cpus_and_comes_back(node: Node, record_proper
 
     with_pods = settings(node)
     node.restart_agent()
-    assert settings(node) == with_pods, "a restart changes nothing"
     node.run("systemctl daemon-reload")
-    node.kill_agent()
-    assert settings(node) == with_pods
+    assert settings(node) == with_pods, "neither changes anything"
 
     node.delete(OWNER)
     node.wait_gone(OWNER)
@@ -150,7 +146,7 @@ def test_a_pod_may_ask_not_to_be_balanced(node: Node) -> None:
 def test_turning_it_off_gives_the_cpus_back_while_pods_run(node: Node) -> None:
     owner, mixed = pods(node)
     assert settings(node) != ""
-    node.guest.put(CONFIG, isolation(node, "none").encode())
+    node.guest.put(CONFIG, configuration("none", "none"))
     node.reload()
     node.wait(lambda _: settings(node) == "", "all partitions to be gone")
     assert left_to_host(node) >= owner | mixed
