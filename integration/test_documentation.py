@@ -34,6 +34,8 @@ SMALLER = (
     (", hugepages-1Gi: 2Gi", ""),
     ("echo 512 ", "echo 4 "),
     ("--frames 30", "--frames 1"),
+    ("--seconds 3", "--seconds 1"),
+    ("--seconds 2", "--seconds 1"),
 )
 """Guests have 2 GiB of memory, no pages of 1 GiB, and little time."""
 FILES = {
@@ -170,7 +172,7 @@ def test_a_page_is_typed_as_it_is_written(page: str, reader: Reader) -> None:
             if typed.endswith("--watch"):
                 assert reader.watches(typed, "default/")
             else:
-                reader.ends(typed, STATUSES.get(typed.partition("  #")[0].strip(), frozenset({0})))
+                reader.ends(typed, STATUSES.get(line.partition("  #")[0].strip(), frozenset({0})))
     node.run("for one in /sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages; do echo 0 >$one; done")
 
 

@@ -20,7 +20,7 @@ evictionHard: {memory.available: 100Mi}
 reservedMemory:
   - {numaNode: 0, limits: {memory: 100Mi}}
 """
-SLOT = pod("slot", container("app", None, cpu="2"))
+SLOT = pod("slot", container("app", None, cpu="2"), terminationGracePeriodSeconds=1)
 PROBE = "systemd-run -q --collect --unit=probe -p StandardOutput=truncate:/run/probed -p StandardError=truncate:/run/probed nodeagent probe"
 ENDED = "until ! systemctl is-active -q probe; do sleep 0.1; done"
 
@@ -78,11 +78,17 @@ def test_latency_is_measured_on_a_pods_closed_cpus_and_shown_beside_that_of_othe
     )
 
 
-def test_its_threads_are_on_these_cpus_nobody_complains_and_they_end_with_it_and_with_the_pod(node: Node) -> None:
-    cursor = node.cursor()
+@pytest.mark.long  # whoever looks shares with two emulated CPUs that spin; what the agent itself sees is in the next test
+def test_nobody_complains_while_it_measures(node: Node) -> None:
     measuring(node)
     seen = node.inspect()
     assert (seen["differences"], seen["node"]["problems"]) == ([], [])
+    node.run(f"systemctl stop probe; {ENDED}")
+
+
+def test_its_threads_are_on_these_cpus_nobody_complains_and_they_end_with_it_and_with_the_pod(node: Node) -> None:
+    cursor = node.cursor()
+    measuring(node)
 
     node.run(f"systemctl kill -s KILL --kill-whom=main probe; {ENDED}")
     node.run(f"until grep -q 'populated 0' {node.cgroup('slot', 'app')}/cgroup.events; do sleep 0.1; done")
