@@ -4,6 +4,10 @@ An emulated machine keeps little more than one processor busy. Only the second l
 that no more than four guests are booted, and one more after each failure.
 """
 
+from functools import cache
+
+NO_LANE = ("exceptions", "install")
+"""They need no guest, and run beside the others."""
 SECOND_LANE = (
     "busy_host",
     "debian_package",
@@ -14,16 +18,21 @@ SECOND_LANE = (
     "interrupt_isolation",
     "load_live",
     "metrics_live",
+    "pinning",
     "policies",
     "probe",
     "service",
     "topologies",
 )
-_SECOND_FILES = tuple(f"integration/test_{name}.py" for name in SECOND_LANE)
 
 
 def lane_of(nodeid: str) -> int | None:
     """The lane of a test; None: it needs no guest."""
-    if not nodeid.startswith("integration/"):
+    if not nodeid.startswith("integration/") or nodeid.startswith(_files(NO_LANE)):
         return None
-    return 2 if nodeid.startswith(_SECOND_FILES) else 1
+    return 2 if nodeid.startswith(_files(SECOND_LANE)) else 1
+
+
+@cache
+def _files(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"integration/test_{name}.py" for name in names)

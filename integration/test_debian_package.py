@@ -7,40 +7,12 @@ import pytest
 from integration.guest.base import base_of
 from integration.guest.debian_package import HIGHER_VERSION, debian_packages
 from integration.guest.guest import Guest
-from integration.guest.releases import DEBIAN_12, DEBIAN_13, Release
-from integration.guest.trees import in_copy_of
 from integration.installed import traces, uninstall
 from integration.node import CONFIG, Node, container, pod
 
 SLEEP = ["sleep", "infinity"]
 APT = "DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet"
 UNITS = ("nodeagent", "nodeagent-launcher", "nodeagent-pods")
-
-
-IN_A_TREE = f"""
-    sed -i /path-exclude/d /etc/dpkg/dpkg.cfg.d/*
-    rm -rf /opt/nodeagent
-    dpkg --install /mnt/package.deb
-    dpkg --verify nodeagent | tee /tmp/differs
-    test ! -s /tmp/differs
-    nodeagent check --help >/dev/null
-    test -e /lib/systemd/system/nodeagent-launcher.service
-    echo '# mine' >>{CONFIG}
-    dpkg --install /mnt/higher.deb
-    test "$(nodeagent --version)" = 'nodeagent {HIGHER_VERSION}'
-    test "$(tail -n 1 {CONFIG})" = '# mine'
-    dpkg --purge nodeagent
-    find / -xdev -name '*nodeagent*' -not -path '/tmp/*' | tee /tmp/left
-    getent group nodeagent | tee -a /tmp/left
-    test ! -s /tmp/left
-"""
-
-
-@pytest.mark.parametrize("release", [DEBIAN_12, pytest.param(DEBIAN_13, marks=pytest.mark.long)], ids=str)
-def test_a_package_comes_is_upgraded_and_goes_without_a_trace_where_no_systemd_runs(release: Release) -> None:
-    """As when an image is built: in the tree of the guests, which takes seconds; the others take minutes."""
-    packages = debian_packages(release)
-    in_copy_of(base_of(release).root, IN_A_TREE, mounts=((packages.directory, "/mnt"),))
 
 
 @pytest.fixture(params=["two_sockets", "four_nodes"])

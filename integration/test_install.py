@@ -1,7 +1,7 @@
-"""`make install` on a node that never had nodeagent, again as an upgrade, and `make uninstall`: in the tree of the guests, where no systemd
-runs and nothing is emulated.
+"""`make install` on a node that never had nodeagent, again as an upgrade, and `make uninstall`; and the Debian package: in the tree of the
+guests, where no systemd runs, as when an image is built, and nothing is emulated.
 
-In guests, test_documentation.py does the same in its long form, as README shows it.
+In guests, test_documentation.py and test_debian_package.py do the same in their long form.
 """
 
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from integration.guest.base import VENV, base_of
+from integration.guest.debian_package import HIGHER_VERSION, debian_packages
 from integration.guest.images import NOT_INSTALLED, guest_image, install_script, read_project, write_files
 from integration.guest.releases import DEBIAN_12, DEBIAN_13, Release
 from integration.guest.trees import in_copy_of
@@ -28,6 +29,24 @@ IN_A_TREE = f"""
     test ! -s /tmp/left
 """
 
+PACKAGED = f"""
+    sed -i /path-exclude/d /etc/dpkg/dpkg.cfg.d/*
+    rm -rf /opt/nodeagent
+    dpkg --install /mnt/package.deb
+    dpkg --verify nodeagent | tee /tmp/differs
+    test ! -s /tmp/differs
+    nodeagent check --help >/dev/null
+    test -e /lib/systemd/system/nodeagent-launcher.service
+    echo '# mine' >>{CONFIG}
+    dpkg --install /mnt/higher.deb
+    test "$(nodeagent --version)" = 'nodeagent {HIGHER_VERSION}'
+    test "$(tail -n 1 {CONFIG})" = '# mine'
+    dpkg --purge nodeagent
+    find / -xdev -name '*nodeagent*' -not -path '/tmp/*' | tee /tmp/left
+    getent group nodeagent | tee -a /tmp/left
+    test ! -s /tmp/left
+"""
+
 
 @pytest.mark.parametrize("release", [DEBIAN_12, pytest.param(DEBIAN_13, marks=pytest.mark.long)], ids=str)
 def test_it_comes_is_upgraded_and_goes_without_a_trace(release: Release, tmp_path: Path) -> None:
@@ -35,3 +54,9 @@ def test_it_comes_is_upgraded_and_goes_without_a_trace(release: Release, tmp_pat
     base = base_of(release)
     write_files(read_project("nodeagent", NOT_INSTALLED), tmp_path)
     in_copy_of(base.root, IN_A_TREE, mounts=((base.wheels, "/mnt"), (tmp_path, "/usr/src")))
+
+
+@pytest.mark.parametrize("release", [DEBIAN_12, pytest.param(DEBIAN_13, marks=pytest.mark.long)], ids=str)
+def test_a_package_comes_is_upgraded_and_goes_without_a_trace(release: Release) -> None:
+    packages = debian_packages(release)
+    in_copy_of(base_of(release).root, PACKAGED, mounts=((packages.directory, "/mnt"),))
