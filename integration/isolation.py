@@ -76,6 +76,11 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, 
     }
 
 
+def over_a_boot(values: Mapping[str, str]) -> dict[str, str]:
+    """The same with threads by their names alone: another boot gives them other numbers."""
+    return {re.sub(r"^\d+ ", " ", path): value for path, value in values.items()}
+
+
 def wait_as(node: Node, before: Mapping[str, str]) -> None:
     """Wait until everything is as before: the kernel ends a partition some time after its cgroup was removed."""
     node.until(

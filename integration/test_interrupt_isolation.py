@@ -12,6 +12,7 @@ from integration.isolation import (
     isolate,
     listed,
     naming,
+    over_a_boot,
     settled,
     wait_as,
 )
@@ -96,6 +97,40 @@ def test_it_all_comes_back_without_an_agent_too(node: Node) -> None:
     wait_as(node, before)
     node.run("rm /etc/nodeagent/manifests/quiet.json; nodeagent release --all")
     assert differences(before, listed(node)) == {}
+    assert node.run(f"ls {RECORD}", check=False).returncode != 0
+
+
+@pytest.mark.long
+def test_a_boot_begins_anew_whatever_the_one_before_has_left(node: Node) -> None:
+    before, stay = listed(node), unmovable(node)
+    own = run_pod(node)
+    during = settled(node)
+    assert naming(during, own) <= stay
+
+    node.guest.reboot()
+    node.guest.wait_multi_user()
+    assert differences(over_a_boot(before), over_a_boot(listed(node))) == {}
+    node.guest.get(RECORD)  # of the boot before: what it says of an interrupt's number says nothing of that number now
+    node.run(f"echo {during[SERIAL]} >{SERIAL}")
+    anew, stay = listed(node), unmovable(node)
+    node.run("systemctl start nodeagent")
+    own = running(node)
+    assert naming(settled(node), own) <= stay
+    node.delete("quiet")
+    node.wait_gone("quiet")
+    assert differences(anew, settled(node)) == {}
+
+    node.run(f"echo {before[SERIAL]} >{SERIAL}; systemctl enable nodeagent")
+    run_pod(node)
+    assert RECORD in node.run(f"ls {RECORD}; sync").stdout
+    node.guest.power_cut()
+    node.guest.wait_multi_user()
+    node.run("systemctl disable nodeagent")
+    own = running(node)
+    assert naming(settled(node), own) <= unmovable(node)
+    node.delete("quiet")
+    node.wait_gone("quiet")
+    assert differences(over_a_boot(before), over_a_boot(settled(node))) == {}
     assert node.run(f"ls {RECORD}", check=False).returncode != 0
 
 
