@@ -18,6 +18,7 @@ SECOND_LANE = (
     "interrupt_isolation",
     "load_live",
     "metrics_live",
+    "no_overlap_isolated",
     "pinning",
     "policies",
     "probe",
