@@ -211,7 +211,12 @@ class Disturbance:
         yield
         wanted = self._all - self._away()
         limit = time.monotonic() + _EFFECT_SECONDS
-        while (found := _slice_cpus("cpuset.cpus.effective")) != wanted - _slice_cpus("cpuset.cpus.exclusive"):
+        # those that are handed down to partitions are in effect for the slice until these begin
+        while (
+            not wanted - _slice_cpus("cpuset.cpus.exclusive")
+            <= (found := _slice_cpus("cpuset.cpus.effective"))
+            <= wanted
+        ):
             if time.monotonic() > limit:
                 raise DisturbanceError(f"the pods may use {sorted(found)}, and were to use {sorted(wanted)}")
             time.sleep(_SYNC_SECONDS)
