@@ -88,6 +88,13 @@ class HostSettingsFiles:
                 break
         return frozenset()
 
+    def interrupt_numbers_of(self, device: str) -> frozenset[int]:
+        """Return the numbers of a device's interrupts, for who only shows them; none if they can't be listed, too."""
+        try:
+            return frozenset(int(interrupt.name) for interrupt in self.interrupts_of(device))
+        except HostFileError:
+            return frozenset()
+
     def path(self, setting: Setting) -> str:
         return f"{self._root}/{path_of(setting)}"
 
