@@ -16,11 +16,10 @@ from pathlib import Path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cpu_use import Counted, CpuHistograms, cpu_filter
+from nodeagent.formats.kernel.task_stat import parse_task_stat
 
 TRACEFS = Path("/sys/kernel/tracing")
 _PREFIX = "nodeagent-"
-_STAT_START = 19
-"""Index of the start time in /proc/PID/stat after the command's closing parenthesis (proc_pid_stat(5))."""
 _FORKS = "sched/sched_process_fork"
 _JOINS = "cgroup/cgroup_attach_task"
 _SWITCHES = "sched/sched_switch"
@@ -215,10 +214,10 @@ def _is_there(path: Path) -> bool:
 def _start_ticks(pid: int) -> int | None:
     """When a process was started, which together with its id is unique; None: there is none."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    return int(stat.rpartition(b")")[2].split()[_STAT_START])
+    return parse_task_stat(stat).start_ticks
 
 
 def _failure(doing: str, err: OSError) -> TracefsError:
