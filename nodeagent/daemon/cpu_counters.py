@@ -6,7 +6,7 @@ one that does. Nothing else is a container's: what a CPU has counted before, or 
 """
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +14,10 @@ from typing import NamedTuple
 from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge.host_settings import HostSettingsFiles
 from nodeagent.edge.interrupts import interrupts_text, is_bound, softirqs_text
 from nodeagent.formats.kernel.cpu_counts import (
+    CLAIMED,
     INTERRUPT_KINDS,
     CpuCounts,
     Increase,
@@ -38,12 +40,16 @@ class Holder(NamedTuple):
 
 
 Held = Mapping[Holder, CpuSet]
+Claims = Mapping[Holder, tuple[str, ...]]
+"""Devices whose interrupts a container wants there; only of those that want some."""
 
 
 class CpuCounters:
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._held: Held = {}
+        self._claims: Claims = {}
+        self._settings = HostSettingsFiles(str(root))
         self._files = (
             _CountedFile(
                 names.EXCLUSIVE_CPU_INTERRUPTS,
@@ -62,21 +68,25 @@ class CpuCounters:
         self._was_held = False
         """Somebody had exclusive CPUs when the files were read: otherwise they were not."""
 
-    def follow(self, held: Held) -> None:
-        """Replace who has which exclusive CPUs; called by the deciding thread. The mapping is not changed afterwards."""
-        self._held = held
+    def follow(self, held: Held, claims: Claims) -> None:
+        """Replace who has which exclusive CPUs, and wants what there; called by the deciding thread. Neither is changed afterwards."""
+        self._held, self._claims = held, claims
 
     def values(self) -> dict[Series, int]:
         """Return the counters as they are now. Only ever asked for by one thread."""
-        held, now = self._held, self._clock()
+        held, claims, now = self._held, self._claims, self._clock()
         if now >= self._read_at + _READ_AGAIN_SECONDS or (held and not self._was_held):
             self._read_at, self._was_held = now, bool(held)
-            for file in self._files:
-                file.look(held)
+            interrupts, softirqs = self._files
+            interrupts.look(held, {one: self._rows_of(devices) for one, devices in claims.items()})
+            softirqs.look(held, {})
         found = Counter[Series]()
         for file in self._files:
             file.add_to(found, held)
         return dict(found)
+
+    def _rows_of(self, devices: tuple[str, ...]) -> frozenset[str]:
+        return frozenset(str(number) for device in devices for number in self._settings.interrupt_numbers_of(device))
 
 
 class _CountedFile:
@@ -92,18 +102,24 @@ class _CountedFile:
         """Who had what at that look."""
         self._totals: dict[Holder, Counter[str]] = {}
 
-    def look(self, held: Held) -> None:
+    def look(self, held: Held, claimed: Mapping[Holder, frozenset[str]]) -> None:
+        """Count what has happened since the last look.
+
+        Args:
+            held: who has which CPUs.
+            claimed: labels of the rows that are what a container wants.
+        """
         text = self._text() if held else None
         counts = None if text is None else parse_cpu_counts(text)
         stayed = {one: cpus & self._held[one] for one, cpus in held.items() if one in self._held}
         self._totals = {one: self._totals.get(one, Counter()) for one in held}
         if counts is not None and self._last is not None:
             all_stayed = CpuSet.from_ids(cpu for cpus in stayed.values() for cpu in cpus)
-            by_kind = defaultdict[str, Counter[int]](Counter)
             for row in increases(self._last, counts, all_stayed):
-                by_kind[self._kind(row)].update(row.by_cpu)
-            for one, cpus in stayed.items():
-                self._totals[one].update({kind: sum(more[cpu] for cpu in cpus) for kind, more in by_kind.items()})
+                kind = self._kind(row)
+                for one, cpus in stayed.items():
+                    own = CLAIMED if row.label in claimed.get(one, ()) else kind
+                    self._totals[one][own] += sum(row.by_cpu.get(cpu, 0) for cpu in cpus)
         self._last, self._held = counts, held
 
     def add_to(self, found: Counter[Series], held: Held) -> None:

@@ -89,6 +89,7 @@ class MetricsRecorder:
         state, managers = view.state, view.node.managers
         values: dict[Series, int] = dict(gauges(managers, state.promises))
         held: dict[Holder, CpuSet] = {}
+        claims: dict[Holder, tuple[str, ...]] = {}
         for entry in state.entries:
             _add(values, names.PODS, ("phase", entry.phase.value))
             if entry.is_active:
@@ -98,8 +99,11 @@ class MetricsRecorder:
                     values[_container_info(state.promises, entry.pod, container.name)] = 1
                     own = state.promises.own_set(entry.pod.uid, container.name)
                     if own is not None:
-                        held[Holder(entry.pod.uid, entry.pod.namespace, entry.pod.name, container.name)] = own
-        self.cpu_counters.follow(held)
+                        holder = Holder(entry.pod.uid, entry.pod.namespace, entry.pod.name, container.name)
+                        held[holder] = own
+                        if devices := view.node.config.claimed_devices(container):
+                            claims[holder] = devices
+        self.cpu_counters.follow(held, claims)
         online = view.node.topology.online
         values[Series(names.DEGRADED_CONTAINERS)] = sum(not cpus <= online for _, _, cpus in state.promises.containers)
         values[Series(names.STARVED_CONTAINERS)] = _starved(managers, state, online)

@@ -3,11 +3,8 @@
 import os
 from pathlib import Path
 
-from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.idset import MOST_CPUS, CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
-
-_MOST_CPUS = 8192
-"""The largest CONFIG_NR_CPUS."""
 
 
 class CgroupEntryError(NodeAgentError):
@@ -49,7 +46,7 @@ def join(directory: str) -> None:
         CgroupEntryError: the kernel refuses.
     """
     try:
-        os.sched_setaffinity(0, range(_MOST_CPUS))
+        os.sched_setaffinity(0, range(MOST_CPUS))
     except OSError as err:
         raise _failure("forget this process's own CPU affinity", "sched_setaffinity", err) from err
     path = f"{directory}/cgroup.procs"

@@ -35,9 +35,6 @@ HELD_AT_ONCE = 512
 """Processes held by one pidfd each: half of what a process may have open by default."""
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
-_STAT_START = 19
-"""Index of the start time in /proc/PID/stat after the command's closing parenthesis (proc_pid_stat(5))."""
-_DEAD_STATES = frozenset({"Z", "X", "x"})
 
 
 class CgroupError(NodeAgentError):
@@ -366,13 +363,15 @@ class CgroupTree:
             pid: of the process.
             start_ticks: its start time, as in /proc/PID/stat: it excludes another process that has the pid now.
         """
+        from nodeagent.formats.kernel.task_stat import parse_task_stat  # noqa: PLC0415 - commands don't ask this
+
         try:
             lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            stat = parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
         except OSError:
             return False
         where = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
-        if where is None or int(fields[_STAT_START]) != start_ticks or fields[0] in _DEAD_STATES:
+        if where is None or stat.start_ticks != start_ticks or stat.is_dead:
             return False
         home = f"/{(self.root / path).relative_to(self._mount)}"
         return where != home and not where.startswith(f"{home}/")

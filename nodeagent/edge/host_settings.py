@@ -8,10 +8,18 @@ from pathlib import Path
 
 from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.host_files import CPUMASK, IRQS, QUEUES, REQUESTED, HostFileError, path_of, read_cpus
+from nodeagent.formats.kernel.host_files import (
+    CPUMASK,
+    IRQS,
+    QUEUES,
+    REQUESTED,
+    WRITABLE,
+    HostFileError,
+    path_of,
+    read_cpus,
+)
 from nodeagent.formats.manifest.pod_schema import PCI_ADDRESS
 
-_WRITABLE = 0o222
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 """It is gone, or the device has nothing of the kind: XPS, for instance, if there is only one queue."""
 
@@ -32,7 +40,7 @@ class HostSettingsFiles:
         for setting in self._settings(kinds):
             path = Path(self.path(setting))
             try:
-                if path.stat().st_mode & _WRITABLE:  # newer kernels show an interrupt that can't be moved as read-only
+                if path.stat().st_mode & WRITABLE:
                     found[setting] = read_cpus(setting, self._shown_in(path).read_text("ascii", "replace"))
             except OSError as err:
                 if err.errno not in _ABSENT:
@@ -87,6 +95,13 @@ class HostSettingsFiles:
             if PCI_ADDRESS.fullmatch(at.name) or at.name == "devices":
                 break
         return frozenset()
+
+    def interrupt_numbers_of(self, device: str) -> frozenset[int]:
+        """Return the numbers of a device's interrupts, for who only shows them; none if they can't be listed, too."""
+        try:
+            return frozenset(int(interrupt.name) for interrupt in self.interrupts_of(device))
+        except HostFileError:
+            return frozenset()
 
     def path(self, setting: Setting) -> str:
         return f"{self._root}/{path_of(setting)}"

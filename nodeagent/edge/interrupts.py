@@ -7,8 +7,7 @@ from pathlib import Path
 from nodeagent.core.model.host_processes import HostInterrupt
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.cpu_use import Interrupt
-
-_WRITABLE = 0o222
+from nodeagent.formats.kernel.host_files import WRITABLE
 
 
 def interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[int, Interrupt]:
@@ -20,7 +19,7 @@ def interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[int, Inte
     affinities = {}
     for path in (root / "proc/irq").glob("*/smp_affinity"):
         with suppress(OSError):
-            affinities[path.parent.name] = bool(path.stat().st_mode & _WRITABLE)
+            affinities[path.parent.name] = bool(path.stat().st_mode & WRITABLE)
     shows = not all(affinities.values())
     return {
         number: Interrupt(_name(root, number), affinities.get(str(number)) if shows else None) for number in numbers
@@ -67,7 +66,7 @@ def softirqs_text(root: Path = Path("/")) -> bytes | None:
 def is_bound(number: int, root: Path = Path("/")) -> bool:
     """Whether the kernel lets nobody move an interrupt. Older kernels don't tell: nothing is bound there."""
     try:
-        return not (root / f"proc/irq/{number}/smp_affinity").stat().st_mode & _WRITABLE
+        return not (root / f"proc/irq/{number}/smp_affinity").stat().st_mode & WRITABLE
     except OSError:
         return False
 

@@ -17,12 +17,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.errors import NodeAgentError
-
-_PF_KTHREAD = 0x0020_0000
-"""include/linux/sched.h; field 9 of /proc/PID/stat (proc_pid_stat(5))."""
-_PF_NO_SETAFFINITY = 0x0400_0000
-_FLAGS, _START = 6, 19
-"""Indices of fields after the command's closing parenthesis."""
+from nodeagent.formats.kernel.task_stat import TaskStat, parse_task_stat
 
 
 class KernelThreadsError(NodeAgentError):
@@ -47,7 +42,7 @@ class KernelThread(Struct, frozen=True):
 def move(thread: ThreadKey, cpus: CpuSet) -> str | None:
     """Let a thread run on these CPUs only. None: it does; otherwise why not."""
     try:
-        if _flags_and_start(thread.pid)[1] != thread.start_ticks:
+        if _stat(thread.pid).start_ticks != thread.start_ticks:
             return os.strerror(errno.ESRCH)
         os.sched_setaffinity(thread.pid, cpus)
     except OSError as err:
@@ -55,11 +50,8 @@ def move(thread: ThreadKey, cpus: CpuSet) -> str | None:
     return None
 
 
-def _flags_and_start(pid: int) -> tuple[int, int, str]:
-    """Return the thread's flags, its start, and its name."""
-    start, _, rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="backslashreplace").rpartition(")")
-    fields = rest.split()
-    return int(fields[_FLAGS]), int(fields[_START]), start.partition("(")[2]
+def _stat(pid: int) -> TaskStat:
+    return parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="backslashreplace"))
 
 
 def _is_of_nobody(pid: int) -> bool:
@@ -78,11 +70,11 @@ def unbound(process_ids: Callable[[], Iterable[int]] = psutil.pids) -> dict[Thre
         ) from err
     for pid in pids:
         with contextlib.suppress(OSError):
-            flags, start_ticks, name = _flags_and_start(pid)
-            if not flags & _PF_KTHREAD:
+            stat = _stat(pid)
+            if not stat.is_kernel_thread:
                 continue
             cpus = CpuSet.from_ids(os.sched_getaffinity(pid))
-            is_movable = not flags & _PF_NO_SETAFFINITY and _is_of_nobody(pid)
+            is_movable = not stat.is_bound and _is_of_nobody(pid)
             if is_movable or len(cpus) > 1:
-                found[ThreadKey(pid, start_ticks)] = KernelThread(name, cpus, is_movable)
+                found[ThreadKey(pid, stat.start_ticks)] = KernelThread(stat.name, cpus, is_movable)
     return found

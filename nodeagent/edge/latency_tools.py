@@ -8,11 +8,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import MOST_CPUS, CpuSet
 from nodeagent.errors import NodeAgentError
 
-_MOST_CPUS = 8192
-"""The largest CONFIG_NR_CPUS."""
 _MOST_REPORT_BYTES = 64 * 2**20
 _SHOWN_BYTES = 2000
 _MORE_SECONDS = 120.0
@@ -42,7 +40,7 @@ def check_installed(programs: Sequence[str]) -> None:
 
 def own_reach() -> CpuSet:
     """Forget this process's own affinity, and return the CPUs that its cgroup leaves it."""
-    os.sched_setaffinity(0, range(_MOST_CPUS))
+    os.sched_setaffinity(0, range(MOST_CPUS))
     return CpuSet.from_ids(os.sched_getaffinity(0))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.wire import launcher_protocol as protocol
 from nodeagent.formats.wire.launcher_protocol import (
@@ -30,6 +31,7 @@ ANSWER_SECONDS = 20.0  # the launcher gives up a hanging start after 10
 ACKS_PER_REQUEST = 1000  # of at most 120 characters each
 
 WRITES_BYTES = 128 * 1024  # in one request, so that it fits with all that JSON adds
+MOVES_CPUS = 2**20  # of threads, in one request: the launcher takes no more, so that nothing holds it up
 
 
 class LauncherError(NodeAgentError):
@@ -169,13 +171,15 @@ class LauncherClient:
 def _packets(writes: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
     """Divide writes among requests."""
     some: list[tuple[str, str]] = []
-    size = 0
-    for path, value in writes:
-        length = len(path) + len(value) + 10  # with quotes, commas, brackets
-        if some and size + length > WRITES_BYTES:
+    size = cpus = 0
+    for place, value in writes:
+        length = len(place) + len(value) + 10  # with quotes, commas, brackets
+        count = len(CpuSet.parse(value)) if place.startswith("thread ") else 0
+        if some and (size + length > WRITES_BYTES or cpus + count > MOVES_CPUS):
             yield some
-            some, size = [], 0
-        some.append((path, value))
+            some, size, cpus = [], 0, 0
+        some.append((place, value))
         size += length
+        cpus += count
     if some:
         yield some

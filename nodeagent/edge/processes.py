@@ -10,15 +10,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.host_processes import HostThread
 from nodeagent.core.model.idset import CpuSet
-
-_PF_KTHREAD = 0x0020_0000
-"""include/linux/sched.h; field 9 of /proc/PID/stat (proc_pid_stat(5))."""
-_PF_NO_SETAFFINITY = 0x0400_0000
-_STAT_FLAGS = 6
-"""Index of that field after the command's closing parenthesis."""
-_STAT_CPU = 36
-"""The same of the CPU that it ran on last, field 39."""
-_DEAD_STATES = frozenset({"Z", "X", "x"})
+from nodeagent.formats.kernel.task_stat import TaskStat, parse_task_stat
 
 
 class ProcessAffinity(Struct, frozen=True):
@@ -95,9 +87,9 @@ def running_on(cpus: CpuSet) -> dict[int, tuple[int, ...]]:
     for pid in psutil.pids() if cpus else ():
         with contextlib.suppress(OSError):
             for task in _threads(pid):
-                fields = _stat_fields(task)
-                if fields[0] == "R" and int(fields[_STAT_CPU]) in cpus:
-                    found[int(fields[_STAT_CPU])] = (*found.get(int(fields[_STAT_CPU]), ()), task)
+                stat = _stat(task)
+                if stat.state == "R" and stat.cpu in cpus:
+                    found[stat.cpu] = (*found.get(stat.cpu, ()), task)
     return found
 
 
@@ -110,26 +102,26 @@ def stay_off(cpus: CpuSet) -> None:
 
 def _thread(task: int) -> HostThread:
     status = dict(line.split(":\t", 1) for line in _proc_text(task, "status").splitlines() if ":\t" in line)
-    flags = _state_and_flags(task)[1]
+    stat = _stat(task)
     return HostThread(
         pid=int(status["Tgid"]),
         name=status["Name"],
         cgroup=_cgroup(task),
-        is_kernel_thread=bool(flags & _PF_KTHREAD),
-        is_bound=bool(flags & _PF_NO_SETAFFINITY) and status["Cpus_allowed_list"].isdecimal(),
+        is_kernel_thread=stat.is_kernel_thread,
+        is_bound=stat.is_bound and status["Cpus_allowed_list"].isdecimal(),
     )
 
 
 def _look_at(pid: int) -> ProcessAffinity | None:
     """Describe a process; None if it has ended and only waits for its parent."""
-    state, flags = _state_and_flags(pid)
-    if state in _DEAD_STATES:
+    stat = _stat(pid)
+    if stat.is_dead:
         return None
     cpus = CpuSet()
     for thread in _threads(pid):
         with contextlib.suppress(ProcessLookupError):  # this thread ended; the process goes on
             cpus |= CpuSet.from_ids(os.sched_getaffinity(thread))
-    return ProcessAffinity(pid, psutil.Process(pid).name(), cpus, _cgroup(pid), bool(flags & _PF_KTHREAD))
+    return ProcessAffinity(pid, psutil.Process(pid).name(), cpus, _cgroup(pid), stat.is_kernel_thread)
 
 
 def _threads(pid: int) -> Iterator[int]:
@@ -137,14 +129,8 @@ def _threads(pid: int) -> Iterator[int]:
         yield from (int(entry.name) for entry in entries)
 
 
-def _state_and_flags(pid: int) -> tuple[str, int]:
-    fields = _stat_fields(pid)
-    return fields[0], int(fields[_STAT_FLAGS])
-
-
-def _stat_fields(pid: int) -> list[str]:
-    """The command may contain blanks and parentheses, so everything is counted from the last parenthesis."""
-    return _proc_text(pid, "stat").rpartition(")")[2].split()
+def _stat(pid: int) -> TaskStat:
+    return parse_task_stat(_proc_text(pid, "stat"))
 
 
 def _cgroup(pid: int) -> str | None:

@@ -1,11 +1,13 @@
 """What ran on some CPUs, counted by the kernel: histogram triggers in a tracefs instance of our own, which goes with us.
 
-Nothing is recorded event by event, and other users of tracing are not disturbed. The kernel removes an instance only on request, so its
-name says whose it is: what a killed process left is removed by the next one (`Documentation/trace/histogram.rst`, `ftrace.rst`).
+Nothing is recorded event by event, and other users of tracing are not disturbed. The kernel removes an instance only on request, so a shell
+waits for our end to do that if we can't; and its name says whose it is: what is left when both are killed is removed by the next run
+(`Documentation/trace/histogram.rst`, `ftrace.rst`).
 """
 
 import errno
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,11 +16,10 @@ from pathlib import Path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cpu_use import Counted, CpuHistograms, cpu_filter
+from nodeagent.formats.kernel.task_stat import parse_task_stat
 
 TRACEFS = Path("/sys/kernel/tracing")
 _PREFIX = "nodeagent-"
-_STAT_START = 19
-"""Index of the start time in /proc/PID/stat after the command's closing parenthesis (proc_pid_stat(5))."""
 _FORKS = "sched/sched_process_fork"
 _JOINS = "cgroup/cgroup_attach_task"
 _SWITCHES = "sched/sched_switch"
@@ -34,6 +35,8 @@ _COUNTED = {
     _SOFTIRQ_ENTRIES: f"hist:keys=common_cpu,vec:{_TIMES}:size=2048",
     _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=16384",
 }
+_REMOVES = 'read -r _; for _ in 1 2 3 4 5 6 7 8 9; do rmdir -- "$0" && exit; test -d "$0" || exit; sleep 0.2; done'
+"""Waits for the end of its input. The dying process may have files of the instance open for a moment longer."""
 _HINTS = {
     errno.EACCES: "run this as root",
     errno.EPERM: "run this as root; with secure boot the kernel may be locked down (see /sys/kernel/security/lockdown)",
@@ -132,18 +135,41 @@ def recording(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
     """
     _check(tracefs)
     remove_abandoned(tracefs)
-    instance = tracefs / "instances" / f"{_PREFIX}{os.getpid()}-{_start_ticks(os.getpid())}"
-    try:
-        instance.mkdir()
-    except OSError as err:
-        raise _failure(f"make {instance}", err) from err
-    try:
+    with passing_directory(tracefs / "instances" / f"{_PREFIX}{os.getpid()}-{_start_ticks(os.getpid())}") as instance:
         counters = CpuRecording(instance, cpus)
         counters.prepare()
         yield counters
-    finally:
-        with suppress(OSError):  # somebody looks into it: the next run removes it
-            instance.rmdir()
+
+
+@contextmanager
+def passing_directory(path: Path) -> Iterator[Path]:
+    """Make a directory that is gone afterwards, also if this process is killed.
+
+    Raises:
+        TracefsError: with the reason.
+    """
+    try:
+        # a session of its own: what a terminal or a shell sends to all of a command must not end it
+        remover = subprocess.Popen(
+            ["/bin/sh", "-c", _REMOVES, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as err:
+        raise _failure("start /bin/sh", err) from err
+    with remover:
+        try:
+            path.mkdir()
+        except OSError as err:
+            raise _failure(f"make {path}", err) from err
+        try:
+            yield path
+        finally:
+            with suppress(OSError):  # somebody looks into it: the next run removes it
+                path.rmdir()
+            remover.kill()
 
 
 def remove_abandoned(tracefs: Path = TRACEFS) -> None:
@@ -188,10 +214,10 @@ def _is_there(path: Path) -> bool:
 def _start_ticks(pid: int) -> int | None:
     """When a process was started, which together with its id is unique; None: there is none."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    return int(stat.rpartition(b")")[2].split()[_STAT_START])
+    return parse_task_stat(stat).start_ticks
 
 
 def _failure(doing: str, err: OSError) -> TracefsError:

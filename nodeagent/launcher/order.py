@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 MAX_ID = 120
-MAX_CPU = 65_535
-MAX_LIST = 1_000  # characters of a list that is read here: nothing a client sends may take long
+MAX_CPU = 8191  # the largest CONFIG_NR_CPUS is 8192
+MAX_CPUS = 2**20  # in all lists of one request: each is given to the kernel, and nothing a client sends may take long
 PATH_MAX = 4096  # limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
 PARTITION_KINDS = ("root", "isolated")  # cpuset.cpus.partition; an end takes no right that the agent lacks
@@ -22,6 +22,7 @@ HOST_FILE = re.compile(
 )
 THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # id, and start in clock ticks since boot
 HOST_VALUE = re.compile(r"[0-9a-f,-]{1,20000}")
+CPU_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
 IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a pod's name (253) and a container's (63)
 
 
@@ -48,6 +49,23 @@ class Order:
     groups: Sequence[int] = ()
     log_file: str | None = None
     grace_seconds: int = 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileWrite:
+    """What to write to a file of the kernel's."""
+
+    path: Path
+    value: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ThreadMove:
+    """Where a kernel thread may run; another that has its id later started later."""
+
+    pid: int
+    start_ticks: int
+    cpus: tuple[range, ...]
 
 
 def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
@@ -88,28 +106,44 @@ def partition_file(message: Mapping[str, Any], root: Path | None) -> tuple[Path,
     return Path(cgroup, "cpuset.cpus.partition"), str(kind)
 
 
-def host_writes(message: Mapping[str, Any]) -> list[tuple[str, str]]:
+def host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove]:
     """Which of the host's settings to write, and what."""
     writes = message.get("writes")
     if not isinstance(writes, list):
         raise RefusedError("bad_request", "host: writes is a list of [file, value]")
+    found: list[FileWrite | ThreadMove] = []
+    count = 0
     for pair in writes:
         if not (isinstance(pair, list) and len(pair) == 2 and all(type(text) is str for text in pair)):
             raise RefusedError("bad_request", "host: writes is a list of [file, value]")
-        if not ((HOST_FILE.fullmatch(pair[0]) or THREAD.fullmatch(pair[0])) and HOST_VALUE.fullmatch(pair[1])):
-            raise RefusedError("not_a_setting", f"host: {pair[0][:MAX_ID]!r} is no file that names CPUs of the host")
-        if THREAD.fullmatch(pair[0]) and len(pair[1]) > MAX_LIST:
-            raise RefusedError("too_large", f"host: a thread's list of CPUs has at most {MAX_LIST} characters")
-    return [(path, value) for path, value in writes]
+        place, value = pair
+        if HOST_FILE.fullmatch(place) and HOST_VALUE.fullmatch(value):
+            found.append(FileWrite(Path(place), value))
+        elif (thread := THREAD.fullmatch(place)) and HOST_VALUE.fullmatch(value):
+            cpus = cpus_of(value)
+            count += sum(len(part) for part in cpus)
+            found.append(ThreadMove(int(thread[1]), int(thread[2]), cpus))
+        else:
+            raise RefusedError("not_a_setting", f"host: {place[:MAX_ID]!r} is no file that names CPUs of the host")
+    if count > MAX_CPUS:
+        raise RefusedError("too_large", f"host: the lists of threads have {count} CPUs, at most {MAX_CPUS}")
+    return found
 
 
-def cpus_of(text: str) -> set[int]:
-    """Of a list such as 0-3,8."""
-    cpus: set[int] = set()
+def cpus_of(text: str) -> tuple[range, ...]:
+    """Of a list such as 0-3,8, as the kernel writes them: ascending, and each CPU once. So they are no more than there may be."""
+    if not CPU_LIST.fullmatch(text):
+        raise RefusedError("bad_request", f"host: {text[:MAX_ID]!r} is no list of CPUs")
+    parts = []
+    next_cpu = 0
     for part in text.split(","):
         first, _, last = part.partition("-")
-        cpus.update(range(int(first), min(int(last or first), MAX_CPU) + 1))
-    return cpus
+        cpus = range(int(first), int(last or first) + 1)
+        if not next_cpu <= cpus.start < cpus.stop <= MAX_CPU + 1:
+            raise RefusedError("bad_request", f"host: CPUs of a list ascend to at most {MAX_CPU}, not {part!r}")
+        parts.append(cpus)
+        next_cpu = cpus.stop
+    return tuple(parts)
 
 
 def is_inside(cgroup: str, root: Path) -> bool:

@@ -111,12 +111,15 @@ def is_sound(run: ProcessRecord) -> bool:
 
 
 def parent_and_start_ticks(pid: int) -> tuple[int, int]:
-    """Fields 4 and 22 of /proc/PID/stat, proc(5)."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    fields = stat_fields(pid)
     return int(fields[1]), int(fields[19])
 
 
-def is_kernel_thread(pid: int, start_ticks: int) -> bool:
-    """Whether this id is still that thread's, and it is one of the kernel's: fields 9 and 22 of /proc/PID/stat, proc(5)."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+def is_kernel_thread(fields: list[str], start_ticks: int) -> bool:
+    """Whether the fields are still those of the thread that started then, and it is one of the kernel's."""
     return bool(int(fields[6]) & PF_KTHREAD) and int(fields[19]) == start_ticks
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Of /proc/PID/stat, from field 3 on, proc(5). The command may contain blanks and parentheses."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

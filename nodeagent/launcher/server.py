@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import selectors
@@ -19,15 +20,22 @@ from typing import Any
 
 from nodeagent.launcher.order import (
     MAX_ID,
-    THREAD,
+    FileWrite,
     Order,
     RefusedError,
-    cpus_of,
+    ThreadMove,
     host_writes,
     parse_order,
     partition_file,
 )
-from nodeagent.launcher.records import BOOT_ID, ProcessRecord, RecordStore, is_kernel_thread, parent_and_start_ticks
+from nodeagent.launcher.records import (
+    BOOT_ID,
+    ProcessRecord,
+    RecordStore,
+    is_kernel_thread,
+    parent_and_start_ticks,
+    stat_fields,
+)
 from nodeagent.launcher.report import log, notify
 from nodeagent.launcher.shim import shim
 
@@ -234,7 +242,7 @@ class Launcher:
             case "partition":
                 return self.begin_partition(*partition_file(message, self.root))
             case "host":
-                return {"results": [self.write_host(path, value) for path, value in host_writes(message)]}
+                return {"results": [write_host(one) for one in host_writes(message)]}
         name = str(message.get("op"))[:40]
         raise RefusedError("bad_request", f"no operation of protocol {PROTOCOL}, or without its fields: {name!r}")
 
@@ -265,19 +273,6 @@ class Launcher:
             raise RefusedError("not_written", f"partition: cannot write {kind!r} to {file}: {err.strerror}") from err
         log("partition_begun", cgroup=str(file.parent), kind=kind)
         return {"partition": kind}
-
-    def write_host(self, path: str, value: str) -> str | None:
-        """The agent's sandbox may not write these files, nor move threads. None: written; otherwise why not."""
-        try:
-            if thread := THREAD.fullmatch(path):
-                move_kernel_thread(int(thread[1]), int(thread[2]), cpus_of(value))
-            else:
-                write(Path(path), value)
-        except OSError as err:
-            return os.strerror(err.errno or 0)
-        except ValueError as err:
-            return str(err)
-        return None
 
     def acknowledge(self, ids: list[Any]) -> list[str]:
         """Forget the ended runs among the ids. A loss of power may bring one back: it is then acknowledged again."""
@@ -427,11 +422,24 @@ def write(file: Path, value: str) -> None:
         opened.write(value.encode())
 
 
-def move_kernel_thread(pid: int, start_ticks: int, cpus: set[int]) -> None:
+def write_host(one: FileWrite | ThreadMove) -> str | None:
+    """The agent's sandbox may not write these files, nor move threads. None: written; otherwise why not."""
+    try:
+        match one:
+            case FileWrite():
+                write(one.path, one.value)
+            case ThreadMove():
+                move_kernel_thread(one)
+    except OSError as err:
+        return os.strerror(err.errno or 0)
+    return None
+
+
+def move_kernel_thread(move: ThreadMove) -> None:
     """Never another process that has its id now, nor one that is no kernel thread."""
-    if not is_kernel_thread(pid, start_ticks):
+    if not is_kernel_thread(stat_fields(move.pid), move.start_ticks):
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-    os.sched_setaffinity(pid, cpus)
+    os.sched_setaffinity(move.pid, itertools.chain(*move.cpus))
 
 
 def ended_with(run: ProcessRecord, wait_status: int) -> ProcessRecord:

@@ -20,6 +20,7 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.root, self.now = root, 0.0
+        self.claims: dict[Holder, tuple[str, ...]] = {}
         (root / "proc/irq/30").mkdir(parents=True)
         (root / "proc/irq/30/smp_affinity").touch(0o444)
         self.counters = CpuCounters(root, self._clock)
@@ -38,7 +39,7 @@ class Host:
         """Scrape a minute later: what is not 0, by pod and kind."""
         self.now += 60
         named = {"web": WEB, "db": DB}
-        self.counters.follow({named[name]: CpuSet.parse(cpus) for name, cpus in held.items()})
+        self.counters.follow({named[name]: CpuSet.parse(cpus) for name, cpus in held.items()}, self.claims)
         return self.shown()
 
     def shown(self) -> dict[str, int]:
@@ -58,6 +59,14 @@ def test_each_cpu_counts_for_who_has_it(host: Host) -> None:
     host.counts("0-3", eth0="9000 1001 1002 1003", nvme="5 5 6 5", net_rx="9 9 9 19")
     expected = {"web device": 3, "web bound_device": 1, "db device": 3, "db NET_RX": 10}
     assert host.look(web="1-2", db="3") == expected
+
+
+def test_what_a_container_wants_is_of_a_kind_of_its_own_for_nobody_else(host: Host) -> None:
+    (host.root / "sys/bus/pci/devices/0000:3b:00.0/msi_irqs/24").mkdir(parents=True)
+    host.claims = {WEB: ("0000:3b:00.0", "gone0")}
+    host.look(web="1-2", db="3")
+    host.counts("0-3", eth0="9000 1001 1002 1003", nvme="5 5 6 5", net_rx="9 9 9 9")
+    assert host.look(web="1-2", db="3") == {"web claimed": 3, "web bound_device": 1, "db device": 3}
 
 
 def test_a_cpu_that_changes_hands_counts_for_nobody_until_the_next_look(host: Host) -> None:
@@ -88,17 +97,17 @@ def test_a_flood_of_scrapes_reads_once_a_second(host: Host) -> None:
 
 
 def test_every_kind_has_a_series_from_the_first_scrape_on_and_they_go_with_the_pod(host: Host) -> None:
-    host.counters.follow({WEB: CpuSet.of(1)})
+    host.counters.follow({WEB: CpuSet.of(1)}, {})
     series = host.counters.values()
     assert {one.name for one in series} == {EXCLUSIVE_CPU_INTERRUPTS, EXCLUSIVE_CPU_SOFTIRQS}
     assert set(series.values()) == {0}
-    host.counters.follow({})
+    host.counters.follow({}, {})
     assert host.counters.values() == {}
 
 
 def test_who_comes_within_a_second_of_a_scrape_has_series_at_once(host: Host) -> None:
     assert host.counters.values() == {}
-    host.counters.follow({WEB: CpuSet.of(1)})
+    host.counters.follow({WEB: CpuSet.of(1)}, {})
     assert host.counters.values() != {}
 
 

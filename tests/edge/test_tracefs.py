@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.tracefs import CpuRecording, TracefsError, recording, remove_abandoned
+from nodeagent.edge.tracefs import CpuRecording, TracefsError, passing_directory, recording, remove_abandoned
+from tests.support.launcher_process import wait_for
 
 FILES = (
     "buffer_size_kb",
@@ -84,6 +85,32 @@ def test_only_what_dead_processes_left_is_removed(tracefs: Path) -> None:
     remove_abandoned(tracefs)
 
     assert {path.name for path in (tracefs / "instances").iterdir()} == stay
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(1)", "raise OSError('x')", "pass"])
+def test_a_directory_goes_with_its_process_however_that_ends(tracefs: Path, end: str) -> None:
+    path = tracefs / "instances/mine"
+    program = f"""
+import os, pathlib, signal
+from nodeagent.edge.tracefs import passing_directory
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT, signal.SIGTERM, signal.SIGHUP}})
+with passing_directory(pathlib.Path({str(path)!r})) as made:
+    print(made.is_dir(), flush=True)
+    {end}
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (done.stdout, done.returncode == 0) == ("True\n", end == "pass")
+    wait_for(lambda: not path.exists(), "it is gone")
+
+
+def test_what_is_there_already_is_not_taken_over(tracefs: Path) -> None:
+    (tracefs / "instances/mine/used").mkdir(parents=True)
+    with (
+        pytest.raises(TracefsError, match=r"cannot make .*: File exists"),
+        passing_directory(tracefs / "instances/mine"),
+    ):
+        pass
+    assert (tracefs / "instances/mine/used").is_dir()
 
 
 def test_what_cannot_be_removed_now_hinders_nobody(tracefs: Path) -> None:

@@ -431,33 +431,3 @@ def test_runs_on_every_python_that_is_here(launcher: LauncherProcess, python: st
     launcher.run(command_after(find, (python, "-I", "-S", "-W", "error")))
     launcher.start("run", "sh", "-c", "exit 3")
     assert launcher.end_of("run").end == Returned(3)
-
-
-def test_settings_of_the_host_are_written_one_by_one(running: LauncherProcess) -> None:
-    """No such interrupt has a file, so nothing of this host is changed. Many do not fit into one request."""
-    files = [f"/proc/irq/{900_000_000 + number}/smp_affinity_list" for number in range(3000)]
-    results = running.client.write_host([(file, "0-3") for file in files])
-    assert results == (os.strerror(errno.ENOENT),) * len(files)
-    assert running.client.write_host([]) == ()
-
-
-@pytest.mark.parametrize(
-    ("file", "value"),
-    [
-        ("/proc/irq/24/smp_affinity_list", "0-3\n"),
-        ("/proc/irq/24/smp_affinity_list", ""),
-        ("/proc/irq/24/smp_affinity_list", "all"),
-        ("/proc/irq/../sysrq-trigger", "b"),
-        ("/proc/sysrq-trigger", "b"),
-        ("/proc/irq/24/smp_affinity", "f"),
-        ("/sys/devices/virtual/workqueue/../../cpumask", "f"),
-        ("/sys/devices/virtual/workqueue/a/b/cpumask", "f"),
-        ("/sys/class/net/../queues/rx-0/rps_cpus", "f"),
-        ("/sys/class/net/./queues/rx-0/rps_cpus", "f"),
-        ("/sys/class/net/eth0/mtu", "f"),
-        ("sys/class/net/eth0/queues/rx-0/rps_cpus", "f"),
-    ],
-)
-def test_nothing_but_settings_that_name_cpus_is_written(running: LauncherProcess, file: str, value: str) -> None:
-    with pytest.raises(LauncherError, match="not_a_setting"):
-        running.client.write_host([("/proc/irq/900000000/smp_affinity_list", "0"), (file, value)])

@@ -288,6 +288,7 @@ REFUSED = {
     "no writes to the host": (b'{"op": "host"}', "bad_request"),
     "a write without a value": (b'{"op": "host", "writes": [["/proc/irq/24/smp_affinity_list"]]}', "bad_request"),
     "a write of numbers": (b'{"op": "host", "writes": [[1, 2]]}', "bad_request"),
+    "CPUs that do not ascend": (b'{"op": "host", "writes": [["thread 2@1", "3-2"]]}', "bad_request"),
     "deep": (b"[" * 100_000, "bad_request"),
     "a number too long": (b'{"op": ' + b"1" * 5000 + b"}", "bad_request"),
     "unknown operation": (b'{"op": "reboot"}', "bad_request"),

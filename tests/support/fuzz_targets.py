@@ -75,7 +75,9 @@ from nodeagent.formats.wire.launcher_protocol import (
     StartRequest,
     decode_ack,
     decode_hello,
+    decode_host,
     decode_list,
+    decode_partition,
     decode_signal,
     decode_start,
     decode_subscribe,
@@ -498,7 +500,17 @@ def launcher_request(content: bytes) -> Hashable:
 
 def launcher_answer(content: bytes) -> Hashable:
     answers = []
-    for read in (decode_hello, decode_start, decode_list, decode_signal, decode_ack, decode_subscribe):
+    readers = (
+        decode_hello,
+        decode_start,
+        decode_list,
+        decode_signal,
+        decode_ack,
+        decode_subscribe,
+        decode_partition,
+        decode_host,
+    )
+    for read in readers:
         try:
             answers.append(type(read(content)).__name__)
         except LauncherProtocolError as err:
@@ -620,7 +632,8 @@ LAUNCHER_WORDS = JSON_WORDS + words(
     '"op": "hello" "start" "list" "signal" "ack" "subscribe" "protocol": "id": "argv": "env": "cwd": "uid": "gid": "groups": '
     '"identifier": "log_file": "grace_seconds": "cgroup": "/sys/fs/cgroup/pods/a" "ids": "after": "statuses": "more": "status": '
     '"failed": "stage": "exec" "errno": "message": "refused": "code": "exit_code": "finished_at_ms": "unknown": "delivered": '
-    '"acked": "subscribed": "pid": "start_ticks": "boot_id": "started_at_ms":'
+    '"acked": "subscribed": "partition" "kind": "root" "isolated" "host" "writes": "thread 2@1" "results": '
+    '"pid": "start_ticks": "boot_id": "started_at_ms":'
 )
 _STATES = tuple(content for content, _ in versions.FILES.values())
 _CPU = tuple(content for name, (content, _) in versions.FILES.items() if name.startswith("cpu"))
@@ -785,6 +798,8 @@ TARGETS = (
             b'{"delivered":true}',
             b'{"acked":["a"]}',
             b'{"subscribed":true}',
+            b'{"partition":"root"}',
+            b'{"results":[null,"Invalid argument"]}',
         ),
         LAUNCHER_WORDS,
     ),

@@ -52,10 +52,15 @@ class World:
     """Grows by one pod at a time; what is promised is what the managers promise."""
 
     def __init__(
-        self, topology: Topology | None = None, placement: Placement | None = None, *, host_isolation: str = "none"
+        self,
+        topology: Topology | None = None,
+        placement: Placement | None = None,
+        *,
+        host_isolation: str = "none",
+        interrupt_isolation: str = "none",
     ) -> None:
         placement = placement or Placement("static", reserved_system_cpus=CpuSet.of(0))
-        self.config = Config(placement, host_isolation=host_isolation)
+        self.config = Config(placement, host_isolation=host_isolation, interrupt_isolation=interrupt_isolation)
         managers = build(topology or machine(), placement)
         assert not hasattr(managers, "message"), managers
         self.managers = managers

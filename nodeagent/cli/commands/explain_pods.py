@@ -39,7 +39,12 @@ def explain_pods(options: argparse.Namespace) -> int:
     explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
     with_headroom = options.output != "text"  # text output needs none
     document = explanation(
-        explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=with_headroom
+        explained,
+        config=node.config,
+        what_if=node.what_if,
+        where=node.where,
+        has_partitions=node.has_partitions,
+        with_headroom=with_headroom,
     )
     sys.stdout.write(printed(document, options.output, render_explanation))
     sys.stdout.flush()

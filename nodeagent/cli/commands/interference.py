@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: nothing ran there but the owners and what cannot leave; 3: something else did; 1: could not be determined;
+exit status: 0: nothing ran there but the owners, what they claim, and what cannot leave; 3: something else did; 1: could not be determined;
 2: wrong arguments
 
 examples:
@@ -51,8 +51,9 @@ examples:
 
 Needs root. The kernel counts in a tracing instance of its own, on these CPUs only, and nothing is written event by event. Tasks are the
 owner's if they are in its cgroup or were started by such a task. Kernel threads that are bound to their CPU, interrupts that cannot be
-moved and softirqs are shown, and don't count as somebody else. An interrupt that interrupts a task is part of the task's time, too. The
-command keeps itself off these CPUs. If it is killed (kill -9), its instance stays, and the next run removes it.
+moved or that the pod claims (annotation interrupts.nodeagent.io/CONTAINER) and softirqs are shown, and don't count as somebody else. An
+interrupt that interrupts a task is part of the task's time, too. The command keeps itself off these CPUs. Its instance goes with it, also
+if it is killed (kill -9).
 next: nodeagent inspect shows which host processes may run there, nodeagent check what can be done about it"""
     parser.set_defaults(parser=parser)
 

@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType, TracebackType
 from typing import Self
@@ -10,6 +10,7 @@ from typing import Self
 from nodeagent.cli.support.documents import Document
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.host_settings import HostSettingsFiles
 from nodeagent.edge.interrupts import interrupts
 from nodeagent.edge.processes import of_caller, running_on, stay_off, threads
 from nodeagent.edge.tracefs import recording
@@ -28,7 +29,7 @@ class InterferenceError(NodeAgentError):
 
 
 @contextmanager
-def counting(view: NodeView, held: Iterable[ExclusiveCpus]) -> Iterator[Callable[[], Counted]]:
+def counting(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable[[], Counted]]:
     """Count while the `with` block runs, until the given function is called, which returns what was counted.
 
     Raises:
@@ -50,7 +51,7 @@ def counting(view: NodeView, held: Iterable[ExclusiveCpus]) -> Iterator[Callable
         def end() -> Counted:
             use = understood(counters.end(), cpus)
             # at once: what is to be looked at may end
-            return use, _witnesses(tree, use, before)
+            return use, _witnesses(tree, use, before, {device for claim in held for device in claim.devices})
 
         yield end
 
@@ -135,7 +136,10 @@ def _members(tree: CgroupTree, cgroups: Iterable[str]) -> dict[str, frozenset[in
     return {cgroup: tree.threads(cgroup) for cgroup in cgroups}
 
 
-def _witnesses(tree: CgroupTree, use: CpuUse, before: Mapping[str, frozenset[int]]) -> Witnesses:
+def _witnesses(
+    tree: CgroupTree, use: CpuUse, before: Mapping[str, frozenset[int]], devices: Iterable[str]
+) -> Witnesses:
+    files = HostSettingsFiles()
     running = running_on(use.unobserved)
     known = threads({run.task for run in use.runs}.union(*running.values()))
     after = _members(tree, before)
@@ -149,4 +153,5 @@ def _witnesses(tree: CgroupTree, use: CpuUse, before: Mapping[str, frozenset[int
         running=running,
         interrupts=interrupts({one.number for one in use.interrupts}),
         callers=of_caller(),
+        interrupts_of={device: files.interrupt_numbers_of(device) for device in devices},
     )

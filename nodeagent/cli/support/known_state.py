@@ -266,12 +266,10 @@ def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[st
 
 def _claimed(view: NodeView) -> Iterator[str]:
     """Return the devices whose interrupts containers want on their own CPUs, where they get them."""
-    if view.node.config.interrupt_isolation == "none":
-        return
     for entry in view.state.entries:
         if entry.is_active:
             for container in entry.pod.containers:
-                yield from container.interrupts
+                yield from view.node.config.claimed_devices(container)
 
 
 def _host_processes(exclusive: CpuSet, ours: frozenset[int], claimed: Iterable[str]) -> HostProcesses:
@@ -283,7 +281,7 @@ def _host_processes(exclusive: CpuSet, ours: frozenset[int], claimed: Iterable[s
     from nodeagent.edge.processes import may_run_on, of_caller
 
     files = HostSettingsFiles()
-    own = {int(interrupt.name) for device in claimed for interrupt in files.interrupts_of(device)}
+    own = {number for device in claimed for number in files.interrupt_numbers_of(device)}
     scan = may_run_on(exclusive, excluding=(ours | of_caller()).__contains__)
     threads = [p for p in scan.found if p.is_kernel_thread]
     return HostProcesses(

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.known_state import looked_at
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.sources import is_copied, is_elsewhere, is_unconfigured, known_from, topology_from
 from nodeagent.core.admission.managers import initial, resume
@@ -54,6 +55,8 @@ class WhatIfNode(Struct, frozen=True):
     """The machine, in a few words."""
     state: NodeState | None = None
     """None: it has no pods, or they are ignored."""
+    has_partitions: bool | None = None
+    """Whether its kernel has them below other cgroups (6.7). None: unknown, or nobody wants any."""
 
 
 def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> WhatIfMachine:
@@ -138,7 +141,7 @@ def what_if_node(options: argparse.Namespace) -> WhatIfNode:
             )
         promises = judged
     what_if = WhatIf.of(node.managers, promises, machine.pods, _allocatable(node))
-    return WhatIfNode(what_if, node.config, source, machine.where, known.state)
+    return WhatIfNode(what_if, node.config, source, machine.where, known.state, has_partitions(known, node.config))
 
 
 def what_if_of(known: NodeView) -> WhatIfNode:
@@ -146,6 +149,14 @@ def what_if_of(known: NodeView) -> WhatIfNode:
     state = known.state
     what_if = WhatIf.of(known.node.managers, state.promises, state.active_pods(), _allocatable(known.node))
     return WhatIfNode(what_if, known.node.config, "its own", "this one", state)
+
+
+def has_partitions(known: NodeView, config: Config) -> bool | None:
+    """Return it for the kernel of a node whose cgroups were, or can be, observed."""
+    if config.host_isolation == "none":
+        return None
+    kernel = looked_at(known).kernel
+    return None if kernel is None else bool(kernel.path_to_partitions)
 
 
 def _node(config: Config, topology: Topology, errata: Errata, source: str, reserved: CpuSet = CpuSet()) -> NodeSetup:

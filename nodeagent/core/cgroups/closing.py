@@ -24,11 +24,12 @@ class Why(enum.StrEnum):
     MIXED = "it has the shared pool beside them, which a partition would take from it"
     QOS = "its pod is not Guaranteed, and only such pods' CPUs become a partition"
     PARTLY_ISOLATED = "some of them are isolated at boot (isolcpus) and some not: the kernel takes such a set in no balanced partition"
+    IMPOSSIBLE = "the pods' cgroups can hold none here (kernel 6.7 and later can)"
     REUSED = "an init container has the same ones, and others of its pod share, so no partition can hold just these"
 
 
 class Closing(Struct, frozen=True):
-    """What keeps the host off a container's exclusive CPUs, where the kernel has partitions below others' cgroups (6.7)."""
+    """What keeps the host off a container's exclusive CPUs."""
 
     cpus: CpuSet
     """The exclusive CPUs that are online."""
@@ -39,7 +40,9 @@ class Closing(Struct, frozen=True):
     why: Why
 
 
-def closings(config: Config, managers: Managers, promises: Promises, entry: PodEntry) -> dict[str, Closing]:
+def closings(
+    config: Config, managers: Managers, promises: Promises, entry: PodEntry, *, has_partitions: bool = True
+) -> dict[str, Closing]:
     """Return it for each container of an admitted pod that has CPUs of its own, if the host is to be kept off.
 
     Args:
@@ -47,13 +50,18 @@ def closings(config: Config, managers: Managers, promises: Promises, entry: PodE
         managers: the same.
         promises: at the described moment, with the pod.
         entry: the pod.
+        has_partitions: the kernel has them below others' cgroups.
     """
     if config.host_isolation == "none":
         return {}
-    kernel = Kernel(1, NumaSet(), managers.topology.online, path_to_partitions=("",))
+    kernel = Kernel(1, NumaSet(), managers.topology.online, path_to_partitions=("",) if has_partitions else ())
     wanted = {want.path: want for want in desired_cgroups(config, managers, kernel, NodeState(promises, (entry,)))}
     return {
         container.name: _closing(managers, promises, entry, container.name, wanted)
+        if has_partitions
+        else Closing(
+            wanted[entry.container_path(container.name)].exclusive_cpus, None, is_of_pod=False, why=Why.IMPOSSIBLE
+        )
         for container in entry.pod.containers
         if wanted[entry.container_path(container.name)].is_exclusive
     }

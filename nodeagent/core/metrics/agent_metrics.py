@@ -86,7 +86,8 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         EXCLUSIVE_CPU_INTERRUPTS,
         "counter",
         "Interrupts handled on the container's exclusive CPUs, as /proc/interrupts counts them, also for the container itself;"
-        " bound_device: those that the kernel lets nobody move. Counted between scrapes that found the same CPU with it.",
+        " bound_device: those that the kernel lets nobody move; claimed: those that the pod's annotation asks for."
+        " Counted between scrapes that found the same CPU with it.",
         ("namespace", "pod", "container", "kind"),
     ),
     MetricSpec(

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from msgspec import Struct, field
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Resources
+from nodeagent.core.model.pod import Container, Resources
 
 DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
     {
@@ -133,3 +133,7 @@ class Config(Struct, frozen=True):
     def rescan_period_ms(self) -> int:
         """Maximum time between two complete checks, even if something else has woken the agent since."""
         return min(self.cpu_manager_reconcile_period_ms, self.file_check_frequency_ms)
+
+    def claimed_devices(self, container: Container) -> tuple[str, ...]:
+        """Return the devices whose interrupts a container wants on its exclusive CPUs, and gets where the node moves interrupts."""
+        return () if self.interrupt_isolation == "none" else container.interrupts

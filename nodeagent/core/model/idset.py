@@ -16,6 +16,9 @@ from nodeagent.core.model.go_text import go_quoted
 MAX_ID = 65_535
 """Largest id accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192; the bound keeps a hostile `0-9999999999` cheap."""
 
+MOST_CPUS = 8192
+"""The largest CONFIG_NR_CPUS of the kernel."""
+
 CpuMask = NewType("CpuMask", int)
 """Bit n: logical CPU n."""
 NumaMask = NewType("NumaMask", int)

@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 
-INTERRUPT_KINDS = ("device", "bound_device", "timer", "ipi", "other")
-"""Of devices, and those of them that the kernel lets nobody move; of timers; from other CPUs; and the rest."""
+CLAIMED = "claimed"
+INTERRUPT_KINDS = ("device", "bound_device", CLAIMED, "timer", "ipi", "other")
+"""Of devices; those of them that the kernel lets nobody move, and that the container wants; of timers; from other CPUs; and the rest."""
 _IPIS = ("RES", "CAL", "TLB")
 _LOCAL_TIMER = "LOC"
 _WRAP = 2**32
@@ -72,7 +73,7 @@ def increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Inc
 
 
 def interrupt_kind(row: Increase, *, is_bound: bool) -> str:
-    """Return one of `INTERRUPT_KINDS`.
+    """Return one of `INTERRUPT_KINDS`: what it is for a container that doesn't claim it.
 
     Args:
         row: of /proc/interrupts.

@@ -12,6 +12,9 @@ CPUMASK = "cpumask"
 REQUESTED = "cpumask_requested"
 """Beside it on newer kernels: what was written, of which `cpumask` has those that are in no isolated partition."""
 
+WRITABLE = 0o222
+"""Of a file's mode; newer kernels show the affinity of an interrupt that can't be moved without it."""
+
 
 class HostFileError(NodeAgentError):
     """A file does not hold a set of CPUs."""

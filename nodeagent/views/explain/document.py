@@ -46,7 +46,13 @@ class Explained(Struct, frozen=True):
 
 
 def explanation(
-    explained: Iterable[Explained], *, config: Config, what_if: WhatIf, where: str, with_headroom: bool = True
+    explained: Iterable[Explained],
+    *,
+    config: Config,
+    what_if: WhatIf,
+    where: str,
+    has_partitions: bool | None = None,
+    with_headroom: bool = True,
 ) -> Document:
     """Describe everything.
 
@@ -55,13 +61,14 @@ def explanation(
         config: as decided under.
         what_if: the node.
         where: the machine, in a few words.
+        has_partitions: whether its kernel has partitions below other cgroups (6.7). None: unknown, and so it is assumed.
         with_headroom: with what each NUMA node has left at each decision, and what holds the rest: for n pods, that is n² holders.
     """
     return {
         "configuration": configuration(config),
         "kind": "Explanation",
         "machine": machine(what_if.managers.topology, what_if.managers.reserved, where),
-        "pods": [_pod(each, config, with_headroom=with_headroom) for each in explained],
+        "pods": [_pod(each, config, has_partitions=has_partitions, with_headroom=with_headroom) for each in explained],
         "version": VERSION,
     }
 
@@ -93,14 +100,14 @@ def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
     }
 
 
-def _pod(explained: Explained, config: Config, *, with_headroom: bool) -> Document:
+def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, with_headroom: bool) -> Document:
     trace = explained.trace
     pod, decision = trace.pod, trace.decision
     gate = explained.before.managers.placement.gate("PodLevelResources")
     is_admitted = isinstance(decision, Admitted)
     return {
         "allTried": explained.remedies.all_tried,
-        "closedToHost": _closed_to_host(explained, config),
+        "closedToHost": _closed_to_host(explained, config, has_partitions),
         "containers": placed_containers(explained.before.managers, pod, decision, decision.promises)
         if isinstance(decision, Admitted)
         else [],
@@ -120,7 +127,7 @@ def _pod(explained: Explained, config: Config, *, with_headroom: bool) -> Docume
     }
 
 
-def _closed_to_host(explained: Explained, config: Config) -> list[Document]:
+def _closed_to_host(explained: Explained, config: Config, has_partitions: bool | None) -> list[Document]:
     """Describe what keeps the host's processes off exclusive CPUs, once for all containers that are alike."""
     managers, pod, decision = explained.before.managers, explained.trace.pod, explained.trace.decision
     if not isinstance(decision, Admitted):
@@ -128,10 +135,12 @@ def _closed_to_host(explained: Explained, config: Config) -> list[Document]:
     qos = qos_class(pod, pod_level_resources=managers.placement.gate("PodLevelResources"))
     entry = PodEntry(pod, qos, Origin(pod.full_name), 0)
     found: dict[tuple[PartitionKind | None, bool, Why], list[tuple[str, CpuSet]]] = {}
-    for name, closing in closings(config, managers, decision.promises, entry).items():
+    known = closings(config, managers, decision.promises, entry, has_partitions=has_partitions is not False)
+    for name, closing in known.items():
         found.setdefault((closing.kind, closing.is_of_pod, closing.why), []).append((name, closing.cpus))
     return [
         {
+            "assumed": kind is not None and has_partitions is None,
             "containers": [name for name, _ in alike],
             "cpus": str(CpuSet.from_ids(cpu for _, cpus in alike for cpu in cpus)),
             "kind": None if kind is None else kind.value,

@@ -159,7 +159,8 @@ def _closed_text(closed: Document) -> str:
     if closed["means"] == "systemd":
         return f"{cpus} by systemd (AllowedCPUs), not by a partition: {closed['why']}"
     of = "the pod's" if closed["partitionOf"] == "pod" else "the container's"
-    return f"{cpus} by a partition ({of}, kind {closed['kind']}): {closed['why']} (before kernel 6.7: by systemd's AllowedCPUs)"
+    otherwise = " (before kernel 6.7: by systemd's AllowedCPUs)" if closed["assumed"] else ""
+    return f"{cpus} by a partition ({of}, kind {closed['kind']}): {closed['why']}{otherwise}"
 
 
 def _step(number: int, step: Document, config: Document, width: int) -> Iterator[str]:

@@ -19,6 +19,8 @@ class ExclusiveCpus(Struct, frozen=True):
     """Those that are online."""
     cgroups: tuple[str, ...]
     """Of all containers of the pod that may use one of these CPUs, below the pods' cgroup."""
+    devices: tuple[str, ...] = ()
+    """Those whose interrupts these containers want there, and get."""
 
 
 def exclusive_cpus(view: NodeView, uids: frozenset[str] | None = None) -> tuple[ExclusiveCpus, ...]:
@@ -48,4 +50,10 @@ def _of_pod(view: NodeView, entry: PodEntry) -> Iterator[ExclusiveCpus]:
                 tuple(c.name for c in entry.pod.containers if c.name in within),
                 cpus,
                 tuple(entry.container_path(c.name) for c in entry.pod.containers if c.name in sharing),
+                tuple(
+                    device
+                    for c in entry.pod.containers
+                    if c.name in sharing
+                    for device in view.node.config.claimed_devices(c)
+                ),
             )

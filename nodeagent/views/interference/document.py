@@ -36,6 +36,8 @@ class Witnesses(Struct, frozen=True):
     interrupts: Mapping[int, Interrupt]
     callers: frozenset[int]
     """Processes that end with the command (D12)."""
+    interrupts_of: Mapping[str, frozenset[int]] = {}
+    """By device, of those that containers want."""
 
 
 def interference(
@@ -58,7 +60,7 @@ def interference(
         "microseconds": use.elapsed_ns // 1000,
         "dropped": use.dropped,
         "changed": [{"pod": one.pod, "cpus": str(one.cpus)} for one in held if one not in stayed],
-        "cpus": sorted(found, key=lambda one: -_movable_us(one)),
+        "cpus": sorted(found, key=lambda one: -_foreign_us(one)),
     }
 
 
@@ -92,7 +94,7 @@ def _claim(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses, homes: Mapping[st
         "uid": claim.uid,
         "containers": list(claim.containers),
         "cpus": str(claim.cpus),
-        "alone": not any(one["movable"] is not False for one in (*tasks, *interrupts)),
+        "alone": not any(_is_foreign(one) for one in (*tasks, *interrupts)),
         "tasks": tasks,
         "interrupts": interrupts,
         "softirqs": [
@@ -156,13 +158,22 @@ def _homes(view: NodeView) -> dict[str, str]:
     }
 
 
+def _is_foreign(one: Mapping[str, Any]) -> bool:
+    """Whether it could run elsewhere, and the owner doesn't want it there."""
+    return one["movable"] is not False and not one.get("claimed", False)
+
+
 def _interrupts(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> list[Document]:
+    claimed = frozenset().union(*(seen.interrupts_of.get(device, frozenset()) for device in claim.devices))
     found = []
     for number, handlings in _by_number(use.interrupts, claim.cpus):
         known = seen.interrupts.get(number, Interrupt("", None))
         amounts = _amounts(handlings, use.elapsed_ns)
-        found.append({"number": number, "name": known.name, "movable": known.is_movable, **amounts})
-    return sorted(found, key=lambda one: (one["movable"] is False, -one["microseconds"], one["number"]))
+        is_claimed = number in claimed
+        found.append(
+            {"number": number, "name": known.name, "movable": known.is_movable, "claimed": is_claimed, **amounts}
+        )
+    return sorted(found, key=lambda one: (not _is_foreign(one), -one["microseconds"], one["number"]))
 
 
 def _by_number(handlings: Iterable[Handling], cpus: CpuSet) -> list[tuple[int, list[Handling]]]:
@@ -189,7 +200,7 @@ def _amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Document:
     }
 
 
-def _movable_us(claim: Document) -> int:
+def _foreign_us(claim: Document) -> int:
     """How long what could run elsewhere ran there; of those with nothing of the kind, less than of all others."""
-    movable = [one["microseconds"] for one in (*claim["tasks"], *claim["interrupts"]) if one["movable"] is not False]
-    return sum(movable) if movable else -1
+    foreign = [one["microseconds"] for one in (*claim["tasks"], *claim["interrupts"]) if _is_foreign(one)]
+    return sum(foreign) if foreign else -1

@@ -35,15 +35,22 @@ def render_interference(document: Document, width: int | None = WIDTH, *, colour
 
 def _claim(claim: Document, width: int | None) -> Iterator[str]:
     rows = [*_rows(claim)]
-    verdict = _NOT_ALONE if not claim["alone"] else "alone, but for what cannot leave" if rows else "alone"
+    verdict = _NOT_ALONE if not claim["alone"] else _alone_but_for(claim) if rows else "alone"
     yield from broken(f"{claim['pod']} {', '.join(claim['containers'])}: CPUs {claim['cpus']}: {verdict}", width)
     if rows:
         yield from table([("  WHO", "TASKS", "TIMES", "MS", "%CPU", "CPUS", "WHAT"), *rows], width)
 
 
+def _alone_but_for(claim: Document) -> str:
+    is_claimed = any(one["claimed"] for one in claim["interrupts"])
+    return "alone, but for what cannot leave" + (" or is claimed" if is_claimed else "")
+
+
 def _rows(claim: Document) -> Iterator[tuple[str, ...]]:
     found = [(one["movable"] is False, one["microseconds"], _task(one)) for one in claim["tasks"]]
-    found += [(one["movable"] is False, one["microseconds"], _interrupt(one)) for one in claim["interrupts"]]
+    found += [
+        (one["movable"] is False or one["claimed"], one["microseconds"], _interrupt(one)) for one in claim["interrupts"]
+    ]
     found.sort(key=lambda row: (row[0], -row[1]))
     yield from (row for _, _, row in found)
     for one in claim["softirqs"]:
@@ -67,7 +74,7 @@ def _what(one: Document) -> str:
 
 def _interrupt(one: Document) -> tuple[str, ...]:
     name = f"  IRQ {one['number']}" + (f" {one['name']}" if one["name"] else "")
-    return (name, "-", *_amounts(one), _MOVABLE[one["movable"]])
+    return (name, "-", *_amounts(one), "claimed interrupt" if one["claimed"] else _MOVABLE[one["movable"]])
 
 
 def _amounts(one: Document) -> tuple[str, ...]:

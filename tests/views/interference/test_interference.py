@@ -134,6 +134,27 @@ def test_interrupts_that_can_be_moved_are_somebody_else(*, is_movable: bool | No
     assert (found["number"], found["name"], found["times"], found["microseconds"]) == (25, "eth0-rx", 4, 10)
 
 
+@pytest.mark.parametrize(
+    ("isolation", "device", "claimed"),
+    [("affinity", "eth0", True), ("affinity", "eth1", False), ("none", "eth0", False)],
+)
+def test_interrupts_that_the_owner_wants_there_are_nobody_else(*, isolation: str, device: str, claimed: bool) -> None:
+    found = World(interrupt_isolation=isolation)
+    found.add(pod("web", replace(app("app", cpu="2"), interrupts=(device,))))
+    found.add(pod("db", app("main", cpu="1")))
+    view = found.view()
+    use = replace(NOTHING, interrupts=(Handling(1, 25, 3, 9000),))
+    seen = replace(NOBODY, interrupts_of={"eth0": frozenset({25})})
+    document = interference(view, exclusive_cpus(view), use, seen)
+    json_schema.check(document, "interference")
+    web = next(one for one in document["cpus"] if one["pod"] == "default/web")
+    assert (web["alone"], web["interrupts"][0]["claimed"]) == (claimed, claimed)
+    assert ("alone, but for what cannot leave or is claimed" in render_interference(document)) is claimed
+
+    elsewhere = interference(view, exclusive_cpus(view), replace(NOTHING, interrupts=(Handling(4, 25, 3, 9000),)), seen)
+    assert not is_alone(elsewhere), "another pod does not want it"
+
+
 def test_the_commands_own_processes_are_nobody() -> None:
     use = replace(NOTHING, runs=(TaskRun(1, 400, "nodeagent", 1, 5), TaskRun(1, 401, "thread", 1, 5)))
     seen = replace(NOBODY, threads={401: process(400, "/user.slice")}, callers=frozenset({400}))

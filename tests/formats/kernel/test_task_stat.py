@@ -1,0 +1,40 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeagent.formats.kernel.task_stat import TaskStat, parse_task_stat
+
+FLAGS, START, CPU = 9, 22, 39
+"""Numbers of fields (proc_pid_stat(5))."""
+
+
+def text(name: str, state: str = "S", **fields: int) -> str:
+    numbers = {FLAGS: fields.get("flags", 0), START: fields.get("start", 0), CPU: fields.get("cpu", 0)}
+    return f"7 ({name}) {state} " + " ".join(str(numbers.get(field, -field)) for field in range(4, 53)) + "\n"
+
+
+@pytest.mark.parametrize("name", ["sh", "a b", ") R 1 2", "((", ""])
+def test_any_name_is_told_from_what_follows(name: str) -> None:
+    assert parse_task_stat(text(name, "D", flags=5, start=99, cpu=3)) == TaskStat(name, "D", 5, 99, 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_kernel_thread", "is_bound"),
+    [(0x0020_8040, True, False), (0x0420_8060, True, True), (0x0040_0100, False, False), (0x0400_0000, False, True)],
+)
+def test_flags(*, flags: int, is_kernel_thread: bool, is_bound: bool) -> None:
+    stat = parse_task_stat(text("x", flags=flags))
+    assert (stat.is_kernel_thread, stat.is_bound) == (is_kernel_thread, is_bound)
+
+
+def test_states() -> None:
+    assert [state for state in "RSDTtZXxI" if parse_task_stat(text("x", state)).is_dead] == ["Z", "X", "x"]
+
+
+def test_our_own() -> None:
+    stat = parse_task_stat(Path("/proc/self/stat").read_text())
+    assert not stat.is_dead
+    assert not stat.is_kernel_thread
+    assert stat.start_ticks > 0
+    assert stat.cpu in range(os.sysconf("SC_NPROCESSORS_CONF"))
