@@ -18,6 +18,7 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import withheld
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
+from nodeagent.core.cgroups.partitions import running_without
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
@@ -43,14 +44,14 @@ from nodeagent.core.turn.pod_sources import PodSource, is_unclear
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_desired, corrected
-from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
+from nodeagent.daemon.execution import ExecutionResult, answered, carry_out, not_begun
 from nodeagent.daemon.host_settings import HostSettings, Wanted, alone_of
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.placements import Placements
-from nodeagent.daemon.problems import refused_change, shadow, unknown_devices, withheld_problem
+from nodeagent.daemon.problems import refused_change, refused_partitions, shadow, unknown_devices, withheld_problem
 from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, report_refused
@@ -70,6 +71,7 @@ _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
 _ASTRAY = "astray"
 _DEVICES = "devices"
+_PARTITIONS = "partitions"
 _RECORD = "record"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
@@ -189,8 +191,14 @@ class Agent:
             decided, watch = self._without_saving(decided), Stopwatch()
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
-        disturbing = self._keep_host_away(wanted, rescan=bool(reasons & READ_MACHINE))
+        refused = self._kept.refused_partitions
+        if refused is None:
+            refused = running_without(wanted, world.observed)
+        disturbing = self._keep_host_away(wanted, refused, rescan=bool(reasons & READ_MACHINE))
         outcome, orphans = self._write(world, wanted)
+        self._kept = replace(self._kept, refused_partitions=not_begun(outcome))
+        if self._kept.refused_partitions != refused:
+            disturbing = self._keep_host_away(wanted, not_begun(outcome), rescan=False)
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
@@ -363,14 +371,19 @@ class Agent:
         )
         return outcome, tuple(orphans)
 
-    def _keep_host_away(self, wanted: tuple[DesiredCgroup, ...], *, rescan: bool) -> tuple[Trouble, ...]:
-        """Move the host's work off exclusive CPUs before they are granted: a partition changes the CPUs of kernel threads, too."""
+    def _keep_host_away(
+        self, wanted: tuple[DesiredCgroup, ...], refused: CpuSet, *, rescan: bool
+    ) -> tuple[Trouble, ...]:
+        """Move the host's work off exclusive CPUs before they are granted: a partition changes the CPUs of kernel threads, too.
+
+        Of a partition that is refused, systemd keeps its units off the CPUs, as it does where the kernel has none.
+        """
         self._alive()
         exclusive = self.state.promises.exclusive()
         partitioned = CpuSet()
         for want in wanted:
             partitioned |= want.partition_cpus()
-        alone = alone_of(self.node.config, exclusive, partitioned)
+        alone = alone_of(self.node.config, exclusive, partitioned - refused)
         claims = tuple(
             (device, own)
             for entry in self.state.entries
@@ -381,6 +394,9 @@ class Agent:
         troubles = self.host_settings.keep(Wanted(alone, self._kept.whole.online - exclusive, claims), rescan=rescan)
         if self.host_settings.lost_record is not None:
             self.notices[_RECORD] = self.host_settings.lost_record
+        self.notices.pop(_PARTITIONS, None)
+        if refused:
+            self.notices[_PARTITIONS] = refused_partitions(refused)
         self.notices.pop(_DEVICES, None)
         if self.host_settings.unknown_devices:
             self.notices[_DEVICES] = unknown_devices(self.host_settings.unknown_devices)

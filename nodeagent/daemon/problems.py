@@ -1,6 +1,7 @@
 """Current problems, in the words that `inspect` shows."""
 
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.step import TurnEvent
 
@@ -22,6 +23,13 @@ def refused_change(entry: PodEntry) -> str | None:
     return (
         f"the change is refused, and pod {name} keeps running as it was: {refusal.reason}: {refusal.message} "
         f"(undo the change, or make room and: nodeagent retry {name})"
+    )
+
+
+def refused_partitions(cpus: CpuSet) -> str:
+    return (
+        f"CPUs {cpus} are in no partition of the cpuset, which is tried again: meanwhile systemd is to keep the host off them "
+        "(AllowedCPUs of its topmost units; see `nodeagent explain`)"
     )
 
 

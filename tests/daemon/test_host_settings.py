@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
+from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -298,6 +299,51 @@ def test_where_the_kernel_has_no_partitions_systemds_units_leave_too(old_kernel:
 def test_where_it_has_them_units_stay(life: Life) -> None:
     life.start()
     assert life.machine.settings[UNIT] == life.before[UNIT]
+
+
+PARTITION = ("poduid-web", Attribute.CPUSET_CPUS_PARTITION)
+
+
+def test_of_a_partition_that_the_kernel_refuses_systemd_keeps_the_host_off_until_it_begins(life: Life) -> None:
+    life.machine.broken[PARTITION] = "the kernel refuses"
+    own = life.start()
+    online = QUIET.managers.topology.online
+    assert life.machine.partitions() == ()
+    assert life.machine.settings[UNIT] == online - own
+    told = life.daemon.agent.view.problems
+    assert [f"CPUs {own} are in no partition" in problem for problem in told] == [True, False]
+    assert "the kernel refuses" in told[1]
+    setting, start = life.steps.done.index(f"setting {described(UNIT)}"), f"start {life.machine.starts[0]}"
+    assert setting < life.steps.done.index(start), "before anything of the pod runs"
+    for again in (life.daemon.start, lambda: None):
+        again()
+        life.steps.done.clear()
+        life.daemon.turn(WakeUpReason.START)
+        assert f"setting {described(UNIT)}" not in life.steps.done, "not even a new process lets them back for a moment"
+    life.machine.broken.clear()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert life.machine.partitions() == ("poduid-web",)
+    assert life.machine.settings[UNIT] == life.before[UNIT]
+    assert life.daemon.agent.view.problems == ()
+    life.remove()
+    assert life.machine.settings == life.before
+
+
+def test_a_partition_that_somebody_has_ended_begins_again_without_systemd(life: Life) -> None:
+    life.start()
+    life.machine.groups["poduid-web"].values[Attribute.CPUSET_CPUS_PARTITION] = MEMBER
+    life.steps.done.clear()
+    life.daemon.turn(WakeUpReason.CGROUPS)
+    assert life.machine.partitions() == ("poduid-web",)
+    assert f"setting {described(UNIT)}" not in life.steps.done
+
+
+def test_where_it_has_them_units_are_never_written_when_pods_come_and_go(life: Life) -> None:
+    life.start()
+    life.daemon.files.pods = (WEB, pod("more", app(cpu="2")))
+    life.daemon.rest()
+    life.remove()
+    assert f"setting {described(UNIT)}" not in life.steps.done
 
 
 def test_what_systemd_refuses_is_told_and_tried_again(old_kernel: Life) -> None:
