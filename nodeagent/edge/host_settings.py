@@ -12,8 +12,10 @@ from nodeagent.formats.kernel.host_files import CPUMASK, IRQS, QUEUES, REQUESTED
 from nodeagent.formats.manifest.pod_schema import PCI_ADDRESS
 
 _WRITABLE = 0o222
-_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
-"""It is gone, or the device has nothing of the kind: XPS, for instance, if there is only one queue."""
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL})
+"""It is gone, or the device has nothing of the kind: XPS, for instance, if there is only one queue. EINVAL: a queue is in no traffic class,
+or another device has its XPS (xps_cpus_show in net/core/net-sysfs.c).
+"""
 
 
 class HostSettingsFiles:

@@ -83,6 +83,30 @@ def test_something_else_in_a_file_is_an_error(root: Path) -> None:
         found(root, SettingKind.IRQ)
 
 
+def unreadable(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
+    """Let the kernel refuse to show what one file holds."""
+    shown = Path.read_text
+
+    def read_text(path: Path, *args: str, **more: str) -> str:
+        if path.name == name:
+            raise OSError(error, os.strerror(error), str(path))
+        return shown(path, *args, **more)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOENT])
+def test_a_queue_that_has_no_mask_holds_up_no_other(root: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    unreadable(monkeypatch, "xps_cpus", error)
+    assert found(root, SettingKind.QUEUE).keys() == {(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus")}
+
+
+def test_one_that_cannot_be_read_although_it_is_there_is_an_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable(monkeypatch, "xps_cpus", errno.EIO)
+    with pytest.raises(HostFileError, match="xps_cpus: Input/output error"):
+        found(root, SettingKind.QUEUE)
+
+
 def test_each_write_has_its_own_result(root: Path) -> None:
     files = HostSettingsFiles(str(root))
     good, gone = files.path(NEW_IRQS), files.path(Setting(SettingKind.IRQ, "77"))
