@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, IrqFacts, Setting, SettingKind
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge import irqbalance, kernel_threads, units
 from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus
@@ -35,8 +35,8 @@ class Reading(Struct, frozen=True):
     """The settings as they are now."""
 
     settings: Mapping[Setting, CpuSet]
-    interrupts: Mapping[Setting, IrqFacts] = {}
-    """What else is known of those that are interrupts."""
+    facts: Mapping[Setting, Facts] = {}
+    """What else is known of them."""
     failed: Mapping[SettingKind, NodeAgentError] = {}
     """Why there is nothing of some kinds."""
 
@@ -71,7 +71,7 @@ class HostEdges:
             found |= self._read_irqbalance(asked) if asked else {}
         except NodeAgentError as err:
             failed |= dict.fromkeys(asked, err)
-        return Reading(found, self._files.interrupts(found), failed)
+        return Reading(found, self._files.facts(found), failed)
 
     def _read(self, kind: SettingKind) -> dict[Setting, CpuSet]:
         match kind:

@@ -1,12 +1,13 @@
 """Keeps settings of the host off exclusive CPUs: reads them, records what they were, writes what differs, puts them back (D28)."""
 
 from collections.abc import Mapping, Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, plan
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, maybe_put_back, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.host_edges import Reading
@@ -20,6 +21,8 @@ from nodeagent.formats.kernel.host_files import HostFileError, described
 
 HOST_SETTINGS = "host_settings"
 """The record, in the state directory; there is none while nothing is changed."""
+PUT_BACK = "host_settings_put_back"
+"""An empty file beside it, left by who has put settings back without the agent: a running one takes it for its own doing."""
 
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
 _WORK = frozenset({SettingKind.WORKQUEUE, SettingKind.THREAD})
@@ -75,7 +78,7 @@ def alone_of(config: Config, exclusive: CpuSet, partitioned: CpuSet) -> dict[Set
 def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[str, ...]]:
     """Give each setting that is still as the agent made it what it was before.
 
-    The record stays, and an agent that runs takes no harm: it knows both values as its own.
+    The record stays, and an agent that runs is told, so that it takes nobody else to have done it.
 
     Returns:
         How many there were that looked otherwise, and what could not be written, in words.
@@ -92,10 +95,12 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
         reading.settings,
         alone={},
         cpus=places.cpus(CpuSet()),
-        interrupts=reading.interrupts,
+        facts=reading.facts,
         unread=reading.failed.keys(),
     )
     refused = places.write(planned.writes)
+    with suppress(StateFileError):  # then it is in the agent's log as somebody else's change
+        state_files.write_atomically(str(Path(directory) / PUT_BACK), b"")
     count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
     return count, (
         *(f"{described(setting)}: {why}" for setting, why in refused.items()),
@@ -130,6 +135,7 @@ class HostSettings:
     def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
         self._places = places
         self._path = str(Path(directory) / HOST_SETTINGS)
+        self._put_back_path = str(Path(directory) / PUT_BACK)
         self._boot = boot
         self._log = log
         self._record: Record | None = None
@@ -181,13 +187,14 @@ class HostSettings:
         kinds = wanted.alone.keys() | {setting.kind for setting in (*record, *claims)}
         put_off = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
         reading = self._places.read(kinds - put_off)
+        was_put_back = Path(self._put_back_path).exists()
         planned = plan(
-            record,
+            maybe_put_back(record) if was_put_back else record,
             {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
             alone=wanted.alone,
             cpus=self._places.cpus(wanted.host),
             claims=claims,
-            interrupts=reading.interrupts,
+            facts=reading.facts,
             unread=reading.failed.keys() | put_off,
         )
         self._report(planned)
@@ -197,8 +204,12 @@ class HostSettings:
             self._save(planned.record)
         except StateFileError:
             # Going back needs no record but the one that there is.
-            self._put({s: value for s, value in planned.writes.items() if s in record and value == record[s].before})
+            back = {s: value for s, value in planned.writes.items() if s in record and value == record[s].before}
+            self._put(back)
+            self._reported |= back.items()  # what is not recorded as ours is not another's
             raise
+        if was_put_back:
+            state_files.remove(self._put_back_path)
         refused = self._put(planned.writes)
         self._save(planned.after(refused.keys()))
         self._waiting |= {setting: why for setting, why in refused.items() if setting.kind in OF_SERVICES}

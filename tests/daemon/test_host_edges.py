@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.core.host.settings import NEW_IRQS, Cpus, IrqFacts, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.host_edges import HostEdges, write_directly
 from nodeagent.edge import irqbalance, kernel_threads, units
@@ -96,7 +96,7 @@ def test_interrupts_are_found_with_what_is_known_of_them(edges: HostEdges) -> No
         Setting(SettingKind.IRQ, "6"): CpuSet.of(4),
         NEW_IRQS: ALL,
     }
-    assert reading.interrupts == dict.fromkeys((IRQ, Setting(SettingKind.IRQ, "6")), IrqFacts())
+    assert reading.facts == dict.fromkeys((IRQ, Setting(SettingKind.IRQ, "6")), Facts())
 
 
 def test_of_kernel_threads_those_are_found_that_can_be_moved_and_follow_no_interrupt(

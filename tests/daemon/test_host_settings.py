@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
 from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.daemon.host_settings import HOST_SETTINGS, HostSettings, Wanted, alone_of, put_back
+from nodeagent.daemon.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, Wanted, alone_of, put_back
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.errors import NodeAgentError
@@ -141,6 +141,19 @@ def test_who_changes_it_again_and_again_is_told_of_once(life: Life) -> None:
     assert told == [str(theirs), "0"]
 
 
+@pytest.mark.parametrize("setting", [IRQ, THREAD])
+def test_who_sets_it_back_to_what_it_was_is_told_of_once(life: Life, setting: Setting) -> None:
+    own = life.start()
+    for _ in range(2):
+        life.machine.settings[setting] = life.before[setting]
+        life.daemon.turn(WakeUpReason.TIMER)
+        assert life.machine.settings[setting].isdisjoint(own)
+    (told,) = life.said("host_setting_changed_by_others")
+    assert (told["setting"], told["found"]) == (described(setting), str(life.before[setting]))
+    life.remove()
+    assert life.machine.settings == life.before
+
+
 def test_what_the_kernel_lets_nobody_move_is_told_once(life: Life) -> None:
     life.machine.immovable.add(IRQ)
     own = life.start()
@@ -166,10 +179,10 @@ def test_a_new_process_goes_on_with_the_record(life: Life) -> None:
 
 
 def test_a_device_that_goes_and_comes_again_goes_back_to_what_the_kernel_would_have_given_it(life: Life) -> None:
-    life.machine.interrupts[FEW] = IrqFacts(1)
+    life.machine.facts[FEW] = Facts(1)
     own = life.start()
     node = CpuSet.from_ids(list(own)[:1]) | CpuSet.of(0)
-    life.machine.interrupts[FEW] = IrqFacts(2, node)
+    life.machine.facts[FEW] = Facts(2, node)
     life.machine.settings[FEW] = life.machine.settings[NEW_IRQS] & node
     life.daemon.start()
     life.daemon.rest()
@@ -227,6 +240,7 @@ def test_without_room_for_the_record_only_what_it_has_already_is_changed(life: L
     life.configure(interrupt_isolation="affinity")
     assert life.machine.settings[new] == online
     assert "No space left on device" in " ".join(life.daemon.agent.view.problems)
+    assert life.said("host_setting_changed_by_others") == []
     is_full = False
     life.daemon.turn(WakeUpReason.TIMER)
     assert life.machine.settings[IRQ].isdisjoint(own)
@@ -259,6 +273,10 @@ def test_without_a_turn_all_can_be_put_back_and_the_agent_goes_on_from_there(lif
     life.daemon.turn(WakeUpReason.TIMER)
     assert life.machine.settings == moved
     assert life.said("host_setting_changed_by_others") == []
+    assert not life.record.with_name(PUT_BACK).exists()
+    life.machine.settings[IRQ] = life.before[IRQ]
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert len(life.said("host_setting_changed_by_others")) == 1, "that was somebody else"
     assert own
     life.remove()
     assert life.machine.settings == life.before

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.host_settings import HostSettingsFiles, boot_id, host_cpus, possible_cpus
 from nodeagent.formats.kernel.host_files import HostFileError
@@ -133,11 +133,19 @@ def test_an_interrupt_has_an_instance_and_the_cpus_of_its_devices_node(root: Pat
         (root / file).write_text(content)
     files = HostSettingsFiles(str(root))
     settings = files.read({SettingKind.IRQ, SettingKind.NEW_IRQS})
-    assert files.interrupts(settings) == {
-        Setting(SettingKind.IRQ, "24"): IrqFacts((root / "sys/kernel/irq/24").stat().st_ino, CpuSet.parse("2-3")),
-        Setting(SettingKind.IRQ, "9"): IrqFacts(),
+    assert files.facts(settings) == {
+        Setting(SettingKind.IRQ, "24"): Facts((root / "sys/kernel/irq/24").stat().st_ino, CpuSet.parse("2-3")),
+        Setting(SettingKind.IRQ, "9"): Facts(),
     }
-    assert files.interrupts([Setting(SettingKind.IRQ, "77")]) == {Setting(SettingKind.IRQ, "77"): IrqFacts()}
+    assert files.facts([Setting(SettingKind.IRQ, "77")]) == {Setting(SettingKind.IRQ, "77"): Facts()}
+
+
+def test_a_queue_has_the_instance_of_its_interface(root: Path) -> None:
+    files = HostSettingsFiles(str(root))
+    queues = files.read({SettingKind.QUEUE})
+    assert set(files.facts(queues).values()) == {Facts()}
+    (root / "sys/class/net/eth0/ifindex").write_text("2\n")
+    assert files.facts(queues) == dict.fromkeys(queues, Facts(2))
 
 
 def test_interrupts_of_a_device_are_found_by_its_address_and_its_interface(root: Path) -> None:

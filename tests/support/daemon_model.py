@@ -305,7 +305,7 @@ class HostSettingsModel:
         there = {setting: cpus for setting, cpus in self.machine.settings.items() if setting.kind in kinds}
         failed = {kind: err for kind, err in self.machine.unreadable.items() if kind in kinds}
         found = {s: cpus for s, cpus in there.items() if s.kind not in failed}
-        return Reading(found, {s: i for s, i in self.machine.interrupts.items() if s in found}, failed)
+        return Reading(found, {s: i for s, i in self.machine.facts.items() if s in found}, failed)
 
     def cpus(self, host: CpuSet) -> Cpus:
         return Cpus(self.machine.node.managers.topology.online, host)

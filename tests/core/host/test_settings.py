@@ -9,7 +9,7 @@ from nodeagent.core.host.settings import (
     Change,
     Cpus,
     HostPlan,
-    IrqFacts,
+    Facts,
     Record,
     Setting,
     SettingKind,
@@ -38,7 +38,7 @@ class Host:
     def __init__(self, values: dict[Setting, CpuSet]) -> None:
         self.values = dict(values)
         self.record: Record = {}
-        self.interrupts: dict[Setting, IrqFacts] = {}
+        self.facts: dict[Setting, Facts] = {}
         self.offline = CpuSet()
 
     def come(self, name: str, instance: int, near: str = "") -> Setting:
@@ -46,7 +46,7 @@ class Host:
         setting, node = Setting(SettingKind.IRQ, name), cpus(near)
         online = self.values[NEW_IRQS] - self.offline
         self.values[setting] = online & node or online
-        self.interrupts[setting] = IrqFacts(instance, node)
+        self.facts[setting] = Facts(instance, node)
         return setting
 
     def keep(
@@ -62,7 +62,7 @@ class Host:
             alone=alone,
             cpus=Cpus(ALL, cpus(host), offline=self.offline),
             claims=claims or {},
-            interrupts=self.interrupts,
+            facts=self.facts,
         )
         if planned.record != self.record:
             self.record = planned.record
@@ -110,6 +110,29 @@ def test_what_somebody_else_sets_meanwhile_is_kept_off_and_what_it_goes_back_to(
     assert host.values[IRQ] == cpus("1")
     host.keep({})
     assert host.values[IRQ] == cpus("1-2")
+
+
+@pytest.mark.parametrize(
+    "setting", [IRQ, QUEUE, WORK, Setting(SettingKind.UNIT, "a.slice"), Setting(SettingKind.THREAD)]
+)
+def test_who_sets_it_to_what_it_was_before_is_told(setting: Setting) -> None:
+    """So is who lets a write have no effect, as a drop-in of systemd's that counts more."""
+    host = Host({setting: ALL})
+    host.keep(off("2-3"))
+    host.values[setting] = ALL
+    assert host.keep(off("2-3")).changed_by_others == {setting: ALL}
+    assert host.values[setting] == cpus("0-1")
+    host.keep({})
+    assert (host.values, host.record) == ({setting: ALL}, {})
+
+
+@pytest.mark.parametrize("dies_after", [0, 1])
+def test_what_a_crash_leaves_as_it_was_is_nobody_elses(dies_after: int) -> None:
+    host = Host({IRQ: ALL, WORK: ALL})
+    host.keep(off("2-3"), dies_after=dies_after)
+    assert host.keep(off("2-3")).changed_by_others == {}
+    host.keep(off("3"), dies_after=dies_after)
+    assert host.keep({}).changed_by_others == {}
 
 
 def test_what_somebody_else_sets_last_is_left() -> None:
@@ -197,6 +220,28 @@ def test_an_interrupt_with_the_number_of_an_earlier_one_is_another(before: str) 
     assert host.values[new] == cpus("1")
     host.keep({})
     assert (host.values[new], host.record) == (cpus("1-3"), {})
+
+
+def test_a_queue_goes_back_under_the_new_name_of_its_interface() -> None:
+    queue = {name: Setting(SettingKind.QUEUE, f"{name}/queues/rx-0/rps_cpus") for name in ("eth0", "eth1", "lan0")}
+    host = Host({queue["eth0"]: cpus("2-3"), queue["eth1"]: ALL})
+    host.facts = {queue["eth0"]: Facts(2), queue["eth1"]: Facts(3)}
+    host.keep(off("3"))
+    host.values = {queue["lan0"]: cpus("2"), queue["eth0"]: cpus("0-2")}
+    host.facts = {queue["lan0"]: Facts(2), queue["eth0"]: Facts(3)}
+    assert host.keep(off("3")).changed_by_others == {}
+    host.keep({})
+    assert (host.values, host.record) == ({queue["lan0"]: cpus("2-3"), queue["eth0"]: ALL}, {})
+
+
+def test_a_queue_of_another_interface_with_the_name_of_an_earlier_one_is_another() -> None:
+    host = Host({QUEUE: ALL})
+    host.facts = {QUEUE: Facts(2)}
+    host.keep(off("3"))
+    host.values, host.facts = {QUEUE: cpus("1")}, {QUEUE: Facts(7)}
+    assert host.keep(off("3")).changed_by_others == {}
+    host.keep({})
+    assert (host.values, host.record) == ({QUEUE: cpus("1")}, {})
 
 
 def test_a_record_without_instances_is_of_the_interrupts_that_are_there() -> None:
