@@ -20,6 +20,7 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacement, conta
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
 from nodeagent.core.cgroups.partitions import running_without
 from nodeagent.core.cgroups.write_order import Plan, diff
+from nodeagent.core.host.claims import claims
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
@@ -51,7 +52,7 @@ from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.placements import Placements
-from nodeagent.daemon.problems import refused_change, refused_partitions, shadow, unknown_devices, withheld_problem
+from nodeagent.daemon.problems import refused_change, refused_partitions, shadow, void_claims, withheld_problem
 from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, report_refused
@@ -384,22 +385,17 @@ class Agent:
         for want in wanted:
             partitioned |= want.partition_cpus()
         alone = alone_of(self.node.config, exclusive, partitioned - refused)
-        claims = tuple(
-            (device, own)
-            for entry in self.state.entries
-            for container in entry.pod.containers
-            for device in container.interrupts
-            if (own := self.state.promises.own_set(entry.pod.uid, container.name))
-        )
-        troubles = self.host_settings.keep(Wanted(alone, self._kept.whole.online - exclusive, claims), rescan=rescan)
+        asked = claims(self.state)
+        troubles = self.host_settings.keep(Wanted(alone, self._kept.whole.online - exclusive, asked), rescan=rescan)
         if self.host_settings.lost_record is not None:
             self.notices[_RECORD] = self.host_settings.lost_record
         self.notices.pop(_PARTITIONS, None)
         if refused:
             self.notices[_PARTITIONS] = refused_partitions(refused)
         self.notices.pop(_DEVICES, None)
-        if self.host_settings.unknown_devices:
-            self.notices[_DEVICES] = unknown_devices(self.host_settings.unknown_devices)
+        if self.node.config.interrupt_isolation != "none":
+            without_effect = void_claims(asked, self.host_settings.claimed)
+            self.notices |= {_DEVICES: without_effect} if without_effect else {}
         return troubles
 
     def _act(

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from nodeagent.core.host.claims import Claim, Claimed, claimed
 from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, maybe_put_back, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
@@ -55,7 +56,7 @@ class Wanted(Struct, frozen=True):
     """CPUs to be left alone, by kind; never none. Other kinds go back to what they were."""
     host: CpuSet
     """CPUs for what would have none left."""
-    claims: tuple[tuple[str, CpuSet], ...] = ()
+    claims: tuple[Claim, ...] = ()
     """Devices whose interrupts a container wants on its own CPUs."""
 
 
@@ -151,8 +152,8 @@ class HostSettings:
         self._refused_for: Wanted | None = None
         self._reported: frozenset[tuple[Setting, CpuSet]] = frozenset()
         """Values of others that are in the log."""
-        self.unknown_devices: tuple[str, ...] = ()
-        """Claimed ones that have no interrupts, or are not there."""
+        self.claimed = Claimed({})
+        """Interrupts that containers have on their own CPUs."""
         self.lost_record: str | None = None
         """Why the record that an earlier process left could not be used, and where it is now."""
 
@@ -170,7 +171,7 @@ class HostSettings:
             record = self._load()
             if self._done_for == wanted and not rescan:
                 return self._troubles
-            self._done_for = None
+            self._done_for, self.claimed = None, Claimed({})
             if rescan:
                 self._waiting = {}
             if self._refused_for != wanted:
@@ -182,8 +183,10 @@ class HostSettings:
         return self._troubles
 
     def _settle(self, record: Record, wanted: Wanted) -> tuple[Trouble, ...]:
-        self.unknown_devices = ()
-        claims = self._claims(wanted) if SettingKind.IRQ in wanted.alone else {}
+        asked = wanted.claims if SettingKind.IRQ in wanted.alone else ()
+        self.claimed = claimed(asked, self._places.interrupts_of)
+        claims = {interrupt: claim.cpus for interrupt, claim in self.claimed.holders.items()}
+        claims |= {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in self.claimed.holders}
         kinds = wanted.alone.keys() | {setting.kind for setting in (*record, *claims)}
         put_off = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
         reading = self._places.read(kinds - put_off)
@@ -218,12 +221,6 @@ class HostSettings:
         if later:
             troubles.append(Trouble(f"not kept off exclusive CPUs: {'; '.join(later)} (it is tried again)"))
         return tuple(troubles)
-
-    def _claims(self, wanted: Wanted) -> dict[Setting, CpuSet]:
-        found = {device: self._places.interrupts_of(device) for device, _ in wanted.claims}
-        self.unknown_devices = tuple(device for device, interrupts in found.items() if not interrupts)
-        claimed = {setting: cpus for device, cpus in wanted.claims for setting in found[device]}
-        return claimed | {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in claimed}
 
     def _put(self, writes: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
         """Write, and return what was refused."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.host.claims import Claim
 from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
 from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.cgroup_layout import ABOVE
@@ -428,9 +429,7 @@ def test_what_cannot_be_read_for_a_while_is_not_forgotten(old_kernel: Life) -> N
 
 
 def test_a_pod_claims_a_devices_interrupts_by_annotation(life: Life) -> None:
-    (container,) = WEB.containers
-    claiming = replace(WEB, containers=(replace(container, interrupts=("eth0", "eth7")),))
-    own = life.start(claiming)
+    own = life.start(claiming(WEB, "eth0", "eth7"))
     assert (life.machine.settings[FEW], life.machine.settings[IRQ] & own) == (own, CpuSet())
     assert life.machine.settings[BALANCING] == CpuSet(), "else irqbalance would move it back"
     (problem,) = life.daemon.agent.view.problems
@@ -440,6 +439,45 @@ def test_a_pod_claims_a_devices_interrupts_by_annotation(life: Life) -> None:
     assert life.daemon.agent.view.problems == ()
 
 
+def claiming(one: Pod, *devices: str) -> Pod:
+    (container,) = one.containers
+    return replace(one, containers=(replace(container, interrupts=devices),))
+
+
+def test_of_two_pods_that_claim_a_device_the_first_has_its_interrupts(life: Life) -> None:
+    own = life.start(claiming(WEB, "eth0"))
+    for name in ("another", "zebra"):
+        life.machine.now_ms += 1
+        late = claiming(pod(name, app(cpu="2")), "eth0")
+        life.daemon.files.pods = (claiming(WEB, "eth0"), late)
+        life.daemon.rest()
+        assert life.machine.settings[FEW] == own
+        assert life.daemon.agent.view.problems == (
+            f"the interrupts of eth0 don't come to container app of pod default/{name}: container app of pod default/web has them "
+            "(remove one of the two annotations)",
+        )
+    life.daemon.files.pods = (late,)
+    life.daemon.rest()
+    assert life.machine.settings[FEW] == life.daemon.agent.state.promises.exclusive()
+    assert life.daemon.agent.view.problems == ()
+
+
+@pytest.mark.parametrize("beside", [(), (WEB,)], ids=["alone", "beside exclusive CPUs"])
+def test_a_container_without_cpus_of_its_own_gets_no_interrupts_and_that_is_told(
+    life: Life, beside: tuple[Pod, ...]
+) -> None:
+    life.start(claiming(pod("shared", app(cpu="500m")), "eth0"))
+    life.daemon.files.pods = (*life.daemon.files.pods, *beside)
+    life.daemon.rest()
+    assert life.machine.settings[FEW].isdisjoint(life.daemon.agent.state.promises.exclusive())
+    (problem,) = life.daemon.agent.view.problems
+    assert problem.startswith(
+        "the interrupts of eth0 don't come to container app of pod default/shared, which has no CPUs of its own"
+    )
+    life.configure(interrupt_isolation="none")
+    assert life.daemon.agent.view.problems == (), "inspect says it of the container"
+
+
 def test_a_claimed_devices_interrupts_are_on_the_containers_cpus(tmp_path: Path) -> None:
     machine = Machine(QUIET)
     before, own = dict(machine.settings), CpuSet.of(5, 6)
@@ -447,7 +485,8 @@ def test_a_claimed_devices_interrupts_are_on_the_containers_cpus(tmp_path: Path)
     settings = HostSettings(HostSettingsModel(machine, Steps()), str(tmp_path), "boot", make_log(log))
     host = QUIET.managers.topology.online - own
     alone = alone_of(QUIET.config, own, own)
-    assert settings.keep(Wanted(alone, host, (("eth0", own), ("eth1", own))), rescan=False) == ()
+    asked = tuple(Claim(device, "container app", own) for device in ("eth0", "eth1"))
+    assert settings.keep(Wanted(alone, host, asked), rescan=False) == ()
     assert (machine.settings[FEW], machine.settings[IRQ]) == (own, host)
     assert settings.keep(Wanted({}, host), rescan=False) == ()
     assert machine.settings == before
