@@ -271,7 +271,7 @@ def _asked(view: NodeView) -> tuple[Claim, ...]:
 
 
 def _host_processes(exclusive: CpuSet, ours: frozenset[int], asked: Iterable[Claim]) -> HostProcesses:
-    """Find other processes that may run on exclusive CPUs (D12), and interrupts that may come there, but for those that are wanted there."""
+    """Find other processes that may run on exclusive CPUs (D12), and interrupts that may come there although no container asks for it."""
     if not exclusive:
         return HostProcesses()
     from nodeagent.edge.host_settings import HostSettingsFiles

@@ -209,7 +209,7 @@ def plan(
 
 def _renamed(record: Record, facts: Mapping[Setting, Facts]) -> Record:
     """Give the queues of interfaces that have been renamed their new names."""
-    names = {
+    names: dict[tuple[int | None, str], Setting] = {
         (of.instance, _in_interface(setting)): setting
         for setting, of in facts.items()
         if setting.kind is SettingKind.QUEUE and of.instance is not None
