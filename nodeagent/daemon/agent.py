@@ -192,14 +192,7 @@ class Agent:
             decided, watch = self._without_saving(decided), Stopwatch()
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
-        refused = self._kept.refused_partitions
-        if refused is None:
-            refused = running_without(wanted, world.observed)
-        disturbing = self._keep_host_away(wanted, refused, rescan=bool(reasons & READ_MACHINE))
-        outcome, orphans = self._write(world, wanted)
-        self._kept = replace(self._kept, refused_partitions=not_begun(outcome))
-        if self._kept.refused_partitions != refused:
-            disturbing = self._keep_host_away(wanted, not_begun(outcome), rescan=False)
+        outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
@@ -212,7 +205,8 @@ class Agent:
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=settled)
         unsettled = self._is_unsettled(world)
-        pause = self._pause(decided, world, troubles, unsettled=unsettled)
+        patient = {*self._kept.answer.troubles, *(disturbing if self.host_settings.waits else ())}
+        pause = self._pause(decided, world, retries=bool(set(troubles) - patient), unsettled=unsettled)
         polled = min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5) if unsettled else POLL_SECONDS
         self._kept = replace(self._kept, poll_seconds=polled)
         pause = self._report(decided, runs, troubles, began, pause)
@@ -358,11 +352,27 @@ class Agent:
         wanted = desired_cgroups(self.node.config, self.node.managers, kernel, self.state)
         return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
-    def _write(self, world: World, wanted: tuple[DesiredCgroup, ...]) -> tuple[ExecutionResult, tuple[Trouble, ...]]:
-        """Return what was written, and where orphaned processes run."""
+    def _write(
+        self, world: World, wanted: tuple[DesiredCgroup, ...], *, rescan: bool
+    ) -> tuple[ExecutionResult, tuple[Trouble, ...], tuple[Trouble, ...]]:
+        """Return what was written, where orphaned processes run, and what could not be kept off exclusive CPUs.
+
+        The host's work leaves before CPUs are granted: a partition changes the CPUs of kernel threads, too. If it then turns out that one
+        is refused, or is no longer, that is made up for.
+        """
+        refused = self._kept.refused_partitions
+        if refused is None:
+            refused = running_without(wanted, world.observed)
+        disturbing = self._keep_host_away(wanted, refused, rescan=rescan)
         plan: Plan = diff(wanted, world.observed)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
-        self._kept = replace(self._kept, answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)))
+        self._kept = replace(
+            self._kept,
+            answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)),
+            refused_partitions=not_begun(outcome),
+        )
+        if not_begun(outcome) != refused:
+            disturbing = self._keep_host_away(wanted, not_begun(outcome), rescan=False)
         orphans = (
             Trouble(
                 f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.observed[path].cpus_effective} "
@@ -370,14 +380,14 @@ class Agent:
             )
             for path in plan.orphans
         )
-        return outcome, tuple(orphans)
+        return outcome, tuple(orphans), disturbing
 
     def _keep_host_away(
         self, wanted: tuple[DesiredCgroup, ...], refused: CpuSet, *, rescan: bool
     ) -> tuple[Trouble, ...]:
-        """Move the host's work off exclusive CPUs before they are granted: a partition changes the CPUs of kernel threads, too.
+        """Move the host's work off exclusive CPUs.
 
-        Of a partition that is refused, systemd keeps its units off the CPUs, as it does where the kernel has none.
+        Where a partition is refused, systemd keeps its units off, as it does where the kernel has none.
         """
         self._alive()
         exclusive = self.state.promises.exclusive()
@@ -450,14 +460,14 @@ class Agent:
                 log_event(self.log, event, self.state, {})
         self._kept = replace(self._kept, shadows=tuple(shadows))
 
-    def _pause(self, decided: Turn, world: World, troubles: list[Trouble], *, unsettled: bool) -> float:
+    def _pause(self, decided: Turn, world: World, *, retries: bool, unsettled: bool) -> float:
         """Compute how long nothing can change by itself."""
         pauses = [self.node.config.rescan_period_ms / 1000]
         if decided.wake_at_ms is not None:
             pauses.append(max(0.0, (decided.wake_at_ms - world.now_ms) / 1000))
         if self._kept.answer.pause_seconds is not None:
             pauses.append(self._kept.answer.pause_seconds)
-        if set(troubles) - {*self._kept.answer.troubles}:
+        if retries:
             pauses.append(_RETRY_SECONDS)
         if unsettled:
             pauses.append(self._kept.poll_seconds)

@@ -13,6 +13,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge import irqbalance, kernel_threads, units
 from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus
 from nodeagent.edge.kernel_threads import ThreadKey
+from nodeagent.edge.units import UnitsError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.host_files import place_of, spelled
 
@@ -83,9 +84,12 @@ class HostEdges:
                 return self._files.read({kind})
 
     def _read_units(self) -> dict[Setting, CpuSet]:
-        """Return those of systemd, where it is the first process, but for the one that the pods are in."""
+        """Return those of systemd but for the one that the pods are in."""
         if not Path(self._root, SYSTEMD).is_dir():
-            return {}
+            raise UnitsError(
+                "nothing keeps the host's processes off exclusive CPUs that are in no partition: systemd is not the first process",
+                hint="kernel 6.7 or later has partitions; `hostIsolation: none` does without",
+            )
         cgroups = Path(self._root, units.CGROUPS.relative_to("/"))
         there = units.read_units(possible_cpus(self._root), ours=self._ours, cgroups=cgroups)
         return {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}

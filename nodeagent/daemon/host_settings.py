@@ -157,6 +157,11 @@ class HostSettings:
         self.lost_record: str | None = None
         """Why the record that an earlier process left could not be used, and where it is now."""
 
+    @property
+    def waits(self) -> bool:
+        """What could not be done is not tried again before the next rescan."""
+        return self._done_for is not None
+
     def keep(self, wanted: Wanted, *, rescan: bool) -> tuple[Trouble, ...]:
         """Make all settings leave exclusive CPUs alone, and those of other kinds what they were.
 

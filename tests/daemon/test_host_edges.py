@@ -115,6 +115,13 @@ def test_of_units_all_are_found_but_the_pods(edges: HostEdges) -> None:
     assert edges.read({SettingKind.UNIT}).settings == {SYSTEM: ALL, OWN: CpuSet.parse("0-5")}
 
 
+def test_without_systemd_there_is_nothing_that_keeps_the_host_off(edges: HostEdges, root: Path) -> None:
+    (root / "run/systemd/system").rmdir()
+    reading = edges.read({SettingKind.UNIT})
+    assert reading.settings == {}
+    assert "systemd is not the first process" in reading.failed[SettingKind.UNIT].message
+
+
 def test_what_cannot_be_read_is_named_and_the_rest_is_there(edges: HostEdges, root: Path) -> None:
     (root / "sys/fs/cgroup/own.slice/cpuset.cpus").write_text("all\n")
     reading = edges.read({SettingKind.UNIT, SettingKind.NEW_IRQS})

@@ -253,6 +253,7 @@ def test_without_a_launcher_it_is_tried_again(life: Life) -> None:
     life.machine.launcher_answers = False
     own = life.start()
     assert "it does not answer" in " ".join(life.daemon.agent.view.problems)
+    assert life.daemon.turn() < QUIET.config.rescan_period_ms / 1000
     life.machine.launcher_answers = True
     life.daemon.turn()
     assert life.machine.settings[IRQ].isdisjoint(own)
@@ -313,6 +314,17 @@ def test_where_the_kernel_has_no_partitions_systemds_units_leave_too(old_kernel:
     assert life.daemon.agent.view.problems == ()
     life.remove()
     assert life.machine.settings == life.before
+
+
+def test_where_there_is_no_systemd_either_that_is_told_while_it_matters(old_kernel: Life) -> None:
+    life = old_kernel
+    life.machine.unreadable[SettingKind.UNIT] = NodeAgentError("nothing keeps the host off", hint="see it")
+    own = life.start()
+    assert life.daemon.agent.view.problems == ("nothing keeps the host off (see it)",)
+    assert life.machine.settings[WORK].isdisjoint(own), "all others leave"
+    assert life.daemon.turn() == QUIET.config.rescan_period_ms / 1000, "there is no haste"
+    life.remove()
+    assert life.daemon.agent.view.problems == ()
 
 
 def test_where_it_has_them_units_stay(life: Life) -> None:
