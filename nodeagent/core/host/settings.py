@@ -51,7 +51,9 @@ class Change(Struct, frozen=True):
     before: CpuSet
     """What it goes back to."""
     ours: tuple[CpuSet, ...]
-    """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any."""
+    """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any. irqbalance doesn't
+    show whether it has been told: the last is what it was to be told.
+    """
     instance: int | None = None
     """As `Facts.instance`."""
 
@@ -181,8 +183,7 @@ def plan(
         known = record.get(setting)
         known = known if known is not None and known.is_of(of) else None
         hidden = cpus.hidden if setting.kind is SettingKind.THREAD else CpuSet()
-        # the kernel lets an interrupt run anywhere when the last of its CPUs goes offline
-        is_ours = known is not None and (known.is_ours(now, hidden) or known.last <= cpus.offline)
+        is_ours = known is not None and (known.is_ours(now, hidden) or _may_be_anywhere(setting, known, cpus))
         before = known.before if known is not None and is_ours else now
         if known is None:
             before = _before(setting, now, of, record.get(NEW_IRQS), cpus)
@@ -199,7 +200,7 @@ def plan(
         found = _found(setting.kind, known if is_ours else None, now, hidden)
         if is_written:
             writes[setting] = wanted
-            found = _ending((wanted, *found), found[-1])
+            found = _ending((wanted, *found), wanted if setting.kind is SettingKind.IRQBALANCE else found[-1])
         changes[setting] = Change(before, found, of.instance)
     kept = {setting: change for setting, change in record.items() if _is_unread(setting, observed, unread)}
     return HostPlan(
@@ -228,6 +229,13 @@ def _in_interface(queue: Setting) -> str:
 
 def _is_unread(setting: Setting, observed: Mapping[Setting, CpuSet], unread: AbstractSet[SettingKind]) -> bool:
     return setting.kind in unread or (setting.kind is SettingKind.UNIT and setting not in observed)
+
+
+def _may_be_anywhere(setting: Setting, known: Change, cpus: Cpus) -> bool:
+    """Whether the last of its CPUs may have gone offline: the kernel lets an interrupt or a thread of its own run anywhere then."""
+    if setting.kind not in {SettingKind.IRQ, SettingKind.THREAD}:
+        return False
+    return any(value <= cpus.offline for value in known.ours)
 
 
 def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
