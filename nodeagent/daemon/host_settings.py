@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from nodeagent.core.host.claims import Claim, Claimed, claimed
+from nodeagent.core.host.claims import Claimed, DeviceClaim, claimed
 from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, maybe_put_back, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
@@ -56,7 +56,7 @@ class Wanted(Struct, frozen=True):
     """CPUs to be left alone, by kind; never none. Other kinds go back to what they were."""
     host: CpuSet
     """CPUs for what would have none left."""
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[DeviceClaim, ...] = ()
     """Devices whose interrupts a container wants on its own CPUs."""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld
-from nodeagent.core.host.claims import Claim, Claimed
+from nodeagent.core.host.claims import Claimed, DeviceClaim
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.step import TurnEvent
@@ -36,7 +36,7 @@ def refused_partitions(cpus: CpuSet) -> str:
     )
 
 
-def void_claims(asked: Iterable[Claim], held: Claimed) -> str:
+def void_claims(asked: Iterable[DeviceClaim], held: Claimed) -> str:
     """Explain which interrupts don't come where pods' annotations want them; empty: all do."""
     unknown = (
         f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or no driver has it "

@@ -16,7 +16,7 @@ from nodeagent.cli.support.named_files import is_absent
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.host.claims import Claim, claimed, claims
+from nodeagent.core.host.claims import DeviceClaim, claimed, claims
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
@@ -265,12 +265,12 @@ def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[st
     return strays
 
 
-def _asked(view: NodeView) -> tuple[Claim, ...]:
+def _asked(view: NodeView) -> tuple[DeviceClaim, ...]:
     """Return the devices whose interrupts containers want on their own CPUs, where they may get them."""
     return () if view.node.config.interrupt_isolation == "none" else claims(view.state)
 
 
-def _host_processes(exclusive: CpuSet, ours: frozenset[int], asked: Iterable[Claim]) -> HostProcesses:
+def _host_processes(exclusive: CpuSet, ours: frozenset[int], asked: Iterable[DeviceClaim]) -> HostProcesses:
     """Find other processes that may run on exclusive CPUs (D12), and interrupts that may come there although no container asks for it."""
     if not exclusive:
         return HostProcesses()

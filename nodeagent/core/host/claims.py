@@ -9,7 +9,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState
 
 
-class Claim(Struct, frozen=True):
+class DeviceClaim(Struct, frozen=True):
     device: str
     """A PCI address or a network interface."""
     by: str
@@ -21,17 +21,17 @@ class Claim(Struct, frozen=True):
 class Claimed(Struct, frozen=True):
     """What of the claims holds. Each interrupt goes to the first that asks for it."""
 
-    holders: Mapping[Setting, Claim]
+    holders: Mapping[Setting, DeviceClaim]
     unknown: tuple[str, ...] = ()
     """Devices that have no interrupts, or are not there."""
-    late: tuple[tuple[Claim, Claim], ...] = ()
+    late: tuple[tuple[DeviceClaim, DeviceClaim], ...] = ()
     """Claims to what another container already has, and that one's."""
 
 
-def claims(state: NodeState) -> tuple[Claim, ...]:
+def claims(state: NodeState) -> tuple[DeviceClaim, ...]:
     """Return what the pods on the node ask for, in the order in which they were decided on."""
     return tuple(
-        Claim(
+        DeviceClaim(
             device,
             f"container {container.name} of pod {entry.pod.full_name}",
             state.promises.own_set(entry.pod.uid, container.name) or CpuSet(),
@@ -43,16 +43,16 @@ def claims(state: NodeState) -> tuple[Claim, ...]:
     )
 
 
-def claimed(asked: Iterable[Claim], interrupts_of: Callable[[str], Iterable[Setting]]) -> Claimed:
+def claimed(asked: Iterable[DeviceClaim], interrupts_of: Callable[[str], Iterable[Setting]]) -> Claimed:
     """Decide who has which interrupts.
 
     Args:
         asked: by whom, in order.
         interrupts_of: returns the interrupts of a device; none: it has none, or is not there.
     """
-    holders: dict[Setting, Claim] = {}
+    holders: dict[Setting, DeviceClaim] = {}
     unknown: list[str] = []
-    late: list[tuple[Claim, Claim]] = []
+    late: list[tuple[DeviceClaim, DeviceClaim]] = []
     for claim in asked:
         if not claim.cpus:
             continue
