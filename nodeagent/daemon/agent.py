@@ -18,7 +18,9 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import withheld
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
+from nodeagent.core.cgroups.partitions import running_without
 from nodeagent.core.cgroups.write_order import Plan, diff
+from nodeagent.core.host.claims import claims
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
@@ -43,14 +45,14 @@ from nodeagent.core.turn.pod_sources import PodSource, is_unclear
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_desired, corrected
-from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
+from nodeagent.daemon.execution import ExecutionResult, answered, carry_out, not_begun
 from nodeagent.daemon.host_settings import HostSettings, Wanted, alone_of
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.placements import Placements
-from nodeagent.daemon.problems import refused_change, shadow, unknown_devices, withheld_problem
+from nodeagent.daemon.problems import refused_change, refused_partitions, shadow, void_claims, withheld_problem
 from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, report_refused
@@ -70,6 +72,7 @@ _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
 _ASTRAY = "astray"
 _DEVICES = "devices"
+_PARTITIONS = "partitions"
 _RECORD = "record"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
@@ -189,8 +192,7 @@ class Agent:
             decided, watch = self._without_saving(decided), Stopwatch()
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
-        disturbing = self._keep_host_away(wanted, rescan=bool(reasons & READ_MACHINE))
-        outcome, orphans = self._write(world, wanted)
+        outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
@@ -203,7 +205,8 @@ class Agent:
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=settled)
         unsettled = self._is_unsettled(world)
-        pause = self._pause(decided, world, troubles, unsettled=unsettled)
+        patient = {*self._kept.answer.troubles, *(disturbing if self.host_settings.waits else ())}
+        pause = self._pause(decided, world, retries=bool(set(troubles) - patient), unsettled=unsettled)
         polled = min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5) if unsettled else POLL_SECONDS
         self._kept = replace(self._kept, poll_seconds=polled)
         pause = self._report(decided, runs, troubles, began, pause)
@@ -349,11 +352,27 @@ class Agent:
         wanted = desired_cgroups(self.node.config, self.node.managers, kernel, self.state)
         return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
-    def _write(self, world: World, wanted: tuple[DesiredCgroup, ...]) -> tuple[ExecutionResult, tuple[Trouble, ...]]:
-        """Return what was written, and where orphaned processes run."""
+    def _write(
+        self, world: World, wanted: tuple[DesiredCgroup, ...], *, rescan: bool
+    ) -> tuple[ExecutionResult, tuple[Trouble, ...], tuple[Trouble, ...]]:
+        """Return what was written, where orphaned processes run, and what could not be kept off exclusive CPUs.
+
+        The host's work leaves before CPUs are granted: a partition changes the CPUs of kernel threads, too. If it then turns out that one
+        is refused, or is no longer, that is made up for.
+        """
+        refused = self._kept.refused_partitions
+        if refused is None:
+            refused = running_without(wanted, world.observed)
+        disturbing = self._keep_host_away(wanted, refused, rescan=rescan)
         plan: Plan = diff(wanted, world.observed)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
-        self._kept = replace(self._kept, answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)))
+        self._kept = replace(
+            self._kept,
+            answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)),
+            refused_partitions=not_begun(outcome),
+        )
+        if not_begun(outcome) != refused:
+            disturbing = self._keep_host_away(wanted, not_begun(outcome), rescan=False)
         orphans = (
             Trouble(
                 f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.observed[path].cpus_effective} "
@@ -361,29 +380,32 @@ class Agent:
             )
             for path in plan.orphans
         )
-        return outcome, tuple(orphans)
+        return outcome, tuple(orphans), disturbing
 
-    def _keep_host_away(self, wanted: tuple[DesiredCgroup, ...], *, rescan: bool) -> tuple[Trouble, ...]:
-        """Move the host's work off exclusive CPUs before they are granted: a partition changes the CPUs of kernel threads, too."""
+    def _keep_host_away(
+        self, wanted: tuple[DesiredCgroup, ...], refused: CpuSet, *, rescan: bool
+    ) -> tuple[Trouble, ...]:
+        """Move the host's work off exclusive CPUs.
+
+        Where a partition is refused, systemd keeps its units off, as it does where the kernel has none.
+        """
         self._alive()
         exclusive = self.state.promises.exclusive()
         partitioned = CpuSet()
         for want in wanted:
             partitioned |= want.partition_cpus()
-        alone = alone_of(self.node.config, exclusive, partitioned)
-        claims = tuple(
-            (device, own)
-            for entry in self.state.entries
-            for container in entry.pod.containers
-            for device in container.interrupts
-            if (own := self.state.promises.own_set(entry.pod.uid, container.name))
-        )
-        troubles = self.host_settings.keep(Wanted(alone, self._kept.whole.online - exclusive, claims), rescan=rescan)
+        alone = alone_of(self.node.config, exclusive, partitioned - refused)
+        asked = claims(self.state)
+        troubles = self.host_settings.keep(Wanted(alone, self._kept.whole.online - exclusive, asked), rescan=rescan)
         if self.host_settings.lost_record is not None:
             self.notices[_RECORD] = self.host_settings.lost_record
+        self.notices.pop(_PARTITIONS, None)
+        if refused:
+            self.notices[_PARTITIONS] = refused_partitions(refused)
         self.notices.pop(_DEVICES, None)
-        if self.host_settings.unknown_devices:
-            self.notices[_DEVICES] = unknown_devices(self.host_settings.unknown_devices)
+        if self.node.config.interrupt_isolation != "none":
+            without_effect = void_claims(asked, self.host_settings.claimed)
+            self.notices |= {_DEVICES: without_effect} if without_effect else {}
         return troubles
 
     def _act(
@@ -438,14 +460,14 @@ class Agent:
                 log_event(self.log, event, self.state, {})
         self._kept = replace(self._kept, shadows=tuple(shadows))
 
-    def _pause(self, decided: Turn, world: World, troubles: list[Trouble], *, unsettled: bool) -> float:
+    def _pause(self, decided: Turn, world: World, *, retries: bool, unsettled: bool) -> float:
         """Compute how long nothing can change by itself."""
         pauses = [self.node.config.rescan_period_ms / 1000]
         if decided.wake_at_ms is not None:
             pauses.append(max(0.0, (decided.wake_at_ms - world.now_ms) / 1000))
         if self._kept.answer.pause_seconds is not None:
             pauses.append(self._kept.answer.pause_seconds)
-        if set(troubles) - {*self._kept.answer.troubles}:
+        if retries:
             pauses.append(_RETRY_SECONDS)
         if unsettled:
             pauses.append(self._kept.poll_seconds)

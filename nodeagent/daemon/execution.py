@@ -76,6 +76,15 @@ def answered(
     return FailureResponse(has_vanished, troubles, None if only_refused else _RETRY_SECONDS)
 
 
+def not_begun(outcome: ExecutionResult) -> CpuSet:
+    """Return the CPUs of the partitions that should have begun and could not."""
+    cpus = CpuSet()
+    for change in (*(change for change, _ in outcome.failed), *outcome.held_back):
+        if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS_PARTITION:
+            cpus |= change.grants
+    return cpus
+
+
 class _Execution(Struct):
     occupied: CpuSet
     written: list[Change] = field(default_factory=list)

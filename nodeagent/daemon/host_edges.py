@@ -8,18 +8,19 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, IrqFacts, Setting, SettingKind
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge import irqbalance, kernel_threads, units
 from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus
 from nodeagent.edge.kernel_threads import ThreadKey
+from nodeagent.edge.units import UnitsError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.host_files import place_of, spelled
 
 Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
 """Writes to files and kernel threads, each given with its value; returns for each None, or why it failed."""
 
-SYSTEMD = Path("/run/systemd/system")
+SYSTEMD = "run/systemd/system"
 """It is there if systemd is the first process, sd_booted(3)."""
 _AT_ONCE = 8
 _GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
@@ -35,8 +36,8 @@ class Reading(Struct, frozen=True):
     """The settings as they are now."""
 
     settings: Mapping[Setting, CpuSet]
-    interrupts: Mapping[Setting, IrqFacts] = {}
-    """What else is known of those that are interrupts."""
+    facts: Mapping[Setting, Facts] = {}
+    """What else is known of them."""
     failed: Mapping[SettingKind, NodeAgentError] = {}
     """Why there is nothing of some kinds."""
 
@@ -47,12 +48,15 @@ class HostEdges:
     Args:
         write: to files and kernel threads, with the rights that this takes.
         pods_root: the cgroup of the pods: nothing is kept off their CPUs that is in the topmost cgroup above it.
+        root: of the host's file system.
     """
 
-    def __init__(self, write: Write, pods_root: str = "") -> None:
+    def __init__(self, write: Write, pods_root: str = "", root: str = "/") -> None:
         self._write = write
+        self._root = root
         self._ours = pods_root.removeprefix("/sys/fs/cgroup/").partition("/")[0]
-        self._files = HostSettingsFiles()
+        self._files = HostSettingsFiles(root)
+        self._irqbalance = Path(root, irqbalance.DIRECTORY.relative_to("/"))
 
     def read(self, kinds: AbstractSet[SettingKind]) -> Reading:
         """Return the settings of these kinds that can be changed."""
@@ -68,7 +72,7 @@ class HostEdges:
             found |= self._read_irqbalance(asked) if asked else {}
         except NodeAgentError as err:
             failed |= dict.fromkeys(asked, err)
-        return Reading(found, self._files.interrupts(found), failed)
+        return Reading(found, self._files.facts(found), failed)
 
     def _read(self, kind: SettingKind) -> dict[Setting, CpuSet]:
         match kind:
@@ -80,12 +84,18 @@ class HostEdges:
                 return self._files.read({kind})
 
     def _read_units(self) -> dict[Setting, CpuSet]:
-        """Return those of systemd, where it is the first process, but for the one that the pods are in."""
-        there = units.read_units(possible_cpus(), ours=self._ours) if SYSTEMD.is_dir() else {}
+        """Return those of systemd but for the one that the pods are in."""
+        if not Path(self._root, SYSTEMD).is_dir():
+            raise UnitsError(
+                "nothing keeps the host's processes off exclusive CPUs that are in no partition: systemd is not the first process",
+                hint="kernel 6.7 or later has partitions; `hostIsolation: none` does without",
+            )
+        cgroups = Path(self._root, units.CGROUPS.relative_to("/"))
+        there = units.read_units(possible_cpus(self._root), ours=self._ours, cgroups=cgroups)
         return {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}
 
     def _read_irqbalance(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
-        there, possible = irqbalance.read(), possible_cpus()
+        there, possible = irqbalance.read(self._irqbalance), possible_cpus(self._root)
         if there is None:
             return {}
         found = {_IRQBALANCE: possible - there.banned} if SettingKind.IRQBALANCE in kinds else {}
@@ -104,8 +114,8 @@ class HostEdges:
         Raises:
             HostFileError: the kernel doesn't say.
         """
-        possible = possible_cpus()
-        return Cpus(possible, host, hidden=possible - host_cpus(), offline=possible - online_cpus())
+        possible, root = possible_cpus(self._root), self._root
+        return Cpus(possible, host, hidden=possible - host_cpus(root), offline=possible - online_cpus(root))
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""
@@ -123,19 +133,41 @@ class HostEdges:
         refused = {
             setting: why for setting, why in zip(direct, results, strict=True) if why is not None and why not in _GONE
         }
-        possible = possible_cpus()
+        possible = possible_cpus(self._root)
         if systems:
             until = units.deadline()  # for all of them: a systemd that hangs costs one limit, however many there are
             with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
                 answers = pool.map(lambda item: _allow(item[0].name, item[1], possible, until), systems.items())
                 refused |= {setting: why for setting, why in zip(systems, answers, strict=True) if why is not None}
-        if _IRQBALANCE in values and (why := _ban(possible - values[_IRQBALANCE])) is not None:
+        if _IRQBALANCE in values and (why := self._ban(possible - values[_IRQBALANCE])) is not None:
             refused[_IRQBALANCE] = why
         moved = {s: bool(cpus) for s, cpus in values.items() if s.kind is SettingKind.BALANCING}
         # one that has just failed to answer is not asked again
-        if moved and (why := refused.get(_IRQBALANCE) or _leave(moved)) is not None:
+        if moved and (why := refused.get(_IRQBALANCE) or self._leave(moved)) is not None:
             refused |= dict.fromkeys(moved, why)
         return refused
+
+    def _ban(self, cpus: CpuSet) -> str | None:
+        try:
+            if cpus:
+                irqbalance.ban(cpus, self._irqbalance)
+            else:
+                irqbalance.unban(self._irqbalance)
+        except NodeAgentError as err:
+            return err.message
+        return None
+
+    def _leave(self, moved: Mapping[Setting, bool]) -> str | None:
+        """Tell irqbalance which interrupts to move or not, beside those that it leaves alone anyway."""
+        try:
+            there = irqbalance.read(self._irqbalance)
+            left = there.left_alone if there is not None else frozenset()
+            left |= {int(setting.name) for setting, is_moved in moved.items() if not is_moved}
+            moved_again = {int(setting.name) for setting, is_moved in moved.items() if is_moved}
+            irqbalance.leave(left - moved_again, self._irqbalance)
+        except NodeAgentError as err:
+            return err.message
+        return None
 
 
 def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
@@ -164,29 +196,6 @@ def _allow(unit: str, cpus: CpuSet, possible: CpuSet, until: float) -> str | Non
             units.clear_allowed_cpus(unit, possible, until=until)
         else:
             units.set_allowed_cpus(unit, cpus, until=until)
-    except NodeAgentError as err:
-        return err.message
-    return None
-
-
-def _ban(cpus: CpuSet) -> str | None:
-    try:
-        if cpus:
-            irqbalance.ban(cpus)
-        else:
-            irqbalance.unban()
-    except NodeAgentError as err:
-        return err.message
-    return None
-
-
-def _leave(moved: Mapping[Setting, bool]) -> str | None:
-    """Tell irqbalance which interrupts to move or not, beside those that it leaves alone anyway."""
-    try:
-        there = irqbalance.read()
-        left = there.left_alone if there is not None else frozenset()
-        left |= {int(setting.name) for setting, is_moved in moved.items() if not is_moved}
-        irqbalance.leave(left - {int(setting.name) for setting, is_moved in moved.items() if is_moved})
     except NodeAgentError as err:
         return err.message
     return None

@@ -1,12 +1,14 @@
 """Keeps settings of the host off exclusive CPUs: reads them, records what they were, writes what differs, puts them back (D28)."""
 
 from collections.abc import Mapping, Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, plan
+from nodeagent.core.host.claims import Claimed, DeviceClaim, claimed
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, maybe_put_back, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.host_edges import Reading
@@ -20,6 +22,8 @@ from nodeagent.formats.kernel.host_files import HostFileError, described
 
 HOST_SETTINGS = "host_settings"
 """The record, in the state directory; there is none while nothing is changed."""
+PUT_BACK = "host_settings_put_back"
+"""An empty file beside it, left by who has put settings back without the agent: a running one takes it for its own doing."""
 
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
 _WORK = frozenset({SettingKind.WORKQUEUE, SettingKind.THREAD})
@@ -52,7 +56,7 @@ class Wanted(Struct, frozen=True):
     """CPUs to be left alone, by kind; never none. Other kinds go back to what they were."""
     host: CpuSet
     """CPUs for what would have none left."""
-    claims: tuple[tuple[str, CpuSet], ...] = ()
+    claims: tuple[DeviceClaim, ...] = ()
     """Devices whose interrupts a container wants on its own CPUs."""
 
 
@@ -75,7 +79,7 @@ def alone_of(config: Config, exclusive: CpuSet, partitioned: CpuSet) -> dict[Set
 def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[str, ...]]:
     """Give each setting that is still as the agent made it what it was before.
 
-    The record stays, and an agent that runs takes no harm: it knows both values as its own.
+    The record stays, and an agent that runs is told, so that it takes nobody else to have done it.
 
     Returns:
         How many there were that looked otherwise, and what could not be written, in words.
@@ -92,10 +96,12 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
         reading.settings,
         alone={},
         cpus=places.cpus(CpuSet()),
-        interrupts=reading.interrupts,
+        facts=reading.facts,
         unread=reading.failed.keys(),
     )
     refused = places.write(planned.writes)
+    with suppress(StateFileError):  # then it is in the agent's log as somebody else's change
+        state_files.write_atomically(str(Path(directory) / PUT_BACK), b"")
     count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
     return count, (
         *(f"{described(setting)}: {why}" for setting, why in refused.items()),
@@ -130,6 +136,7 @@ class HostSettings:
     def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
         self._places = places
         self._path = str(Path(directory) / HOST_SETTINGS)
+        self._put_back_path = str(Path(directory) / PUT_BACK)
         self._boot = boot
         self._log = log
         self._record: Record | None = None
@@ -145,10 +152,15 @@ class HostSettings:
         self._refused_for: Wanted | None = None
         self._reported: frozenset[tuple[Setting, CpuSet]] = frozenset()
         """Values of others that are in the log."""
-        self.unknown_devices: tuple[str, ...] = ()
-        """Claimed ones that have no interrupts, or are not there."""
+        self.claimed = Claimed({})
+        """Interrupts that containers have on their own CPUs."""
         self.lost_record: str | None = None
         """Why the record that an earlier process left could not be used, and where it is now."""
+
+    @property
+    def waits(self) -> bool:
+        """What could not be done is not tried again before the next rescan."""
+        return self._done_for is not None
 
     def keep(self, wanted: Wanted, *, rescan: bool) -> tuple[Trouble, ...]:
         """Make all settings leave exclusive CPUs alone, and those of other kinds what they were.
@@ -164,7 +176,7 @@ class HostSettings:
             record = self._load()
             if self._done_for == wanted and not rescan:
                 return self._troubles
-            self._done_for = None
+            self._done_for, self.claimed = None, Claimed({})
             if rescan:
                 self._waiting = {}
             if self._refused_for != wanted:
@@ -176,18 +188,21 @@ class HostSettings:
         return self._troubles
 
     def _settle(self, record: Record, wanted: Wanted) -> tuple[Trouble, ...]:
-        self.unknown_devices = ()
-        claims = self._claims(wanted) if SettingKind.IRQ in wanted.alone else {}
+        asked = wanted.claims if SettingKind.IRQ in wanted.alone else ()
+        self.claimed = claimed(asked, self._places.interrupts_of)
+        claims = {interrupt: claim.cpus for interrupt, claim in self.claimed.holders.items()}
+        claims |= {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in self.claimed.holders}
         kinds = wanted.alone.keys() | {setting.kind for setting in (*record, *claims)}
         put_off = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
         reading = self._places.read(kinds - put_off)
+        was_put_back = Path(self._put_back_path).exists()
         planned = plan(
-            record,
+            maybe_put_back(record) if was_put_back else record,
             {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
             alone=wanted.alone,
             cpus=self._places.cpus(wanted.host),
             claims=claims,
-            interrupts=reading.interrupts,
+            facts=reading.facts,
             unread=reading.failed.keys() | put_off,
         )
         self._report(planned)
@@ -197,8 +212,12 @@ class HostSettings:
             self._save(planned.record)
         except StateFileError:
             # Going back needs no record but the one that there is.
-            self._put({s: value for s, value in planned.writes.items() if s in record and value == record[s].before})
+            back = {s: value for s, value in planned.writes.items() if s in record and value == record[s].before}
+            self._put(back)
+            self._reported |= back.items()  # what is not recorded as ours is not another's
             raise
+        if was_put_back:
+            state_files.remove(self._put_back_path)
         refused = self._put(planned.writes)
         self._save(planned.after(refused.keys()))
         self._waiting |= {setting: why for setting, why in refused.items() if setting.kind in OF_SERVICES}
@@ -207,12 +226,6 @@ class HostSettings:
         if later:
             troubles.append(Trouble(f"not kept off exclusive CPUs: {'; '.join(later)} (it is tried again)"))
         return tuple(troubles)
-
-    def _claims(self, wanted: Wanted) -> dict[Setting, CpuSet]:
-        found = {device: self._places.interrupts_of(device) for device, _ in wanted.claims}
-        self.unknown_devices = tuple(device for device, interrupts in found.items() if not interrupts)
-        claimed = {setting: cpus for device, cpus in wanted.claims for setting in found[device]}
-        return claimed | {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in claimed}
 
     def _put(self, writes: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
         """Write, and return what was refused."""

@@ -33,6 +33,8 @@ class Kept(Struct, frozen=True):
     machine_trouble: tuple[Trouble, ...] = ()
     settled: Mapping[str, DesiredCgroup] = {}
     """The cgroups that were as desired when the last turn ended."""
+    refused_partitions: CpuSet | None = None
+    """CPUs of partitions that could not begin in the last turn. None: no turn has tried yet."""
     answer: FailureResponse = FailureResponse()
     """The response to failed cgroup writes."""
     troubles: frozenset[Trouble] = frozenset()

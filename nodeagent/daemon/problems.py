@@ -1,6 +1,10 @@
 """Current problems, in the words that `inspect` shows."""
 
+from collections.abc import Iterable
+
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld
+from nodeagent.core.host.claims import Claimed, DeviceClaim
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.step import TurnEvent
 
@@ -25,10 +29,33 @@ def refused_change(entry: PodEntry) -> str | None:
     )
 
 
-def unknown_devices(devices: tuple[str, ...]) -> str:
+def refused_partitions(cpus: CpuSet) -> str:
     return (
-        f"no interrupts of {', '.join(devices)}, which a pod's annotation names: there is no such device, or no driver has it "
+        f"CPUs {cpus} are in no partition of the cpuset, which is tried again: meanwhile systemd is to keep the host off them "
+        "(AllowedCPUs of its topmost units; see `nodeagent explain`)"
+    )
+
+
+def void_claims(asked: Iterable[DeviceClaim], held: Claimed) -> str:
+    """Explain which interrupts don't come where pods' annotations want them; empty: all do."""
+    unknown = (
+        f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or no driver has it "
         "(see `ls /sys/class/net /sys/bus/pci/devices`)"
+    )
+    return "; ".join(
+        [
+            *([unknown] if held.unknown else []),
+            *(
+                f"the interrupts of {claim.device} don't come to {claim.by}, which has no CPUs of its own (remove its annotation, or "
+                "request whole CPUs)"
+                for claim in asked
+                if not claim.cpus
+            ),
+            *(
+                f"the interrupts of {claim.device} don't come to {claim.by}: {holder.by} has them (remove one of the two annotations)"
+                for claim, holder in held.late
+            ),
+        ]
     )
 
 

@@ -20,7 +20,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.host_edges import HostEdges, write_directly
-from nodeagent.daemon.host_settings import HOST_SETTINGS, HostSettings, put_back
+from nodeagent.daemon.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, put_back
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.manifest_list import ManifestList
@@ -181,6 +181,7 @@ def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
         )
     if forget:
         state_files.remove(path)
+        state_files.remove(str(Path(config.state_directory) / PUT_BACK))
     return count
 
 
@@ -200,7 +201,7 @@ def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
 def own_files(config: Config) -> Iterator[str]:
     """Return the agent's files that exist: state, files set aside, its last configuration, lock, sockets."""
     directory = Path(config.state_directory)
-    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, HOST_SETTINGS, LAST_CONFIG):
+    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, HOST_SETTINGS, PUT_BACK, LAST_CONFIG):
         found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *_aside(directory, name)]
         yield from (str(path) for path in found if os.path.lexists(path))
     sockets = [Path(config.runtime_directory) / "agent.sock"]

@@ -479,7 +479,7 @@ class CgroupTree:
         granted = self._parsed(path, Attribute.CPUSET_CPUS_PARTITION, self._text(path, file.name) or "")
         if granted != wanted:
             raise CgroupError(
-                f"{file} is '{print_value(granted)}', wanted '{print_value(wanted)}': the host's processes may run on these CPUs",
+                f"{file} is '{print_value(granted)}', wanted '{print_value(wanted)}'",
                 path=str(self.root / path),
                 error=errno.EINVAL,
                 hint="the kernel's reason is in the parentheses; compare cpuset.cpus.exclusive.effective of the cgroups above",

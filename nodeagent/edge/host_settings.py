@@ -2,11 +2,11 @@
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
-from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.host_files import (
     CPUMASK,
@@ -20,8 +20,10 @@ from nodeagent.formats.kernel.host_files import (
 )
 from nodeagent.formats.manifest.pod_schema import PCI_ADDRESS
 
-_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
-"""It is gone, or the device has nothing of the kind: XPS, for instance, if there is only one queue."""
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL})
+"""It is gone, or the device has nothing of the kind: XPS, for instance, if there is only one queue. EINVAL: a queue is in no traffic class,
+or another device has its XPS (xps_cpus_show in net/core/net-sysfs.c).
+"""
 
 
 class HostSettingsFiles:
@@ -47,22 +49,36 @@ class HostSettingsFiles:
                     raise _unreadable(path, err) from err
         return found
 
-    def interrupts(self, settings: Iterable[Setting]) -> dict[Setting, IrqFacts]:
-        """Return what else there is to know of those that are interrupts.
+    def facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
+        """Return what else there is to know of those that are interrupts or network queues.
 
-        An interrupt's directory in /sys comes and goes with it, and its inode has a number that no other file there ever had.
+        An interrupt's directory in /sys comes and goes with it, and its inode has a number that no other file there ever had. An interface
+        keeps its index when it gets another name.
         """
         near = dict(self._nodes())
+        indices: dict[str, int | None] = {}
         found = {}
         for setting in settings:
-            if setting.kind is not SettingKind.IRQ:
-                continue
-            instance, node = None, ""
-            with suppress(OSError):
-                node = Path(f"{self._root}/{IRQS}/{setting.name}/node").read_text(encoding="ascii").strip()
-                instance = Path(f"{self._root}/sys/kernel/irq/{setting.name}").stat().st_ino
-            found[setting] = IrqFacts(instance, near.get(node, CpuSet()))
+            if setting.kind is SettingKind.IRQ:
+                found[setting] = self._of_interrupt(setting.name, near)
+            elif setting.kind is SettingKind.QUEUE:
+                interface = setting.name.partition("/")[0]
+                if interface not in indices:
+                    indices[interface] = self._index(interface)
+                found[setting] = Facts(indices[interface])
         return found
+
+    def _of_interrupt(self, number: str, near: Mapping[str, CpuSet]) -> Facts:
+        instance, node = None, ""
+        with suppress(OSError):
+            node = Path(f"{self._root}/{IRQS}/{number}/node").read_text(encoding="ascii").strip()
+            instance = Path(f"{self._root}/sys/kernel/irq/{number}").stat().st_ino
+        return Facts(instance, near.get(node, CpuSet()))
+
+    def _index(self, interface: str) -> int | None:
+        with suppress(OSError, ValueError):
+            return int(Path(f"{self._root}/{QUEUES}/{interface}/ifindex").read_text(encoding="ascii"))
+        return None
 
     def _nodes(self) -> Iterator[tuple[str, CpuSet]]:
         """Return the CPUs of each NUMA node, by its number."""

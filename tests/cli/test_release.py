@@ -21,12 +21,13 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import RELEASED
 from nodeagent.core.model.state import Phase
-from nodeagent.daemon import releasing
+from nodeagent.daemon import releasing, startup
 from nodeagent.daemon.host_settings import HOST_SETTINGS
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge.local_api_client import ApiError, call
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.host_record import encode_record
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from nodeagent.views.wording.refusal_advice import next_step
@@ -34,7 +35,7 @@ from tests.support import json_schema
 from tests.support.daemon_model import Client, Daemon, Steps, Tree, answered, daemon_node, watched
 from tests.support.inspected_nodes import World
 from tests.support.machine_tree import Machine as MachineTree
-from tests.support.node_model import Agent, CrashError, Machine, started
+from tests.support.node_model import Agent, CrashError, Group, Machine, Process, started
 from tests.support.pods import app, job, pod, sidecar
 from tests.support.world import SMALL, node
 
@@ -575,6 +576,28 @@ def test_without_an_agent_all_pods_end_the_same_way_and_nothing_is_left(
     assert [path for path in daemon.machine.groups if path] == []
 
 
+def test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_that_no_pod_owns(
+    daemon: Daemon, stopped: releasing.Pods, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = agent_of(daemon, stopped, monkeypatch)
+    daemon.machine.groups |= {"podghost": Group(), "podghost/app": Group(processes=[Process(None)])}
+    put_back = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(command, "known_from", lambda _: NodeAgentError("no agent runs", hint="start it"))
+    monkeypatch.setattr(command, "_deadline", lambda *_: float("inf"))
+    monkeypatch.setattr(startup, "discover", lambda *_: agent.node)
+    monkeypatch.setattr(releasing, "find_pods_cgroup", lambda *_: stopped)
+    monkeypatch.setattr(releasing, "load_agent", lambda *_: agent)
+    monkeypatch.setattr(releasing, "put_host_settings_back", lambda *_, **more: put_back.append(more) or 3)
+    config = daemon.directory / "config.yaml"
+    config.write_text("cpuManagerPolicy: none\n")
+    assert main(["release", "--all", "--config", str(config)]) == 1
+    told = capsys.readouterr()
+    assert put_back == [{"forget": True}]
+    assert "the host's interrupts, work queues and units have their CPUs back\n" in told.out
+    assert "processes run in cgroups that no pod owns: podghost/app" in told.err
+
+
 def test_an_agent_that_starts_afterwards_leaves_them_ended(
     daemon: Daemon, stopped: releasing.Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -605,7 +628,7 @@ def test_the_agents_own_files_are_named_and_no_other(tmp_path: Path) -> None:
     )
     ours = {
         "nodeagent_state", "nodeagent_state.aside-2", ".nodeagent_state.new", "cpu_manager_state", "memory_manager_state", ".lock",
-        "last_config.yaml", "agent.sock", "m.sock", "p.sock",
+        "last_config.yaml", "agent.sock", "m.sock", "p.sock", "host_settings", "host_settings_put_back",
     }  # fmt: skip
     for name in (*ours, "notes", "nodeagent_state.bak"):
         (tmp_path / name).write_text("")

@@ -1,82 +1,249 @@
-"""What the agent asks others to do to the host, and how long that may take."""
+"""What the agent finds on the host, what it asks others to do to it, and how long that may take: a small host in a directory."""
 
+import errno
+import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from nodeagent.core.host.settings import Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.host_edges import HostEdges
-from nodeagent.edge import irqbalance, units
-from nodeagent.edge.host_settings import HostSettingsFiles, possible_cpus
+from nodeagent.daemon.host_edges import HostEdges, write_directly
+from nodeagent.edge import irqbalance, kernel_threads, units
 from nodeagent.edge.irqbalance import IrqbalanceError
+from nodeagent.edge.kernel_threads import KernelThread, ThreadKey
 from tests.edge.test_irqbalance import Daemon
 
 IRQBALANCE, FIVE, SIX = Setting(SettingKind.IRQBALANCE), *(Setting(SettingKind.BALANCING, name) for name in "56")
+SYSTEM, OWN = Setting(SettingKind.UNIT, "system.slice"), Setting(SettingKind.UNIT, "own.slice")
+IRQ, THREAD = Setting(SettingKind.IRQ, "5"), Setting(SettingKind.THREAD, "41@9")
 UNITS = tuple(Setting(SettingKind.UNIT, f"unit-{number}.slice") for number in range(20))
+ALL = CpuSet.parse("0-7")
+FILES = {
+    "proc/irq/5/smp_affinity_list": "0-3\n",
+    "proc/irq/6/smp_affinity_list": "4\n",
+    "proc/irq/default_smp_affinity": "ff\n",
+    "sys/devices/system/cpu/possible": "0-7\n",
+    "sys/devices/system/cpu/online": "0-6\n",
+    "sys/fs/cgroup/cpuset.cpus.effective": "0-3,6\n",
+    "sys/fs/cgroup/system.slice/cpuset.cpus": "\n",
+    "sys/fs/cgroup/own.slice/cpuset.cpus": "0-5\n",
+    "sys/fs/cgroup/pods.slice/cpuset.cpus": "0-5\n",
+}
 
 
-@pytest.mark.parametrize("cpus", [CpuSet.of(0), None], ids=["set", "cleared"])
-def test_a_systemd_that_hangs_costs_one_limit_however_many_units_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: CpuSet | None
-) -> None:
-    program = tmp_path / "systemctl"
-    program.write_text(f"#!/bin/sh\necho >>{tmp_path}/calls\nexec sleep 60\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(units, "CALL_SECONDS", 2.0)
-    monkeypatch.setattr(units, "_ENVIRONMENT", {"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    refused = HostEdges(lambda writes: (None,) * len(writes)).write(dict.fromkeys(UNITS, cpus or possible_cpus()))
-    assert refused.keys() == set(UNITS)
-    assert all(why.endswith("systemd has not answered for 2 s") for why in refused.values())
-    assert len((tmp_path / "calls").read_text().splitlines()) == 8, "those that were asked at once, and no other"
+class Launcher:
+    """Writes down what it is asked to write, and answers as it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.answers: dict[str, str] = {}
+
+    def __call__(self, writes: object) -> tuple[str | None, ...]:
+        assert isinstance(writes, list)
+        self.asked += writes
+        return tuple(self.answers.get(place) for place, _ in writes)
 
 
 @pytest.fixture
-def balancer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+def root(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    (tmp_path / "run/irqbalance").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def launcher() -> Launcher:
+    return Launcher()
+
+
+@pytest.fixture
+def edges(root: Path, launcher: Launcher) -> HostEdges:
+    return HostEdges(launcher, "/sys/fs/cgroup/pods.slice/pods.service", str(root))
+
+
+@pytest.fixture
+def systemctl(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A systemctl that writes its last two arguments down and does no more, until somebody writes another."""
+    program = root / "bin/systemctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\necho "$@" >>{root}/calls\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(units, "_ENVIRONMENT", {"PATH": f"{program.parent}:/usr/bin:/bin"})
+    return program
+
+
+def calls(root: Path) -> list[str]:
+    return (root / "calls").read_text().splitlines()
+
+
+# What is found
+
+
+def test_the_machines_cpus_are_told_from_those_that_are_hidden_and_those_that_are_offline(edges: HostEdges) -> None:
+    hidden = CpuSet.parse("4-5,7")  # not for what is in no partition
+    assert edges.cpus(CpuSet.of(0)) == Cpus(ALL, CpuSet.of(0), hidden=hidden, offline=CpuSet.of(7))
+
+
+def test_interrupts_are_found_with_what_is_known_of_them(edges: HostEdges) -> None:
+    reading = edges.read({SettingKind.IRQ, SettingKind.NEW_IRQS})
+    assert reading.settings == {
+        IRQ: CpuSet.parse("0-3"),
+        Setting(SettingKind.IRQ, "6"): CpuSet.of(4),
+        NEW_IRQS: ALL,
+    }
+    assert reading.facts == dict.fromkeys((IRQ, Setting(SettingKind.IRQ, "6")), Facts())
+
+
+def test_of_kernel_threads_those_are_found_that_can_be_moved_and_follow_no_interrupt(
+    edges: HostEdges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = {
+        ThreadKey(41, 9): KernelThread("kswapd0", CpuSet.of(1), is_movable=True),
+        ThreadKey(42, 9): KernelThread("irq/5-eth0", ALL, is_movable=True),
+        ThreadKey(43, 9): KernelThread("kworker/u16:1", ALL, is_movable=False),
+    }
+    monkeypatch.setattr(kernel_threads, "unbound", lambda: threads)
+    assert edges.read({SettingKind.THREAD}).settings == {THREAD: CpuSet.of(1)}
+
+
+def test_of_units_all_are_found_but_the_pods(edges: HostEdges) -> None:
+    assert edges.read({SettingKind.UNIT}).settings == {SYSTEM: ALL, OWN: CpuSet.parse("0-5")}
+
+
+def test_without_systemd_there_is_nothing_that_keeps_the_host_off(edges: HostEdges, root: Path) -> None:
+    (root / "run/systemd/system").rmdir()
+    reading = edges.read({SettingKind.UNIT})
+    assert reading.settings == {}
+    assert "systemd is not the first process" in reading.failed[SettingKind.UNIT].message
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_there(edges: HostEdges, root: Path) -> None:
+    (root / "sys/fs/cgroup/own.slice/cpuset.cpus").write_text("all\n")
+    reading = edges.read({SettingKind.UNIT, SettingKind.NEW_IRQS})
+    assert reading.settings == {NEW_IRQS: ALL}
+    assert reading.failed.keys() == {SettingKind.UNIT}
+    assert "own.slice" in reading.failed[SettingKind.UNIT].message
+
+
+# What is written
+
+
+def test_the_launcher_writes_files_and_moves_threads_and_what_has_ended_meanwhile_is_no_matter(
+    edges: HostEdges, launcher: Launcher
+) -> None:
+    launcher.answers = {
+        "thread 41@9": os.strerror(errno.ESRCH),
+        "/proc/irq/5/smp_affinity_list": os.strerror(errno.ENOENT),
+        "/proc/irq/default_smp_affinity": os.strerror(errno.EIO),
+    }
+    assert edges.write(dict.fromkeys((IRQ, NEW_IRQS, THREAD), CpuSet.parse("0-1"))) == {
+        NEW_IRQS: os.strerror(errno.EIO)
+    }
+    assert launcher.asked == [
+        ("/proc/irq/5/smp_affinity_list", "0-1"),
+        ("/proc/irq/default_smp_affinity", "00000003"),
+        ("thread 41@9", "0-1"),
+    ]
+
+
+def test_without_the_launcher_each_place_has_its_own_result(root: Path) -> None:
+    file = root / "proc/irq/5/smp_affinity_list"
+    results = write_directly([(str(file), "1"), (f"{file}/no", "1"), ("thread 999999999@1", "0")])
+    assert results == (None, os.strerror(errno.ENOTDIR), os.strerror(errno.ENOENT))
+    assert file.read_text() == "1"
+
+
+@pytest.mark.usefixtures("systemctl")
+def test_systemd_is_told_which_cpus_a_unit_may_use_or_that_it_may_use_any(
+    edges: HostEdges, root: Path, launcher: Launcher
+) -> None:
+    assert edges.write({SYSTEM: CpuSet.parse("0-3")}) == {}
+    assert edges.write({OWN: ALL}) == {}
+    assert calls(root) == ["system.slice AllowedCPUs=0-3", "own.slice AllowedCPUs=0-7", "own.slice AllowedCPUs="]
+    assert launcher.asked == []
+
+
+def test_what_systemd_says_is_why_a_unit_stays(edges: HostEdges, systemctl: Path) -> None:
+    systemctl.write_text('#!/bin/sh\ncase "$*" in *own.slice*) echo "no such unit" >&2; exit 1;; esac\n')
+    refused = edges.write(dict.fromkeys((SYSTEM, OWN), CpuSet.of(0)))
+    assert refused == {OWN: "cannot set AllowedCPUs=0 of own.slice: no such unit"}
+
+
+@pytest.mark.parametrize("cpus", [CpuSet.of(0), ALL], ids=["set", "cleared"])
+def test_a_systemd_that_hangs_costs_one_limit_however_many_units_there_are(
+    edges: HostEdges, root: Path, systemctl: Path, monkeypatch: pytest.MonkeyPatch, cpus: CpuSet
+) -> None:
+    systemctl.write_text(f"#!/bin/sh\necho >>{root}/calls\nexec sleep 60\n")
+    monkeypatch.setattr(units, "CALL_SECONDS", 2.0)
+    refused = edges.write(dict.fromkeys(UNITS, cpus))
+    assert refused.keys() == set(UNITS)
+    assert all(why.endswith("systemd has not answered for 2 s") for why in refused.values())
+    assert len(calls(root)) == 8, "those that were asked at once, and no other"
+
+
+# irqbalance
+
+
+@pytest.fixture
+def balancer(root: Path) -> Iterator[Daemon]:
     """An irqbalance, on a machine with interrupts 5 and 6, that leaves 6 alone."""
-    daemon = Daemon(tmp_path / "irqbalance7.sock")
+    daemon = Daemon(root / "run/irqbalance/irqbalance7.sock")
     daemon.answer = b"SLEEP 10 IRQ 6 LOAD 0 DIFF 0 CLASS 0 BANNED 00000000"
-    monkeypatch.setattr(HostSettingsFiles, "interrupt_numbers", lambda _: (5, 6))
-    for name in ("read", "leave"):
-        monkeypatch.setattr(irqbalance, name, partial(getattr(irqbalance, name), directory=tmp_path))
     yield daemon
     daemon.close()
 
 
-def test_irqbalance_is_asked_once_what_it_leaves_alone(balancer: Daemon) -> None:
-    edges, every = HostEdges(lambda writes: (None,) * len(writes)), possible_cpus()
+def requests(balancer: Daemon) -> list[bytes]:
+    return [asked for asked in balancer.asked if asked != b"setup"]
+
+
+def test_without_irqbalance_nothing_of_it_is_found(edges: HostEdges) -> None:
+    reading = edges.read({SettingKind.IRQBALANCE, SettingKind.BALANCING})
+    assert (reading.settings, reading.failed) == ({}, {})
+
+
+def test_irqbalance_is_asked_once_what_it_leaves_alone(edges: HostEdges, balancer: Daemon) -> None:
     found = edges.read({SettingKind.IRQBALANCE, SettingKind.BALANCING}).settings
-    assert found == {IRQBALANCE: every, FIVE: every, SIX: CpuSet()}
+    assert found == {IRQBALANCE: ALL, FIVE: ALL, SIX: CpuSet()}
     assert balancer.asked == [b"setup"]
-    assert edges.read({SettingKind.IRQBALANCE}).settings == {IRQBALANCE: every}
+    assert edges.read({SettingKind.IRQBALANCE}).settings == {IRQBALANCE: ALL}
 
 
-def test_what_irqbalance_leaves_alone_anyway_stays_so(balancer: Daemon) -> None:
-    edges, every = HostEdges(lambda writes: (None,) * len(writes)), possible_cpus()
+def test_what_irqbalance_bans_is_what_it_may_not_use(edges: HostEdges, balancer: Daemon) -> None:
+    balancer.answer = b"SLEEP 10 BANNED 000000c0"
+    assert edges.read({SettingKind.IRQBALANCE}).settings == {IRQBALANCE: CpuSet.parse("0-5")}
+    assert edges.write({IRQBALANCE: CpuSet.parse("0-5")}) == {}
+    assert edges.write({IRQBALANCE: ALL}) == {}
+    assert requests(balancer) == [b"settings cpus 6-7", b"settings cpus NULL"]
+
+
+def test_what_irqbalance_leaves_alone_anyway_stays_so(edges: HostEdges, balancer: Daemon) -> None:
     assert edges.write({FIVE: CpuSet()}) == {}
     balancer.answer = b"SLEEP 10 IRQ 5 LOAD 0 DIFF 0 CLASS 0 IRQ 6 LOAD 0 DIFF 0 CLASS 0 BANNED 00000000"
-    assert edges.write({FIVE: every}) == {}
-    assert [asked for asked in balancer.asked if asked != b"setup"] == [
-        b"settings ban irqs 5 6",
-        b"settings ban irqs 6",
-    ]
+    assert edges.write({FIVE: ALL}) == {}
+    assert requests(balancer) == [b"settings ban irqs 5 6", b"settings ban irqs 6"]
 
 
-def test_an_irqbalance_that_says_something_else_is_named_for_all_that_it_has(balancer: Daemon) -> None:
+def test_an_irqbalance_that_says_something_else_is_named_for_all_that_it_has(
+    edges: HostEdges, balancer: Daemon
+) -> None:
     balancer.answer = b"hello"
-    edges = HostEdges(lambda writes: (None,) * len(writes))
     failed = edges.read({SettingKind.IRQBALANCE, SettingKind.BALANCING}).failed
     assert failed.keys() == {SettingKind.IRQBALANCE, SettingKind.BALANCING}
     assert edges.write({FIVE: CpuSet()}).keys() == {FIVE}
 
 
-def test_an_irqbalance_that_hangs_costs_one_limit(balancer: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(_cpus: CpuSet) -> None:
+def test_an_irqbalance_that_hangs_costs_one_limit(
+    edges: HostEdges, balancer: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(*_: object) -> None:
         raise IrqbalanceError("no answer", hint="see it")
 
     monkeypatch.setattr(irqbalance, "ban", hang)
-    edges = HostEdges(lambda writes: (None,) * len(writes))
     assert edges.write({FIVE: CpuSet(), IRQBALANCE: CpuSet()}) == dict.fromkeys((FIVE, IRQBALANCE), "no answer")
     assert balancer.asked == []

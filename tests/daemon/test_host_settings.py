@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
+from nodeagent.core.host.claims import DeviceClaim
+from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
+from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.daemon.host_settings import HOST_SETTINGS, HostSettings, Wanted, alone_of, put_back
+from nodeagent.daemon.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, Wanted, alone_of, put_back
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.errors import NodeAgentError
@@ -140,6 +142,19 @@ def test_who_changes_it_again_and_again_is_told_of_once(life: Life) -> None:
     assert told == [str(theirs), "0"]
 
 
+@pytest.mark.parametrize("setting", [IRQ, THREAD])
+def test_who_sets_it_back_to_what_it_was_is_told_of_once(life: Life, setting: Setting) -> None:
+    own = life.start()
+    for _ in range(2):
+        life.machine.settings[setting] = life.before[setting]
+        life.daemon.turn(WakeUpReason.TIMER)
+        assert life.machine.settings[setting].isdisjoint(own)
+    (told,) = life.said("host_setting_changed_by_others")
+    assert (told["setting"], told["found"]) == (described(setting), str(life.before[setting]))
+    life.remove()
+    assert life.machine.settings == life.before
+
+
 def test_what_the_kernel_lets_nobody_move_is_told_once(life: Life) -> None:
     life.machine.immovable.add(IRQ)
     own = life.start()
@@ -165,10 +180,10 @@ def test_a_new_process_goes_on_with_the_record(life: Life) -> None:
 
 
 def test_a_device_that_goes_and_comes_again_goes_back_to_what_the_kernel_would_have_given_it(life: Life) -> None:
-    life.machine.interrupts[FEW] = IrqFacts(1)
+    life.machine.facts[FEW] = Facts(1)
     own = life.start()
     node = CpuSet.from_ids(list(own)[:1]) | CpuSet.of(0)
-    life.machine.interrupts[FEW] = IrqFacts(2, node)
+    life.machine.facts[FEW] = Facts(2, node)
     life.machine.settings[FEW] = life.machine.settings[NEW_IRQS] & node
     life.daemon.start()
     life.daemon.rest()
@@ -226,6 +241,7 @@ def test_without_room_for_the_record_only_what_it_has_already_is_changed(life: L
     life.configure(interrupt_isolation="affinity")
     assert life.machine.settings[new] == online
     assert "No space left on device" in " ".join(life.daemon.agent.view.problems)
+    assert life.said("host_setting_changed_by_others") == []
     is_full = False
     life.daemon.turn(WakeUpReason.TIMER)
     assert life.machine.settings[IRQ].isdisjoint(own)
@@ -237,6 +253,7 @@ def test_without_a_launcher_it_is_tried_again(life: Life) -> None:
     life.machine.launcher_answers = False
     own = life.start()
     assert "it does not answer" in " ".join(life.daemon.agent.view.problems)
+    assert life.daemon.turn() < QUIET.config.rescan_period_ms / 1000
     life.machine.launcher_answers = True
     life.daemon.turn()
     assert life.machine.settings[IRQ].isdisjoint(own)
@@ -258,6 +275,10 @@ def test_without_a_turn_all_can_be_put_back_and_the_agent_goes_on_from_there(lif
     life.daemon.turn(WakeUpReason.TIMER)
     assert life.machine.settings == moved
     assert life.said("host_setting_changed_by_others") == []
+    assert not life.record.with_name(PUT_BACK).exists()
+    life.machine.settings[IRQ] = life.before[IRQ]
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert len(life.said("host_setting_changed_by_others")) == 1, "that was somebody else"
     assert own
     life.remove()
     assert life.machine.settings == life.before
@@ -295,9 +316,65 @@ def test_where_the_kernel_has_no_partitions_systemds_units_leave_too(old_kernel:
     assert life.machine.settings == life.before
 
 
+def test_where_there_is_no_systemd_either_that_is_told_while_it_matters(old_kernel: Life) -> None:
+    life = old_kernel
+    life.machine.unreadable[SettingKind.UNIT] = NodeAgentError("nothing keeps the host off", hint="see it")
+    own = life.start()
+    assert life.daemon.agent.view.problems == ("nothing keeps the host off (see it)",)
+    assert life.machine.settings[WORK].isdisjoint(own), "all others leave"
+    assert life.daemon.turn() == QUIET.config.rescan_period_ms / 1000, "there is no haste"
+    life.remove()
+    assert life.daemon.agent.view.problems == ()
+
+
 def test_where_it_has_them_units_stay(life: Life) -> None:
     life.start()
     assert life.machine.settings[UNIT] == life.before[UNIT]
+
+
+PARTITION = ("poduid-web", Attribute.CPUSET_CPUS_PARTITION)
+
+
+def test_of_a_partition_that_the_kernel_refuses_systemd_keeps_the_host_off_until_it_begins(life: Life) -> None:
+    life.machine.broken[PARTITION] = "the kernel refuses"
+    own = life.start()
+    online = QUIET.managers.topology.online
+    assert life.machine.partitions() == ()
+    assert life.machine.settings[UNIT] == online - own
+    told = life.daemon.agent.view.problems
+    assert [f"CPUs {own} are in no partition" in problem for problem in told] == [True, False]
+    assert "the kernel refuses" in told[1]
+    setting, start = life.steps.done.index(f"setting {described(UNIT)}"), f"start {life.machine.starts[0]}"
+    assert setting < life.steps.done.index(start), "before anything of the pod runs"
+    for again in (life.daemon.start, lambda: None):
+        again()
+        life.steps.done.clear()
+        life.daemon.turn(WakeUpReason.START)
+        assert f"setting {described(UNIT)}" not in life.steps.done, "not even a new process lets them back for a moment"
+    life.machine.broken.clear()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert life.machine.partitions() == ("poduid-web",)
+    assert life.machine.settings[UNIT] == life.before[UNIT]
+    assert life.daemon.agent.view.problems == ()
+    life.remove()
+    assert life.machine.settings == life.before
+
+
+def test_a_partition_that_somebody_has_ended_begins_again_without_systemd(life: Life) -> None:
+    life.start()
+    life.machine.groups["poduid-web"].values[Attribute.CPUSET_CPUS_PARTITION] = MEMBER
+    life.steps.done.clear()
+    life.daemon.turn(WakeUpReason.CGROUPS)
+    assert life.machine.partitions() == ("poduid-web",)
+    assert f"setting {described(UNIT)}" not in life.steps.done
+
+
+def test_where_it_has_them_units_are_never_written_when_pods_come_and_go(life: Life) -> None:
+    life.start()
+    life.daemon.files.pods = (WEB, pod("more", app(cpu="2")))
+    life.daemon.rest()
+    life.remove()
+    assert f"setting {described(UNIT)}" not in life.steps.done
 
 
 def test_what_systemd_refuses_is_told_and_tried_again(old_kernel: Life) -> None:
@@ -364,9 +441,7 @@ def test_what_cannot_be_read_for_a_while_is_not_forgotten(old_kernel: Life) -> N
 
 
 def test_a_pod_claims_a_devices_interrupts_by_annotation(life: Life) -> None:
-    (container,) = WEB.containers
-    claiming = replace(WEB, containers=(replace(container, interrupts=("eth0", "eth7")),))
-    own = life.start(claiming)
+    own = life.start(claiming(WEB, "eth0", "eth7"))
     assert (life.machine.settings[FEW], life.machine.settings[IRQ] & own) == (own, CpuSet())
     assert life.machine.settings[BALANCING] == CpuSet(), "else irqbalance would move it back"
     (problem,) = life.daemon.agent.view.problems
@@ -376,6 +451,45 @@ def test_a_pod_claims_a_devices_interrupts_by_annotation(life: Life) -> None:
     assert life.daemon.agent.view.problems == ()
 
 
+def claiming(one: Pod, *devices: str) -> Pod:
+    (container,) = one.containers
+    return replace(one, containers=(replace(container, interrupts=devices),))
+
+
+def test_of_two_pods_that_claim_a_device_the_first_has_its_interrupts(life: Life) -> None:
+    own = life.start(claiming(WEB, "eth0"))
+    for name in ("another", "zebra"):
+        life.machine.now_ms += 1
+        late = claiming(pod(name, app(cpu="2")), "eth0")
+        life.daemon.files.pods = (claiming(WEB, "eth0"), late)
+        life.daemon.rest()
+        assert life.machine.settings[FEW] == own
+        (problem,) = life.daemon.agent.view.problems
+        assert problem.startswith(
+            f"the interrupts of eth0 don't come to container app of pod default/{name}: container app of pod default/web has them"
+        )
+    life.daemon.files.pods = (late,)
+    life.daemon.rest()
+    assert life.machine.settings[FEW] == life.daemon.agent.state.promises.exclusive()
+    assert life.daemon.agent.view.problems == ()
+
+
+@pytest.mark.parametrize("beside", [(), (WEB,)], ids=["alone", "beside exclusive CPUs"])
+def test_a_container_without_cpus_of_its_own_gets_no_interrupts_and_that_is_told(
+    life: Life, beside: tuple[Pod, ...]
+) -> None:
+    life.start(claiming(pod("shared", app(cpu="500m")), "eth0"))
+    life.daemon.files.pods = (*life.daemon.files.pods, *beside)
+    life.daemon.rest()
+    assert life.machine.settings[FEW].isdisjoint(life.daemon.agent.state.promises.exclusive())
+    (problem,) = life.daemon.agent.view.problems
+    assert problem.startswith(
+        "the interrupts of eth0 don't come to container app of pod default/shared, which has no CPUs of its own"
+    )
+    life.configure(interrupt_isolation="none")
+    assert life.daemon.agent.view.problems == (), "inspect says it of the container"
+
+
 def test_a_claimed_devices_interrupts_are_on_the_containers_cpus(tmp_path: Path) -> None:
     machine = Machine(QUIET)
     before, own = dict(machine.settings), CpuSet.of(5, 6)
@@ -383,7 +497,8 @@ def test_a_claimed_devices_interrupts_are_on_the_containers_cpus(tmp_path: Path)
     settings = HostSettings(HostSettingsModel(machine, Steps()), str(tmp_path), "boot", make_log(log))
     host = QUIET.managers.topology.online - own
     alone = alone_of(QUIET.config, own, own)
-    assert settings.keep(Wanted(alone, host, (("eth0", own), ("eth1", own))), rescan=False) == ()
+    asked = tuple(DeviceClaim(device, "container app", own) for device in ("eth0", "eth1"))
+    assert settings.keep(Wanted(alone, host, asked), rescan=False) == ()
     assert (machine.settings[FEW], machine.settings[IRQ]) == (own, host)
     assert settings.keep(Wanted({}, host), rescan=False) == ()
     assert machine.settings == before

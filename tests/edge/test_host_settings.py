@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.host_settings import HostSettingsFiles, boot_id, host_cpus, possible_cpus
 from nodeagent.formats.kernel.host_files import HostFileError
@@ -83,6 +83,30 @@ def test_something_else_in_a_file_is_an_error(root: Path) -> None:
         found(root, SettingKind.IRQ)
 
 
+def unreadable(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
+    """Let the kernel refuse to show what one file holds."""
+    shown = Path.read_text
+
+    def read_text(path: Path, *args: str, **more: str) -> str:
+        if path.name == name:
+            raise OSError(error, os.strerror(error), str(path))
+        return shown(path, *args, **more)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOENT])
+def test_a_queue_that_has_no_mask_holds_up_no_other(root: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    unreadable(monkeypatch, "xps_cpus", error)
+    assert found(root, SettingKind.QUEUE).keys() == {(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus")}
+
+
+def test_one_that_cannot_be_read_although_it_is_there_is_an_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable(monkeypatch, "xps_cpus", errno.EIO)
+    with pytest.raises(HostFileError, match="xps_cpus: Input/output error"):
+        found(root, SettingKind.QUEUE)
+
+
 def test_each_write_has_its_own_result(root: Path) -> None:
     files = HostSettingsFiles(str(root))
     good, gone = files.path(NEW_IRQS), files.path(Setting(SettingKind.IRQ, "77"))
@@ -109,11 +133,19 @@ def test_an_interrupt_has_an_instance_and_the_cpus_of_its_devices_node(root: Pat
         (root / file).write_text(content)
     files = HostSettingsFiles(str(root))
     settings = files.read({SettingKind.IRQ, SettingKind.NEW_IRQS})
-    assert files.interrupts(settings) == {
-        Setting(SettingKind.IRQ, "24"): IrqFacts((root / "sys/kernel/irq/24").stat().st_ino, CpuSet.parse("2-3")),
-        Setting(SettingKind.IRQ, "9"): IrqFacts(),
+    assert files.facts(settings) == {
+        Setting(SettingKind.IRQ, "24"): Facts((root / "sys/kernel/irq/24").stat().st_ino, CpuSet.parse("2-3")),
+        Setting(SettingKind.IRQ, "9"): Facts(),
     }
-    assert files.interrupts([Setting(SettingKind.IRQ, "77")]) == {Setting(SettingKind.IRQ, "77"): IrqFacts()}
+    assert files.facts([Setting(SettingKind.IRQ, "77")]) == {Setting(SettingKind.IRQ, "77"): Facts()}
+
+
+def test_a_queue_has_the_instance_of_its_interface(root: Path) -> None:
+    files = HostSettingsFiles(str(root))
+    queues = files.read({SettingKind.QUEUE})
+    assert set(files.facts(queues).values()) == {Facts()}
+    (root / "sys/class/net/eth0/ifindex").write_text("2\n")
+    assert files.facts(queues) == dict.fromkeys(queues, Facts(2))
 
 
 def test_interrupts_of_a_device_are_found_by_its_address_and_its_interface(root: Path) -> None:

@@ -94,6 +94,8 @@ class Steps:
     fails: Callable[[int, str], int | None] = lambda _number, _call: None
     """(how many calls that change files there were, which one comes) → the errno with which it fails."""
     files: int = 0
+    granted: CpuSet = CpuSet()
+    """CPUs that a cgroup was given for itself in this turn."""
     denies: Callable[[str], CgroupError | None] = lambda _name: None
     """A step that writes to a cgroup → the kernel's answer, if that is no."""
 
@@ -190,6 +192,7 @@ class Tree:
     def apply(self, change: Any) -> None:
         name = f"cgroup {type(change).__name__} {change.path} {getattr(change, 'attribute', '')}"
         self.steps.deny(name, lambda: self.machine.apply(change))
+        self.steps.granted |= getattr(change, "grants", CpuSet())
         self.after()
 
     def has_left(self, path: str, pid: int, _start_ticks: int) -> bool:
@@ -302,7 +305,7 @@ class HostSettingsModel:
         there = {setting: cpus for setting, cpus in self.machine.settings.items() if setting.kind in kinds}
         failed = {kind: err for kind, err in self.machine.unreadable.items() if kind in kinds}
         found = {s: cpus for s, cpus in there.items() if s.kind not in failed}
-        return Reading(found, {s: i for s, i in self.machine.interrupts.items() if s in found}, failed)
+        return Reading(found, {s: i for s, i in self.machine.facts.items() if s in found}, failed)
 
     def cpus(self, host: CpuSet) -> Cpus:
         return Cpus(self.machine.node.managers.topology.online, host)
@@ -319,6 +322,9 @@ class HostSettingsModel:
         self.steps.take(f"setting {described(setting)}")
         if setting in self.machine.immovable:
             return os.strerror(errno.EIO)
+        left = self.machine.settings[setting] - cpus
+        # systemd also steps in for a partition that has just been refused
+        assert setting.kind is SettingKind.UNIT or not left & self.steps.granted, f"{setting} leaves {left} too late"
         self.machine.settings[setting] = cpus
         return None
 
@@ -416,6 +422,7 @@ class Daemon:
         return self.agent
 
     def turn(self, *reasons: WakeUpReason) -> float:
+        self.steps.granted = CpuSet()
         return self.agent.turn(frozenset(reasons or {WakeUpReason.MANIFESTS}))
 
     def rest(self, turns: int = 40) -> None:

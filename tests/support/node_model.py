@@ -26,7 +26,7 @@ from nodeagent.core.cgroups.write_order import (
 )
 from nodeagent.core.cpu.restore import given_cpus
 from nodeagent.core.explain.what_if import WhatIf
-from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
 from nodeagent.core.model.cgroup import (
     MEMBER,
     Attribute,
@@ -142,7 +142,7 @@ class Machine:
             Setting(SettingKind.BALANCING, "25"): online,
         }
         """Those of the host that name CPUs."""
-        self.interrupts: dict[Setting, IrqFacts] = {}
+        self.facts: dict[Setting, Facts] = {}
         """What else the kernel says of them."""
         self.devices = {"eth0": (Setting(SettingKind.IRQ, "25"),)}
         """Their interrupts."""

@@ -348,9 +348,10 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
                 answer.plan(agent.state, agent.state.entries)
                 reporter = _Reporter(answer, agent.state, frozenset(e.pod.uid for e in active))
                 releasing.drain(agent, reporter, _deadline(options, active))
-                _remove_cgroups(pods, answer)
             if releasing.put_host_settings_back(node.config, forget=True):
                 answer.say("the host's interrupts, work queues and units have their CPUs back")
+            if pods is not None:  # last, as it is refused while others' processes are there
+                _remove_cgroups(pods, answer)
             if options.purge:
                 for path in releasing.own_files(node.config):
                     state_files.remove(path)

@@ -124,6 +124,12 @@ def beginnings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> I
             yield Step(want.path, Attribute.CPUSET_CPUS_PARTITION, wanted, before, grants=want.partition_cpus())
 
 
+def running_without(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> CpuSet:
+    """Return the CPUs of the partitions that are yet to begin although there are processes already: maybe the kernel refuses them."""
+    begin = (step for step in beginnings(desired, observed) if step.path in observed)
+    return _union(step.grants for step in begin if observed[step.path].is_populated)
+
+
 def _has_to_end(want: DesiredCgroup, observed: ObservedCgroups) -> bool:
     before = _partition(want, observed)
     if before is None or before == MEMBER:

@@ -21,7 +21,7 @@ class SettingKind(enum.StrEnum):
     NEW_IRQS = "new-irqs"
     """The affinity of interrupts to come; no name."""
     QUEUE = "queue"
-    """The CPUs that handle a queue of a network interface (RPS, XPS); a path such as `eth0/queues/rx-0/rps_cpus`."""
+    """The CPUs that handle a queue of a network interface (RPS, XPS); a path such as `eth0/queues/rx-0/rps_cpus`, by its name now."""
     IRQBALANCE = "irqbalance"
     """CPUs that irqbalance may move interrupts to; no name. It shows what it was told only after its next scan."""
     BALANCING = "balancing"
@@ -51,17 +51,22 @@ class Change(Struct, frozen=True):
     before: CpuSet
     """What it goes back to."""
     ours: tuple[CpuSet, ...]
-    """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any."""
+    """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any. irqbalance doesn't
+    show whether it has been told: the last is what it was to be told.
+    """
     instance: int | None = None
-    """Of an interrupt, as `IrqFacts.instance`."""
+    """As `Facts.instance`."""
 
-    def is_of(self, interrupt: "IrqFacts") -> bool:
-        """Whether it may be about this interrupt, and is not about an earlier one with its number."""
-        return None in {self.instance, interrupt.instance} or self.instance == interrupt.instance
+    def is_of(self, facts: "Facts") -> bool:
+        """Whether it may be about this interrupt or queue, and is not about an earlier one with its name."""
+        return None in {self.instance, facts.instance} or self.instance == facts.instance
 
     def is_ours(self, now: CpuSet, hidden: CpuSet = CpuSet()) -> bool:
-        """Whether it is as it was before or as we made it, but for CPUs that the kernel doesn't show."""
-        return any(now - hidden == value - hidden for value in (self.before, *self.ours))
+        """Whether it is as we found it or made it, but for CPUs that the kernel doesn't show.
+
+        Once it is written, the value before is not ours any more.
+        """
+        return any(now - hidden == value - hidden for value in self.ours)
 
     @property
     def last(self) -> CpuSet:
@@ -76,19 +81,26 @@ class Change(Struct, frozen=True):
         return any(value != self.before for value in self.ours)
 
 
-class IrqFacts(Struct, frozen=True):
-    """What else the kernel says of an interrupt."""
+class Facts(Struct, frozen=True):
+    """What else the kernel says of an interrupt or a network queue."""
 
     instance: int | None = None
-    """Another one has another, even under the same number: a device's interrupts go with its driver, and their numbers are given again."""
+    """Another one has another, even under the same name: a device's interrupts go with its driver, and their numbers are given again.
+    Of a queue, its interface's: that may get another name.
+    """
     near: CpuSet = CpuSet()
-    """The CPUs of its device's NUMA node, which the kernel prefers when it begins; none: it has no node."""
+    """The CPUs of an interrupt's NUMA node, which the kernel prefers when it begins; none: it has no node."""
 
 
 Record = Mapping[Setting, Change]
 """Each setting that is not what it goes back to. While interrupts to come are kept off CPUs, also every interrupt that there is: any other
 came later, and goes back to what it would have been without us. And every kernel thread whose CPUs have been written.
 """
+
+
+def maybe_put_back(record: Record) -> Record:
+    """Return the record after somebody has put settings back in our name: each may be as it was before."""
+    return {s: replace(c, ours=_ending((c.before, *c.ours), c.last)) for s, c in record.items()}
 
 
 class HostPlan(Struct, frozen=True):
@@ -146,7 +158,7 @@ def plan(
     alone: Mapping[SettingKind, CpuSet],
     cpus: Cpus,
     claims: Mapping[Setting, CpuSet] = {},
-    interrupts: Mapping[Setting, IrqFacts] = {},
+    facts: Mapping[Setting, Facts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
     """Decide what to write so that no setting names a CPU that is to be left alone, unless its owner wants just that.
@@ -160,21 +172,21 @@ def plan(
         alone: CPUs to be left alone, by kind. Settings of a kind that is missing go back.
         cpus: of the machine.
         claims: settings that a container wants for its own CPUs, and these.
-        interrupts: what is known of those that are observed.
+        facts: what else is known of those that are observed.
         unread: kinds that could not be read now: nothing is known of them, and nothing changes.
     """
+    record = _renamed(record, facts)
     changes, writes, others = {}, {}, {}
     keeps_threads = bool(alone.get(SettingKind.THREAD))
     for setting, now in observed.items():
-        interrupt = interrupts.get(setting, IrqFacts())
+        of = facts.get(setting, Facts())
         known = record.get(setting)
-        known = known if known is not None and known.is_of(interrupt) else None
+        known = known if known is not None and known.is_of(of) else None
         hidden = cpus.hidden if setting.kind is SettingKind.THREAD else CpuSet()
-        # the kernel lets an interrupt run anywhere when the last of its CPUs goes offline
-        is_ours = known is not None and (known.is_ours(now, hidden) or known.last <= cpus.offline)
+        is_ours = known is not None and (known.is_ours(now, hidden) or _may_be_anywhere(setting, known, cpus))
         before = known.before if known is not None and is_ours else now
         if known is None:
-            before = _before(setting, now, interrupt, record.get(NEW_IRQS), cpus)
+            before = _before(setting, now, of, record.get(NEW_IRQS), cpus)
         wanted = claims.get(setting)
         if wanted is None:
             wanted = _apart(before, now, alone.get(setting.kind, CpuSet()), cpus)
@@ -188,16 +200,42 @@ def plan(
         found = _found(setting.kind, known if is_ours else None, now, hidden)
         if is_written:
             writes[setting] = wanted
-            found = _ending((wanted, *found), found[-1])
-        changes[setting] = Change(before, found, interrupt.instance)
+            found = _ending((wanted, *found), wanted if setting.kind is SettingKind.IRQBALANCE else found[-1])
+        changes[setting] = Change(before, found, of.instance)
     kept = {setting: change for setting, change in record.items() if _is_unread(setting, observed, unread)}
     return HostPlan(
         _to_keep(changes, keeps_threads=keeps_threads) | kept, writes, others, keeps_threads, frozenset(kept)
     )
 
 
+def _renamed(record: Record, facts: Mapping[Setting, Facts]) -> Record:
+    """Give the queues of interfaces that have been renamed their new names."""
+    names: dict[tuple[int | None, str], Setting] = {
+        (of.instance, _in_interface(setting)): setting
+        for setting, of in facts.items()
+        if setting.kind is SettingKind.QUEUE and of.instance is not None
+    }
+    return {
+        names.get((change.instance, _in_interface(setting)), setting)
+        if setting.kind is SettingKind.QUEUE
+        else setting: change
+        for setting, change in record.items()
+    }
+
+
+def _in_interface(queue: Setting) -> str:
+    return queue.name.partition("/")[2]
+
+
 def _is_unread(setting: Setting, observed: Mapping[Setting, CpuSet], unread: AbstractSet[SettingKind]) -> bool:
     return setting.kind in unread or (setting.kind is SettingKind.UNIT and setting not in observed)
+
+
+def _may_be_anywhere(setting: Setting, known: Change, cpus: Cpus) -> bool:
+    """Whether the last of its CPUs may have gone offline: the kernel lets an interrupt or a thread of its own run anywhere then."""
+    if setting.kind not in {SettingKind.IRQ, SettingKind.THREAD}:
+        return False
+    return any(value <= cpus.offline for value in known.ours)
 
 
 def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
@@ -220,7 +258,7 @@ def _ending(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
     return (*(value for value in dict.fromkeys(values) if value != last), last)
 
 
-def _before(setting: Setting, now: CpuSet, interrupt: IrqFacts, to_come: Change | None, cpus: Cpus) -> CpuSet:
+def _before(setting: Setting, now: CpuSet, interrupt: Facts, to_come: Change | None, cpus: Cpus) -> CpuSet:
     """Return what a setting goes back to that is not known.
 
     Args:
@@ -242,7 +280,7 @@ def _before(setting: Setting, now: CpuSet, interrupt: IrqFacts, to_come: Change 
     return now
 
 
-def _at_its_begin(given: CpuSet, interrupt: IrqFacts, cpus: Cpus) -> CpuSet:
+def _at_its_begin(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSet:
     """Return the affinity of an interrupt that something begins to handle, for a given one of interrupts to come.
 
     As irq_setup_affinity in kernel/irq/manage.c: the online ones, and of these those of the device's NUMA node, if there are any.

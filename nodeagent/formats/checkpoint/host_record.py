@@ -14,6 +14,7 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 VERSION = 1
 FORMAT = "nodeagent_host_settings"
 MAX_BYTES = 64 * 2**20
+_WITH_INSTANCE = frozenset({SettingKind.IRQ, SettingKind.QUEUE})
 _WAY_OUT = (
     "what the settings were is unknown: `cat /proc/irq/*/smp_affinity_list` shows what they are; a reboot resets them"
 )
@@ -60,5 +61,5 @@ def decode_record(content: bytes) -> tuple[str, Record]:
 def _setting(row: JsonValue, instances: Mapping[str, int]) -> tuple[Setting, Change]:
     kind, name, before, ours = row.row(4)
     setting = Setting(kind.one_of(SettingKind), name.text())
-    instance = instances.get(setting.name) if setting.kind is SettingKind.IRQ else None
+    instance = instances.get(setting.name) if setting.kind in _WITH_INSTANCE else None
     return setting, Change(before.cpus(), ours.each(JsonValue.cpus), instance)

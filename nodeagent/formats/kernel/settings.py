@@ -12,6 +12,8 @@ PODS_UNIT = f"{CGROUPS}/nodeagent.slice/nodeagent-pods.service"
 KUBELET_STATE = "var/lib/kubelet/cpu_manager_state"
 KUBEPODS = (f"{CGROUPS}/kubepods.slice/cgroup.events", f"{CGROUPS}/kubepods/cgroup.events")
 """Of kubelet's pods, whatever program kubelet is part of."""
+SYSTEMD = f"{CGROUPS}/init.scope/cgroup.events"
+"""Of the first process, if that is systemd."""
 SERVICES = ("irqbalance", "kubelet", "numad", "tuned")
 """Programs that write what the agent relies on, or move processes and interrupts."""
 
@@ -28,6 +30,7 @@ SETTINGS = (
     f"{CGROUPS}/cgroup.controllers",
     f"{CGROUPS}/cgroup.subtree_control",
     f"{PODS_UNIT}/cgroup.controllers",
+    SYSTEMD,
     *(f"{CGROUPS}/system.slice/{name}.service/cgroup.events" for name in SERVICES),
     *KUBEPODS,
     KUBELET_STATE,

@@ -1,7 +1,7 @@
 """How alone are pods on their CPUs: the host's processes, interrupts, the kernel's own work? One function per check; pure."""
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.settings import COMMAND_LINE, parameters
+from nodeagent.formats.kernel.settings import COMMAND_LINE, SYSTEMD, parameters
 from nodeagent.formats.kernel.sysfs_sample import CPUS
 from nodeagent.views.check.placement import whole_cores
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, kernel_version
@@ -23,16 +23,36 @@ def host_isolation(facts: NodeFacts) -> CheckResult:
             why = f"the host's processes may run on exclusive CPUs, too; over CPUs {facts.topology.isolated} the kernel spreads none"
             return CheckResult(name, Level.NOTE, why, fix)
         return CheckResult(name, Level.WARNING, "the host's processes may run on exclusive CPUs, too", fix)
-    release = facts.text("proc/sys/kernel/osrelease")
-    if (kernel_version(release) or (0, 0)) < _FIRST_WITH_PARTITIONS:
-        why = (
-            "systemd keeps the host's processes off exclusive CPUs (AllowedCPUs); what stays are threads that the kernel binds to a "
-            "CPU, and workers of its ordered work queues"
+    release = kernel_version(facts.text("proc/sys/kernel/osrelease"))
+    if release is None:
+        return CheckResult(
+            name, Level.UNKNOWN, "what keeps the host's processes off exclusive CPUs depends on the kernel's release"
         )
-        fix = "kernel 6.7 or later (`uname -r` shows yours): its cpuset partitions keep these workers off, too"
-        return CheckResult(name, Level.NOTE, why, fix)
+    if release < _FIRST_WITH_PARTITIONS:
+        return _without_partitions(facts, name)
     why = "the kernel keeps the host's processes off exclusive CPUs (partitions); what stays are threads that it binds to a CPU"
     return CheckResult(name, Level.OK, why)
+
+
+def _without_partitions(facts: NodeFacts, name: str) -> CheckResult:
+    newer = "kernel 6.7 or later (`uname -r` shows yours)"
+    if facts.is_hidden(SYSTEMD):
+        return CheckResult(
+            name,
+            Level.UNKNOWN,
+            f"whether systemd keeps the host's processes off exclusive CPUs: /{SYSTEMD} cannot be read",
+        )
+    if facts.text(SYSTEMD) is None:
+        why = (
+            "nothing keeps the host's processes off exclusive CPUs: this kernel has no partitions for that, and systemd is not the first "
+            "process"
+        )
+        return CheckResult(name, Level.WARNING, why, newer)
+    why = (
+        "systemd keeps the host's processes off exclusive CPUs (AllowedCPUs); what stays are threads that the kernel binds to a CPU, and "
+        "workers of its ordered work queues"
+    )
+    return CheckResult(name, Level.NOTE, why, f"{newer}: its cpuset partitions keep these workers off, too")
 
 
 def interrupts(facts: NodeFacts) -> CheckResult:

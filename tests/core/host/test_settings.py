@@ -8,8 +8,8 @@ from nodeagent.core.host.settings import (
     NEW_IRQS,
     Change,
     Cpus,
+    Facts,
     HostPlan,
-    IrqFacts,
     Record,
     Setting,
     SettingKind,
@@ -20,7 +20,6 @@ from nodeagent.core.model.idset import CpuMask, CpuSet
 IRQ, OTHER_IRQ = Setting(SettingKind.IRQ, "24"), Setting(SettingKind.IRQ, "25")
 QUEUE = Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus")
 WORK = Setting(SettingKind.WORKQUEUE)
-SETTINGS = (IRQ, OTHER_IRQ, NEW_IRQS, QUEUE, WORK)
 ALL = CpuSet.parse("0-3")
 
 
@@ -38,7 +37,7 @@ class Host:
     def __init__(self, values: dict[Setting, CpuSet]) -> None:
         self.values = dict(values)
         self.record: Record = {}
-        self.interrupts: dict[Setting, IrqFacts] = {}
+        self.facts: dict[Setting, Facts] = {}
         self.offline = CpuSet()
 
     def come(self, name: str, instance: int, near: str = "") -> Setting:
@@ -46,7 +45,7 @@ class Host:
         setting, node = Setting(SettingKind.IRQ, name), cpus(near)
         online = self.values[NEW_IRQS] - self.offline
         self.values[setting] = online & node or online
-        self.interrupts[setting] = IrqFacts(instance, node)
+        self.facts[setting] = Facts(instance, node)
         return setting
 
     def keep(
@@ -62,7 +61,7 @@ class Host:
             alone=alone,
             cpus=Cpus(ALL, cpus(host), offline=self.offline),
             claims=claims or {},
-            interrupts=self.interrupts,
+            facts=self.facts,
         )
         if planned.record != self.record:
             self.record = planned.record
@@ -110,6 +109,29 @@ def test_what_somebody_else_sets_meanwhile_is_kept_off_and_what_it_goes_back_to(
     assert host.values[IRQ] == cpus("1")
     host.keep({})
     assert host.values[IRQ] == cpus("1-2")
+
+
+@pytest.mark.parametrize(
+    "setting", [IRQ, QUEUE, WORK, Setting(SettingKind.UNIT, "a.slice"), Setting(SettingKind.THREAD)]
+)
+def test_who_sets_it_to_what_it_was_before_is_told(setting: Setting) -> None:
+    """So is who lets a write have no effect, as a drop-in of systemd's that counts more."""
+    host = Host({setting: ALL})
+    host.keep(off("2-3"))
+    host.values[setting] = ALL
+    assert host.keep(off("2-3")).changed_by_others == {setting: ALL}
+    assert host.values[setting] == cpus("0-1")
+    host.keep({})
+    assert (host.values, host.record) == ({setting: ALL}, {})
+
+
+@pytest.mark.parametrize("dies_after", [0, 1])
+def test_what_a_crash_leaves_as_it_was_is_nobody_elses(dies_after: int) -> None:
+    host = Host({IRQ: ALL, WORK: ALL})
+    host.keep(off("2-3"), dies_after=dies_after)
+    assert host.keep(off("2-3")).changed_by_others == {}
+    host.keep(off("3"), dies_after=dies_after)
+    assert host.keep({}).changed_by_others == {}
 
 
 def test_what_somebody_else_sets_last_is_left() -> None:
@@ -197,6 +219,28 @@ def test_an_interrupt_with_the_number_of_an_earlier_one_is_another(before: str) 
     assert host.values[new] == cpus("1")
     host.keep({})
     assert (host.values[new], host.record) == (cpus("1-3"), {})
+
+
+def test_a_queue_goes_back_under_the_new_name_of_its_interface() -> None:
+    queue = {name: Setting(SettingKind.QUEUE, f"{name}/queues/rx-0/rps_cpus") for name in ("eth0", "eth1", "lan0")}
+    host = Host({queue["eth0"]: cpus("2-3"), queue["eth1"]: ALL})
+    host.facts = {queue["eth0"]: Facts(2), queue["eth1"]: Facts(3)}
+    host.keep(off("3"))
+    host.values = {queue["lan0"]: cpus("2"), queue["eth0"]: cpus("0-2")}
+    host.facts = {queue["lan0"]: Facts(2), queue["eth0"]: Facts(3)}
+    assert host.keep(off("3")).changed_by_others == {}
+    host.keep({})
+    assert (host.values, host.record) == ({queue["lan0"]: cpus("2-3"), queue["eth0"]: ALL}, {})
+
+
+def test_a_queue_of_another_interface_with_the_name_of_an_earlier_one_is_another() -> None:
+    host = Host({QUEUE: ALL})
+    host.facts = {QUEUE: Facts(2)}
+    host.keep(off("3"))
+    host.values, host.facts = {QUEUE: cpus("1")}, {QUEUE: Facts(7)}
+    assert host.keep(off("3")).changed_by_others == {}
+    host.keep({})
+    assert (host.values, host.record) == ({QUEUE: cpus("1")}, {})
 
 
 def test_a_record_without_instances_is_of_the_interrupts_that_are_there() -> None:
@@ -336,6 +380,16 @@ def test_irqbalance_is_untold_although_it_has_not_shown_yet_what_it_was_told() -
     assert service.record == {}
 
 
+def test_irqbalance_is_untold_what_it_may_have_been_told_before_a_crash() -> None:
+    service = Irqbalance()
+    planned = plan({}, {BALANCE: ALL}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
+    service.told, service.record = planned.writes[BALANCE], planned.record
+    service.keep("")
+    service.scan()
+    service.keep("")
+    assert (service.shown, service.record) == (ALL, {})
+
+
 def test_what_irqbalance_has_been_told_before_is_not_somebody_elses() -> None:
     service = Irqbalance()
     service.keep("3")
@@ -397,6 +451,14 @@ def test_an_interrupt_whose_last_cpu_goes_offline_is_not_somebody_elses() -> Non
     assert planned.after(frozenset())[IRQ].before == cpus("2-3")
 
 
+def test_an_interrupt_that_a_claim_left_in_irqbalance_is_told_of_if_somebody_else_lets_it_be_moved() -> None:
+    balancing = Setting(SettingKind.BALANCING, "24")
+    host = Host({balancing: ALL})
+    host.keep(off("3"), claims={balancing: CpuSet()})
+    host.values[balancing] = ALL
+    assert host.keep(off("3"), claims={balancing: CpuSet()}).changed_by_others == {balancing: ALL}
+
+
 def test_what_would_have_only_offline_cpus_gets_the_hosts() -> None:
     planned = plan({}, {IRQ: cpus("2-3")}, alone=off("3"), cpus=Cpus(ALL, cpus("0-1"), offline=cpus("2")))
     assert planned.writes == {IRQ: cpus("0-1")}
@@ -410,33 +472,143 @@ def test_a_kernel_thread_with_an_offline_cpu_is_written_once() -> None:
     assert not threads.keep("2").writes
 
 
-SETS = st.integers(1, 15).map(lambda bits: CpuSet(CpuMask(bits)))
+class WholeHost:
+    """All kinds of settings on a machine whose CPUs go offline and come again, and are in partitions or not."""
+
+    def __init__(self, values: dict[Setting, CpuSet], *, has_partitions: bool) -> None:
+        self.values = dict(values)
+        """What each was set to."""
+        self.wanted = dict(values)
+        """What each is to be in the end."""
+        self.shown_balance = values[BALANCE]
+        self.has_partitions = has_partitions
+        self.partition = self.offline = self.alone = CpuSet()
+        self.unwritten = {THREAD}
+        self.record: Record = {}
+
+    @property
+    def hidden(self) -> CpuSet:
+        return self.partition | self.offline
+
+    def shown(self) -> dict[Setting, CpuSet]:
+        """The kernel lets a thread that would have no CPU run anywhere."""
+        return self.values | {
+            THREAD: (self.values[THREAD] - self.hidden) or (ALL - self.hidden),
+            BALANCE: self.shown_balance,
+        }
+
+    def scan(self) -> None:
+        self.shown_balance = self.values[BALANCE]
+
+    def change(self, setting: Setting, value: CpuSet) -> None:
+        """Somebody else sets it: what can be told from what we do, and of a thread what is shown."""
+        hidden = self.hidden if setting == THREAD else CpuSet()
+        known = self.record.get(setting)
+        if not value - hidden or (known is not None and known.is_ours(value, hidden)):
+            return
+        self.values[setting] = self.wanted[setting] = value - hidden
+        self.unwritten.discard(setting)
+        self.scan()
+
+    def hotplug(self, offline: CpuSet) -> None:
+        """The kernel lets interrupts run anywhere whose last CPU goes. It wakes the agent."""
+        self.offline = offline
+        for setting in (IRQ, OTHER_IRQ):
+            if self.values[setting] <= offline:
+                self.values[setting] = ALL - offline
+                if setting not in self.record:
+                    self.wanted[setting] = ALL - offline
+        self.keep(self.alone)
+
+    def keep(
+        self,
+        alone: CpuSet,
+        *,
+        claims: dict[Setting, CpuSet] | None = None,
+        dies_after: int | None = None,
+        fails: frozenset[Setting] = frozenset(),
+    ) -> None:
+        self.alone, host = alone, ALL - alone - self.offline
+        planned = plan(
+            self.record,
+            self.shown(),
+            alone=dict.fromkeys(SettingKind, alone) if alone else {},
+            cpus=Cpus(ALL, host, hidden=self.hidden, offline=self.offline),
+            claims=claims or {},
+        )
+        self.record = planned.record
+        for count, (setting, value) in enumerate(planned.writes.items()):
+            if count == dies_after:
+                return
+            if setting not in fails:
+                self.values[setting] = value
+                self.unwritten.discard(setting)
+        self.record = planned.after(fails & planned.writes.keys())
+        if self.has_partitions and host and self.partition != alone:  # the kernel leaves the host a CPU
+            self.partition = alone
+            self.values |= dict.fromkeys(self.unwritten, ALL)
+        for setting, value in self.values.items():
+            if setting in (claims or {}):
+                assert setting in fails or value == (claims or {})[setting]
+            elif setting not in fails and host:
+                assert not value & alone, setting
+
+
+THREAD = Setting(SettingKind.THREAD, "7@1")
+WHOLE = (IRQ, OTHER_IRQ, NEW_IRQS, QUEUE, WORK, THREAD, Setting(SettingKind.UNIT, "system.slice"), BALANCE)
+
+
+def sets(least: int, most: int) -> st.SearchStrategy[CpuSet]:
+    return st.integers(least, most).map(lambda bits: CpuSet(CpuMask(bits)))
+
+
+KEEPS = st.fixed_dictionaries(
+    {
+        "alone": sets(0, 14),
+        "claimed": st.sampled_from((None, IRQ, OTHER_IRQ)),
+        "dies_after": st.none() | st.integers(0, 6),
+        # a thread that can't be written gets any CPU when a partition ends
+        "fails": st.frozensets(st.sampled_from([each for each in WHOLE if each != THREAD]), max_size=2),
+    }
+)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(
-            st.just("keep"), st.integers(0, 14).map(lambda bits: CpuSet(CpuMask(bits))), st.none() | st.integers(0, 4)
-        ),
-        st.tuples(st.just("change"), st.sampled_from(SETTINGS), SETS),
+        st.tuples(st.just("keep"), KEEPS),
+        st.tuples(st.just("change"), st.tuples(st.sampled_from(WHOLE), sets(1, 7))),
+        # a thread's CPUs that are offline before anything is known of it are never shown
+        st.tuples(st.just("hotplug"), st.sampled_from((CpuSet(), cpus("3")))),
+        st.tuples(st.just("scan"), st.none()),
     ),
-    max_size=8,
+    max_size=10,
 )
 
 
-@given(st.fixed_dictionaries(dict.fromkeys(SETTINGS, SETS)), STEPS)
-def test_in_the_end_each_is_what_it_was_or_what_others_want(values: dict[Setting, CpuSet], steps: list[tuple]) -> None:
-    host, wanted = Host(values), dict(values)
+@given(
+    st.fixed_dictionaries({**dict.fromkeys(WHOLE, sets(1, 15)), THREAD: sets(1, 7) | st.just(ALL)}),
+    st.booleans(),
+    STEPS,
+)
+def test_in_the_end_each_is_what_it_was_or_what_others_want(
+    values: dict[Setting, CpuSet], has_partitions: bool, steps: list[tuple]
+) -> None:
+    host = WholeHost(values, has_partitions=has_partitions)
     for step in steps:
         match step:
-            case "keep", alone, dies_after:
-                host.keep(dict.fromkeys(SettingKind, alone), str(ALL - alone), dies_after)
-                if dies_after is None:
-                    assert all(not value & alone for value in host.values.values())
-            case "change", setting, value:
-                known = host.record.get(setting)
-                if known is None or not known.is_ours(value):  # else nobody can tell who has set it
-                    host.values[setting] = wanted[setting] = value
-    host.keep({})
-    assert (host.values, host.record) == (wanted, {})
+            case "keep", {"alone": alone, "claimed": claimed, "dies_after": dies_after, "fails": fails}:
+                claims = {claimed: alone} if claimed is not None and alone - host.offline else {}
+                host.keep(alone, claims=claims, dies_after=dies_after, fails=fails)
+            case "change", (setting, value):
+                host.change(setting, value)
+            case "hotplug", offline:
+                host.hotplug(offline)
+            case "scan", None:
+                host.scan()
+    host.hotplug(CpuSet())
+    for _ in range(2):
+        host.keep(CpuSet())
+        host.scan()
+    host.keep(CpuSet())
+    assert (host.values, host.record) == (host.wanted, {})
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])

@@ -18,7 +18,7 @@ RECORD: Record = {
     Setting(SettingKind.IRQ, "24"): Change(CpuSet.parse("0-15"), (CpuSet.parse("0-15"), CpuSet.parse("0-1,4-15"))),
     Setting(SettingKind.IRQ, "25"): Change(CpuSet.parse("3"), (CpuSet.parse("3"),), instance=2**63),
     NEW_IRQS: Change(CpuSet.parse("0-15"), (CpuSet.parse("0-1,4-15"),)),
-    Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"): Change(CpuSet.parse("3"), (CpuSet(),)),
+    Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"): Change(CpuSet.parse("3"), (CpuSet(),), instance=2),
 }
 
 
@@ -47,5 +47,7 @@ def test_anything_else_is_refused(old: bytes, new: bytes, why: str) -> None:
 
 def test_one_without_instances_is_understood() -> None:
     content = encode_record("boot", RECORD).split(b"\n")[1]
-    older = sealed(content.replace(b'"instances":{"25":9223372036854775808},', b""), FORMAT, VERSION)
+    older = sealed(
+        content.replace(b'"instances":{"25":9223372036854775808,"eth0/queues/rx-0/rps_cpus":2},', b""), FORMAT, VERSION
+    )
     assert decode_record(older) == ("boot", {s: replace(change, instance=None) for s, change in RECORD.items()})

@@ -20,7 +20,7 @@ from nodeagent.core.admission.managers import Managers, build
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, Settings
+from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, SYSTEMD, Settings
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 from nodeagent.views.check import node_check
 from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
@@ -42,6 +42,7 @@ GOOD = {
     ISOLATED: "\n",
     f"{CGROUPS}/cgroup.controllers": "cpuset cpu io memory hugetlb pids\n",
     UNIT: "cpuset cpu memory pids\n",
+    SYSTEMD: "populated 1\nfrozen 0\n",
 }
 MACHINE = machine()
 STATIC = Placement("static", (("full-pcpus-only", "true"),), CpuSet.of(0, 4))
@@ -145,7 +146,9 @@ CASES = [
     Case("host-isolation", "warning", "the host's processes may run on exclusive CPUs", fix="hostIsolation: partition in the configuration"),
     Case("host-isolation", "ok", "the kernel keeps the host's processes off", facts({"proc/sys/kernel/osrelease": "6.7.0\n"}, config=QUIET)),
     Case("host-isolation", "note", "systemd keeps the host's processes off", facts(config=QUIET), "kernel 6.7 or later"),
-    Case("host-isolation", "note", "systemd keeps the host's processes off", facts({"proc/sys/kernel/osrelease": None}, config=QUIET), "kernel 6.7 or later"),
+    Case("host-isolation", "unknown", "depends on the kernel's release", facts({"proc/sys/kernel/osrelease": None}, config=QUIET)),
+    Case("host-isolation", "warning", "nothing keeps the host's processes off", facts({SYSTEMD: None}, config=QUIET), "kernel 6.7 or later"),
+    Case("host-isolation", "unknown", "whether systemd keeps the host's processes off", facts({SYSTEMD: None}, config=QUIET, unreadable=(SYSTEMD,))),
     Case("host-isolation", "ok", "no CPU is given exclusively", facts(placement=Placement())),
     Case("host-isolation", "note", "over CPUs 2-3 the kernel spreads none", facts(placement=replace(STATIC, isolated_cpus="prefer"), topology=changed(isolated=CpuSet.parse("2-3"))), "hostIsolation: partition"),
     Case("host-isolation", "unknown", "the configuration is missing", facts(placement=None)),
