@@ -5,7 +5,7 @@ Every turn is the same, whether it is the first after a start or caused by a tim
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Protocol
@@ -57,7 +57,7 @@ from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, report_refused
 from nodeagent.daemon.reloading import check_takeover, promises_on
-from nodeagent.daemon.requests import Requests
+from nodeagent.daemon.requests import Requests, TurnRequest
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
 from nodeagent.daemon.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason, Wakeups
@@ -89,6 +89,14 @@ class SourceReader(Protocol):
         ...
 
 
+class LetIn(Protocol):
+    """Lets processes that others started into cgroups that are ready for them."""
+
+    def __call__(
+        self, state: NodeState, ready: Collection[str], placed: Mapping[str, ContainerPlacement], tree: CgroupTree, /
+    ) -> None: ...
+
+
 class Agent:
     """The deciding thread's object; other threads use only `wakeups`, the requests and the last `view`."""
 
@@ -108,6 +116,7 @@ class Agent:
         machine: Machine,
         recovery: Recovery | None = None,
         alive: Callable[[], None] = lambda: None,
+        let_in: LetIn = lambda _state, _ready, _placed, _tree: None,
     ) -> None:
         self.node = node
         self.state = state
@@ -123,6 +132,7 @@ class Agent:
         self.recovery = recovery
         self._alive = alive
         """Called after each part of a turn: a file, a decision, a write, an action."""
+        self._let_in = let_in
         self.has_reconciled = False
         """A turn has been done from its beginning to its end, if only without being saved."""
         self.signalled: frozenset[str] = frozenset()
@@ -149,6 +159,11 @@ class Agent:
         self.node = node
         for source in self.sources:
             source.follow(node.config)
+
+    def retry(self, uid: str) -> None:
+        """Have the next turn decide again on a refused pod; nobody waits for that."""
+        self.requests.put(TurnRequest(retried=frozenset({uid})))
+        self.wakeups.wake(WakeUpReason.REQUEST)
 
     def turn(self, reasons: frozenset[WakeUpReason]) -> float:
         """Do one turn.
@@ -197,6 +212,7 @@ class Agent:
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
         troubles += [*self._kept.answer.troubles, *orphans, *untold, *disturbing, *self._act(world, outcome, placed)]
+        self._let_in(self._with_held_off(), outcome.ready, placed, self.tree)
         self._log_events(decided, outcome, began)
         drift = corrected(outcome, self._kept.settled, self.state, self.log)
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
@@ -513,7 +529,7 @@ class Agent:
         running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}
         self.view = NodeView(
             node=self.node,
-            state=replace(self.state, entries=(*self.state.entries, *self._kept.held_off)),
+            state=self._with_held_off(),
             cgroup_root=str(self.tree.root),
             pids=running,
             problems=problems,
@@ -528,6 +544,9 @@ class Agent:
             seconds=time.monotonic() - began,
         )
         return pause
+
+    def _with_held_off(self) -> NodeState:
+        return replace(self.state, entries=(*self.state.entries, *self._kept.held_off))
 
     def _report_shortfalls(self) -> None:
         """Log each promise that the machine can't keep once, and again when it can."""

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Self
 
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.job_requests import JobRequests
+from nodeagent.daemon.jobs import Jobs
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.reloading import check_takeover
 from nodeagent.daemon.requests import TurnRequest
@@ -27,6 +29,7 @@ from nodeagent.formats.syntax.bind_address import BindAddress, UnixAddress, pars
 from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 
 API_SOCKET = "agent.sock"
+JOB_SOCKET = "jobs.sock"
 GROUP = "nodeagent"
 _MOST_ASKING = LocalApi.bounds.connections // 2
 """Clients that wait for a turn. The other places stay for those who are answered at once."""
@@ -39,6 +42,8 @@ class _Unheard(NamedTuple):
     service: Service | Dialogue
     field: str
     """The configuration's, for another address."""
+    group: int | None
+    """Whose members may connect besides the owner; None: nobody else."""
 
 
 def unready(view: NodeView) -> str | None:
@@ -49,8 +54,10 @@ def unready(view: NodeView) -> str | None:
 class Publisher:
     """Serves while the `with` block runs."""
 
-    def __init__(self, agent: Agent, config: Config, log: Log) -> None:
+    def __init__(self, agent: Agent, config: Config, log: Log, jobs: Jobs | None = None) -> None:
         self._agent = agent
+        self._jobs = jobs
+        """None: nobody can ask for any."""
         self._config = config
         self._log = log
         self._thread = ServingThread(self._failed)
@@ -74,7 +81,9 @@ class Publisher:
                 group=self._group,
             )
             address = UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}")
-            self._unheard["the agent's socket"] = _Unheard(address, api, "runtimeDirectory")
+            self._unheard["the agent's socket"] = _Unheard(address, api, "runtimeDirectory", self._group)
+            if self._jobs is not None:
+                self._unheard["jobs"] = self._job_service(self._jobs)
             if self._config.metrics_bind_address:
                 pages = MetricsPages(
                     metrics=self._agent.metrics.exposition.text,
@@ -82,7 +91,7 @@ class Publisher:
                     checks={"/healthz": lambda: None, "/readyz": lambda: unready(self._agent.view)},
                 )
                 at = parse_bind_address(self._config.metrics_bind_address)
-                self._unheard["metrics"] = _Unheard(at, pages, "metricsBindAddress")
+                self._unheard["metrics"] = _Unheard(at, pages, "metricsBindAddress", self._group)
             if self._config.pod_resources_socket:
                 self._unheard["pod resources"] = self._pod_resources(self._config.pod_resources_socket)
             self._undo = undo.pop_all()
@@ -97,9 +106,9 @@ class Publisher:
 
     def listen(self) -> None:
         """Serve what isn't served yet. An address that can't be bound is reported and retried: pods come first."""
-        for what, (address, service, field) in tuple(self._unheard.items()):
+        for what, (address, service, field, group) in tuple(self._unheard.items()):
             try:
-                server = self._thread.serve(listen(address, group=self._group, field=field), service)
+                server = self._thread.serve(listen(address, group=group, field=field), service)
             except ListenError as err:
                 if what not in self._agent.notices:
                     self._log.error("not_served", what=what, problem=err.message, hint=err.hint)
@@ -110,12 +119,28 @@ class Publisher:
             if self._agent.notices.pop(what, None) is not None:
                 self._log.info("served_again", what=what)
 
+    def _job_service(self, jobs: Jobs) -> _Unheard:
+        """A socket of its own: who may run jobs need not see the node's state, and who sees it may run none."""
+        configured = self._config.jobs
+        group = None if configured is None else group_id(configured.group)
+        if configured is not None and group is None:
+            self._agent.notices["jobs.group"] = f"there is no group {configured.group} (jobs.group): only root may run jobs"
+        api = LocalApi(
+            reads={},
+            writes={},
+            owner=os.geteuid(),
+            group=group,
+            open_to_all={"job": JobRequests(jobs, self._agent).answer},
+        )
+        address = UnixAddress(f"{self._config.runtime_directory}/{JOB_SOCKET}")
+        return _Unheard(address, api, "runtimeDirectory", group)
+
     def _pod_resources(self, path: str) -> _Unheard:
         from nodeagent.daemon.pod_resources import PodResources  # noqa: PLC0415 - megabytes that most agents need not have
 
         served = PodResources(lambda: self._agent.view, self._agent.metrics.served)
         dialogue = served.dialogue(lambda err: self._failed("answering a call", err))
-        return _Unheard(UnixAddress(path), dialogue, "podResourcesSocket")
+        return _Unheard(UnixAddress(path), dialogue, "podResourcesSocket", self._group)
 
     def _failed(self, doing: str, err: BaseException | None) -> None:
         self._log.error("serving_failed", doing=doing, problem=str(err))

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import initial, resume
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
@@ -29,6 +30,8 @@ def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> Non
         StartError: it doesn't fit them, or changes a field that needs a restart.
     """
     changed = [name for name in _FIXED if getattr(after.config, name) != getattr(before.config, name)]
+    if _job_group(before.config) != _job_group(after.config):
+        changed.append("jobs.group")
     if changed:
         raise StartError(
             f"changed fields need a restart: {', '.join(changed)}",
@@ -50,6 +53,10 @@ def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> Non
             hint="`systemctl restart nodeagent` applies it as far as possible, and reports what is not "
             "(stateRecovery: recover); or drain the node: remove all manifests, until `nodeagent inspect` shows no pods",
         )
+
+
+def _job_group(config: Config) -> str | None:
+    return None if config.jobs is None else config.jobs.group
 
 
 def promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:

@@ -15,6 +15,7 @@ from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.heartbeat import Heartbeat
 from nodeagent.daemon.host_edges import HostEdges
 from nodeagent.daemon.host_settings import HostSettings
+from nodeagent.daemon.jobs import Jobs, job_directory
 from nodeagent.daemon.logs import Log, make_log
 from nodeagent.daemon.machine import Machine, without_withheld
 from nodeagent.daemon.manifest_list import ManifestList
@@ -81,7 +82,10 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         patience_seconds=config.file_check_frequency_ms / 1000,
         alive=heart.beat,
     )
-    pods, now_ms = manifests.look(rescan=True).pods, time.time_ns() // 1_000_000
+    jobs = Jobs(PlacementFiles(job_directory(config)), lambda: wakeups.wake(WakeUpReason.JOBS))
+    sources = (manifests, jobs)
+    pods = tuple(pod for source in sources for pod in source.look(rescan=True).pods)
+    now_ms = time.time_ns() // 1_000_000
     is_strict = config.state_recovery == "strict"
     start = Start(load_state(node, pods, now_ms)) if is_strict else None
     client = LauncherClient(Path(config.launcher_socket))
@@ -102,7 +106,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         state,
         tree=tree,
         runner=runner,
-        sources=(manifests,),
+        sources=sources,
         recorder=Recorder(
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
@@ -113,9 +117,12 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         machine=Machine(),
         recovery=start.recovery,
         alive=heart.beat,
+        let_in=jobs.let_in,
     )
+    jobs.retry = agent.retry
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
-    with Publisher(agent, config, log) as publisher:
+    with Publisher(agent, config, log, jobs) as publisher:
+        _thread("jobs", jobs.follow_owners)
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _report_configuration(config, log)

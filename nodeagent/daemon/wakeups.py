@@ -13,6 +13,7 @@ class WakeUpReason(enum.Enum):
     HOTPLUG = "hotplug"
     CGROUPS = "cgroups"
     REQUEST = "request"
+    JOBS = "jobs"
     TIMER = "timer"
     RELOAD = "reload"
     STOP = "stop"

@@ -39,6 +39,24 @@ def _is_populated(directory: str) -> bool:
 def join(directory: str) -> None:
     """Move this process into the cgroup, without an affinity of its own.
 
+    Raises:
+        CgroupEntryError: the kernel refuses.
+    """
+    forget_affinity()
+    path = f"{directory}/cgroup.procs"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"0")  # 0: the writer itself (cgroups(7))
+        finally:
+            os.close(descriptor)
+    except OSError as err:
+        raise _failure(f"enter cgroup {directory}", path, err) from err
+
+
+def forget_affinity() -> None:
+    """Let this process run wherever its cgroup lets it.
+
     A previous pinning (by systemd's CPUAffinity=, taskset) would restrict it within the cgroup's CPUs since kernel 6.2, now and whenever
     they change (sched_setaffinity(2) keeps the requested mask). A mask of all CPUs restricts nothing.
 
@@ -49,15 +67,6 @@ def join(directory: str) -> None:
         os.sched_setaffinity(0, range(MOST_CPUS))
     except OSError as err:
         raise _failure("forget this process's own CPU affinity", "sched_setaffinity", err) from err
-    path = f"{directory}/cgroup.procs"
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, b"0")  # 0: the writer itself (cgroups(7))
-        finally:
-            os.close(descriptor)
-    except OSError as err:
-        raise _failure(f"enter cgroup {directory}", path, err) from err
 
 
 def own_cgroup() -> str:

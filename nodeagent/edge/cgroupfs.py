@@ -396,6 +396,44 @@ class CgroupTree:
             if err.errno != errno.ESRCH:
                 raise
 
+    def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
+        """Move a process from wherever it is into a cgroup.
+
+        The kernel takes its number. Should it end just then, the number may be another process's already: that one is put back.
+
+        Args:
+            path: of the cgroup, which has no other process.
+            pid: of the process.
+            is_alive: whether it, and no other with its number, is there; not the same after a wait, as one that has ended stays so.
+
+        Returns:
+            Whether it is there. False: it has ended.
+
+        Raises:
+            CgroupError: the kernel refuses.
+        """
+        if not is_alive():
+            return False
+        try:
+            self._write(path, "cgroup.procs", str(pid))
+        except CgroupError as err:
+            if err.errno != errno.ESRCH:
+                raise
+            return False
+        if is_alive():
+            return True
+        for other in self.processes(path):
+            self._put_to_parent(other)
+        return False
+
+    def _put_to_parent(self, pid: int) -> None:
+        """Move a process that has just begun to where its parent is: there it began."""
+        with suppress(OSError, IndexError):
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            lines = Path(f"/proc/{fields[1]}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            home = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
+            Path(f"{self._mount}{home}", "cgroup.procs").write_text(str(pid), encoding="ascii")
+
     def _make(self, path: str) -> None:
         try:
             (self.root / path).mkdir(mode=_MODE)

@@ -1,6 +1,7 @@
 """The local API's answers: permissions, and which function answers. Knows neither sockets nor what the operations mean."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from nodeagent.errors import NodeAgentError
@@ -19,6 +20,8 @@ Operation = Callable[[Mapping[str, Any]], Any]
 """Takes a request's arguments and gives what JSON can hold; a NodeAgentError is the answer's error."""
 WaitingOperation = Callable[[Mapping[str, Any]], Awaitable[Any]]
 """The same, for an answer that has to be waited for."""
+PeerOperation = Callable[[Mapping[str, Any], Peer], Awaitable[Any]]
+"""The same, and it judges by itself who asks."""
 
 _NEXT_STEPS = {
     Broken.BUG: "`journalctl -u nodeagent` has what happened: please report it",
@@ -37,15 +40,23 @@ class LocalApi:
             of their own.
         owner: user id that the agent runs as.
         group: group whose members may read; None: there is none.
+        open_to_all: operations for everybody who may connect. They run and wait as writes do.
     """
 
     bounds = Bounds(connections=32, request_bytes=MAX_REQUEST_BYTES, read_seconds=5.0, write_seconds=10.0)
     terminator = b"\n"
 
     def __init__(
-        self, *, reads: Mapping[str, Operation], writes: Mapping[str, WaitingOperation], owner: int, group: int | None
+        self,
+        *,
+        reads: Mapping[str, Operation],
+        writes: Mapping[str, WaitingOperation],
+        owner: int,
+        group: int | None,
+        open_to_all: Mapping[str, PeerOperation] = MappingProxyType({}),
     ) -> None:
         assert not reads.keys() & writes.keys()
+        self._open_to_all = open_to_all
         self._reads = reads
         self._writes = writes
         self._owner = owner
@@ -83,7 +94,9 @@ class LocalApi:
             if is_owner:
                 return await self._writes[request.op](request.arguments)
             raise _refused(request.op, peer, "run as root (`sudo nodeagent …`)")
-        known = ", ".join(sorted({*self._reads, *self._writes}))
+        if request.op in self._open_to_all:
+            return await self._open_to_all[request.op](request.arguments, peer)
+        known = ", ".join(sorted({*self._reads, *self._writes, *self._open_to_all}))
         raise NodeAgentError(
             f"unknown operation '{request.op}'",
             hint=f"this nodeagent knows: {known}; does its version differ from the command's? see `nodeagent --version`",

@@ -280,8 +280,8 @@ def _peer(connection: socket.socket) -> Peer | None:
     if connection.family != socket.AF_UNIX:
         return None
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, gid = struct.unpack("iII", credentials)
-    return Peer(uid, frozenset({gid, *_supplementary(connection)}))
+    pid, uid, gid = struct.unpack("iII", credentials)
+    return Peer(uid, frozenset({gid, *_supplementary(connection)}), pid)
 
 
 def _supplementary(connection: socket.socket) -> tuple[int, ...]:

@@ -19,9 +19,9 @@ import yaml
 from msgspec.structs import replace
 
 from nodeagent.cli.command_line import COMMANDS
-from nodeagent.cli.commands.exec import CommandError, become
 from nodeagent.cli.main import main
 from nodeagent.cli.support import known_state
+from nodeagent.cli.support.becoming import CommandError, become
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
@@ -872,7 +872,7 @@ def test_a_command_that_cannot_be_run_is_126(tmp_path):
 def test_what_it_becomes_has_the_commands_status_and_ignores_no_more_signals_than_the_caller():
     shown = "grep SigIgn /proc/self/status"
     caller = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=True)
-    program = f"from nodeagent.cli.commands.exec import become; become(['sh', '-c', '{shown}; exit 7'])"
+    program = f"from nodeagent.cli.support.becoming import become; become(['sh', '-c', '{shown}; exit 7'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (7, "")
     # signals 32 and 33 are the C library's: whether a shell was started with them ignored depends on how Python spawned it

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nodeagent.cli.command_line import COMMANDS
-from nodeagent.cli.commands.exec import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
 from nodeagent.cli.main import main
+from nodeagent.cli.support.becoming import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED, EXIT_USAGE
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.model.config import Config

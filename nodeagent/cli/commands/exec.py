@@ -2,11 +2,8 @@
 
 import argparse
 import os
-import shlex
-import signal
-import sys
-from typing import NoReturn
 
+from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, become
 from nodeagent.cli.support.entering import check_container, expected_cpus
 from nodeagent.cli.support.known_state import known_state
 from nodeagent.cli.support.places import DEFAULT_CONFIG
@@ -15,24 +12,11 @@ from nodeagent.edge.cgroup_entry import join, own_cgroup, own_cpus
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
 
-EXIT_NOT_ENTERED = 125
-"""Like other container tools: nodeagent failed, not the command."""
-EXIT_CANNOT_RUN = 126
-EXIT_NOT_FOUND = 127
-
 
 class ExecError(NodeAgentError):
     """The command was not started."""
 
     exit_status = EXIT_NOT_ENTERED
-
-
-class CommandError(NodeAgentError):
-    """The container was entered, but the command could not be started there."""
-
-    def __init__(self, message: str, *, hint: str, exit_status: int) -> None:
-        super().__init__(message, hint=hint)
-        self.exit_status = exit_status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,29 +80,3 @@ def _enter(options: argparse.Namespace) -> None:
 
 
 _AGAIN = "it may just be changing: try again, and see `nodeagent inspect`"
-
-
-def become(command: list[str]) -> NoReturn:
-    """Replace this process."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Python ignores these two, and ignored signals stay ignored after execve.
-    ours = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
-    try:
-        os.execvp(command[0], command)  # noqa: S606 - no shell: that is the point
-    except FileNotFoundError as err:
-        looked = "" if "/" in command[0] else f" in PATH {os.environ.get('PATH', os.defpath)}"
-        raise CommandError(
-            f"cannot run '{command[0]}': not found{looked}",
-            hint=f"containers have no image here: name a program of the host (`command -v {shlex.quote(command[0])}`), or its full path",
-            exit_status=EXIT_NOT_FOUND,
-        ) from err
-    except OSError as err:
-        raise CommandError(
-            f"cannot run '{command[0]}': {os.strerror(err.errno or 0)}",
-            hint=f"is it an executable file for this machine? see `ls -l {shlex.quote(command[0])}` and `file {shlex.quote(command[0])}`",
-            exit_status=EXIT_CANNOT_RUN,
-        ) from err
-    finally:
-        for number, handler in ours.items():
-            signal.signal(number, handler)

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Resources
+from nodeagent.core.model.quantity import Quantity
 
 DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
     {
@@ -87,6 +88,17 @@ class Placement(Struct, frozen=True):
         return dict(self.feature_gates).get(name, DEFAULT_GATES[name])
 
 
+class Jobs(Struct, frozen=True):
+    """Who besides root may run jobs, and what all jobs of one such user may hold together."""
+
+    group: str
+    max_cpus: Quantity | None = None
+    """None: what the node has."""
+    max_memory: Quantity | None = None
+    """With huge pages. None: what the node has."""
+    max_per_user: int = 10
+
+
 class Config(Struct, frozen=True):
     placement: Placement = field(default_factory=Placement)
     cpu_manager_reconcile_period_ms: int = 10_000
@@ -124,6 +136,8 @@ class Config(Struct, frozen=True):
     """evictionHard memory.available without its percent sign, if given that way: `node_capacity` converts it to bytes."""
     state_recovery: str = "recover"
     """What a start does with a state that it cannot use as it is: `recover` it from what runs, or refuse (`strict`), like kubelet."""
+    jobs: Jobs | None = None
+    """None: only root may run jobs."""
     reported_fields: tuple[str, ...] = ()
     """kubelet fields that are known but unused: logged once."""
     notes: tuple[str, ...] = ()

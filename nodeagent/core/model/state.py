@@ -103,6 +103,8 @@ class RefusedChange(Struct, frozen=True):
 
 MANIFEST_DIRECTORY = "manifests"
 """The source of pods that every node has."""
+JOBS = "jobs"
+"""The source of pods that last as long as the process that asked for them."""
 
 
 class Origin(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nodeagent.core.model.config import Config
+from nodeagent.core.model.config import Config, Jobs
 from nodeagent.core.model.pod import Resources
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
@@ -57,7 +57,15 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "metricsAliases": config.metrics_aliases,
         "podResourcesSocket": config.pod_resources_socket,
     }
-    return fields | places | ({} if config.cgroup_root is None else {"cgroupRoot": config.cgroup_root})
+    if config.cgroup_root is not None:
+        places["cgroupRoot"] = config.cgroup_root
+    return fields | places | ({} if config.jobs is None else {"jobs": _jobs(config.jobs)})
+
+
+def _jobs(jobs: Jobs) -> Document:
+    bounds = {"maxCPUs": jobs.max_cpus, "maxMemory": jobs.max_memory}
+    given = {name: str(bound) for name, bound in bounds.items() if bound is not None}
+    return {"group": jobs.group, **given, "maxPerUser": jobs.max_per_user}
 
 
 def config_text(fields: Document) -> str:

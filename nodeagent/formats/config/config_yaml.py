@@ -24,6 +24,7 @@ from nodeagent.core.model.config import (
     TOPOLOGY_MANAGER_SCOPES,
     Config,
     Errata,
+    Jobs,
     Placement,
 )
 from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Resources
@@ -175,6 +176,7 @@ class _ConfigReader:
             check_allocatable=self._flag("checkAllocatable", default.check_allocatable),
             max_pods=fields.integer("maxPods", 0, _MAX_INT32) or default.max_pods,
             pods_per_core=fields.integer("podsPerCore", 0, _MAX_INT32) or 0,
+            jobs=self._jobs(),
             state_recovery=fields.one_of("stateRecovery", ("recover", "strict")) or default.state_recovery,
         )
         self._check_cgroups(placement)
@@ -194,6 +196,22 @@ class _ConfigReader:
         if kind == _KUBELET_KIND[1] and version not in {None, _KUBELET_KIND[0]}:
             self._fields.report("apiVersion", f"must be {_KUBELET_KIND[0]}", version)
         return kind == _KUBELET_KIND[1]
+
+    def _jobs(self) -> Jobs | None:
+        fields = self._fields.object("jobs")
+        if fields is None:
+            return None
+        group, most = fields.string("group"), fields.integer("maxPerUser", 1, _MAX_INT32)
+        bounds = {key: fields.quantity(key) for key in ("maxCPUs", "maxMemory")}
+        if not group:
+            fields.report("group", "is required: the name of the group whose members may run jobs", group)
+        for key, bound in bounds.items():
+            if bound is not None and bound.nano <= 0:
+                fields.report(key, f"must be more than 0; leave it out for no bound: {bound}")
+        fields.close()
+        return Jobs(
+            group or "", bounds["maxCPUs"], bounds["maxMemory"], Jobs("").max_per_user if most is None else most
+        )
 
     def _flag(self, key: str, default: bool) -> bool:
         value = self._fields.boolean(key)

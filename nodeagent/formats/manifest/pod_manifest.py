@@ -15,6 +15,7 @@ from nodeagent.formats.syntax.tree import ListNode, MapNode, Path, Scalar, TreeN
 __all__ = [
     "ManifestPod",
     "RefusedPod",
+    "checked_pod_from_document",
     "named_pod_from_document",
     "parse_manifest",
     "pod_from_document",
@@ -158,6 +159,21 @@ def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Po
     if findings:
         raise DocumentError(findings.all())
     return decoded.pod
+
+
+def checked_pod_from_document(document: Mapping[str, object], source: str) -> Pod:
+    """Read a pod like `pod_from_document`, and judge it as a manifest.
+
+    Raises:
+        DocumentError: as there, or the API server would not accept it.
+    """
+    pod = pod_from_document(document, source)
+    findings = Findings(source)
+    for breach in breaches(pod):
+        findings.add(None, _spelled("", breach.path), breach.value, breach.allowed)
+    if findings:
+        raise DocumentError(findings.all())
+    return pod
 
 
 def named_pod_from_document(document: Mapping[str, object]) -> Pod:

@@ -31,3 +31,5 @@ class Peer(Struct, frozen=True):
     uid: int
     gids: frozenset[int]
     """Its group and its supplementary groups."""
+    pid: int = 0
+    """0: the kernel shows none here, as for a process of a container around this one."""

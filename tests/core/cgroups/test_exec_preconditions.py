@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.cli.commands.exec import EXIT_NOT_ENTERED
 from nodeagent.cli.main import main
+from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED
 from nodeagent.core.cgroups.exec_preconditions import obstacle
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Placement

@@ -1,0 +1,165 @@
+"""`nodeagent job`: asks the agent for CPUs and memory, is moved there, and becomes the command: it stays the caller's own process."""
+
+import argparse
+import os
+import pwd
+import re
+import sys
+
+from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, become
+from nodeagent.cli.support.named_files import named_path
+from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
+from nodeagent.edge.cgroup_entry import forget_affinity, own_cpus
+from nodeagent.edge.local_api_client import TURN_CALL_SECONDS, ApiError, call
+from nodeagent.errors import NodeAgentError
+
+_PAGES = ("2Mi", "1Gi")
+_LONGEST_STEM = 40
+"""Of a name that is made up: with the process id it is well below a pod's 253 characters."""
+
+
+class JobError(NodeAgentError):
+    """The command was not started."""
+
+    exit_status = EXIT_NOT_ENTERED
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.usage = """\
+nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
+                     [--hugepages-1Gi AMOUNT] [--name NAME] [--user USER]
+                     [--socket PATH] -- COMMAND [ARG ...]"""
+    parser.add_argument(
+        "--cpus", required=True, metavar="N", help="CPUs: a whole number for CPUs of its own, or such as 500m"
+    )
+    parser.add_argument("--memory", required=True, metavar="AMOUNT", help="memory, such as 4Gi")
+    for size in _PAGES:
+        parser.add_argument(
+            f"--hugepages-{size}", metavar="AMOUNT", help=f"memory in huge pages of {size}, beside --memory"
+        )
+    parser.add_argument(
+        "--name", metavar="NAME", help="the pod is then jobs/NAME (default: from the command and its process id)"
+    )
+    parser.add_argument(
+        "--user", metavar="USER", help="run the command as this user, with that user's groups (root only)"
+    )
+    parser.add_argument(
+        "--socket", type=named_path, metavar="PATH", help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})"
+    )
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="what to run")
+    parser.epilog = """\
+exit status: the command's own; 125: not started; 126: command cannot be run; 127: command not found; 2: wrong arguments
+
+examples:
+  nodeagent job --cpus 2 --memory 4Gi -- make -j2
+  nodeagent job --cpus 4 --memory 8Gi --hugepages-2Mi 1Gi -- ./forwarder
+  sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
+
+It becomes the command: terminal, signals, environment, working directory, limits and user are the caller's, and what ends it ends
+the job. What the command leaves running then gets SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't
+touch it. Needs root, or a member of the group that `jobs:` in the configuration names.
+next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NAME ends it"""
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask, be moved, and become the command.
+
+    Raises:
+        NodeAgentError: refused, or the command cannot be run.
+    """
+    command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
+    if not command:
+        options.parser.error("name a command after --, such as: -- make")
+    try:
+        user = _user(options.user)
+        environment = _entered(options, options.name or _made_up(command[0]))
+        os.environ.update(environment)
+        if user is not None:
+            _turn_into(user)
+    except JobError:
+        raise
+    except NodeAgentError as err:
+        raise JobError(err.message, hint=err.hint) from err
+    become(command)
+
+
+def _made_up(command: str) -> str:
+    """Return a name for the pod: the command keeps this process id."""
+    stem = re.sub(r"[^a-z0-9]+", "-", os.path.basename(command).lower())[:_LONGEST_STEM].strip("-")  # noqa: PTH119 - a word
+    return f"{stem or 'job'}-{os.getpid()}"
+
+
+def _entered(options: argparse.Namespace, name: str) -> dict[str, str]:
+    """Have this process moved into a job of its own. Returns what the command is told about it."""
+    amounts = {"cpu": options.cpus, "memory": options.memory}
+    amounts |= {f"hugepages-{size}": given for size in _PAGES if (given := getattr(options, f"hugepages_{size}"))}
+    forget_affinity()
+    socket = options.socket or DEFAULT_JOB_SOCKET
+    try:
+        answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, name=name, amounts=amounts)
+    except ApiError as err:
+        if isinstance(err.__cause__, PermissionError):
+            hint = "run as root, or have root name a group of yours: `jobs: {group: GROUP}` in the configuration"
+            raise JobError(err.message, hint=hint) from err
+        raise
+    if "refused" in answer:
+        sys.stderr.write(_explained(name, amounts, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
+        raise JobError(f"jobs/{name}: {answer['refused']['reason']}: {answer['refused']['message']}", hint=_REFUSED)
+    own = str(own_cpus())
+    if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
+        raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_ELSEWHERE)
+    environment: dict[str, str] = answer["environment"]
+    return environment
+
+
+_REFUSED = "ask for less, or wait: `nodeagent inspect` shows who has what"
+_ELSEWHERE = "is something else moving processes or setting affinities here? see `nodeagent inspect`"
+
+
+def _explained(name: str, amounts: dict[str, str], directory: str) -> str:
+    """Explain the refusal step by step; nothing if the node's state is not for us to read."""
+    from nodeagent.cli.support.explained_pods import explained_alone
+    from nodeagent.cli.support.known_state import known_state
+    from nodeagent.cli.support.places import DEFAULT_CONFIG
+    from nodeagent.cli.support.what_if_source import what_if_of
+    from nodeagent.formats.manifest.job_pod import job_pod
+    from nodeagent.views.explain.document import explanation
+    from nodeagent.views.explain.text import render_explanation
+
+    try:
+        known = known_state(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
+        node = what_if_of(known)
+        explained = (explained_alone(node.what_if, job_pod(name, name, amounts)),)
+        document = explanation(
+            explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False
+        )
+    except NodeAgentError:
+        return ""
+    return render_explanation(document)
+
+
+def _user(name: str | None) -> pwd.struct_passwd | None:
+    if name is None:
+        return None
+    if os.geteuid() != 0:
+        raise JobError("only root may run a job as another user", hint="leave --user out: a job runs as you")
+    try:
+        return pwd.getpwnam(name)
+    except KeyError as err:
+        raise JobError(f"there is no user '{name}'", hint="`getent passwd` lists them") from err
+
+
+def _turn_into(user: pwd.struct_passwd) -> None:
+    """Have this process be the user's, as login does."""
+    try:
+        os.initgroups(user.pw_name, user.pw_gid)
+        os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+        os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+    except OSError as err:
+        raise JobError(
+            f"cannot become user '{user.pw_name}': {os.strerror(err.errno or 0)}",
+            hint="run it as root, outside containers",
+        ) from err
+    os.environ.update(HOME=user.pw_dir, SHELL=user.pw_shell, USER=user.pw_name, LOGNAME=user.pw_name)

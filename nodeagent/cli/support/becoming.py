@@ -1,0 +1,48 @@
+"""Becoming another command: what `exec` and `job` end with. Their exit statuses are those of other container tools."""
+
+import os
+import shlex
+import signal
+import sys
+from typing import NoReturn
+
+from nodeagent.errors import NodeAgentError
+
+EXIT_NOT_ENTERED = 125
+"""nodeagent failed, not the command."""
+EXIT_CANNOT_RUN = 126
+EXIT_NOT_FOUND = 127
+
+
+class CommandError(NodeAgentError):
+    """The container was entered, but the command could not be started there."""
+
+    def __init__(self, message: str, *, hint: str, exit_status: int) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_status = exit_status
+
+
+def become(command: list[str]) -> NoReturn:
+    """Replace this process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python ignores these two, and ignored signals stay ignored after execve.
+    ours = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - no shell: that is the point
+    except FileNotFoundError as err:
+        looked = "" if "/" in command[0] else f" in PATH {os.environ.get('PATH', os.defpath)}"
+        raise CommandError(
+            f"cannot run '{command[0]}': not found{looked}",
+            hint=f"containers have no image here: name a program of the host (`command -v {shlex.quote(command[0])}`), or its full path",
+            exit_status=EXIT_NOT_FOUND,
+        ) from err
+    except OSError as err:
+        raise CommandError(
+            f"cannot run '{command[0]}': {os.strerror(err.errno or 0)}",
+            hint=f"is it an executable file for this machine? see `ls -l {shlex.quote(command[0])}` and `file {shlex.quote(command[0])}`",
+            exit_status=EXIT_CANNOT_RUN,
+        ) from err
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)

@@ -1,0 +1,85 @@
+"""Requests for jobs, in the serving thread: who may have which job, and the answer once its owner is in the job's cgroup."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from nodeagent.core.admission.job_bounds import passed_bound
+from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.jobs import JobRefusal, Jobs
+from nodeagent.daemon.placements import placement_directory, placement_name
+from nodeagent.edge.job_owners import owner_asking
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
+from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
+from nodeagent.formats.wire.exchange import Peer
+
+_MOST_WAITING = 24
+"""Fewer than the socket has connections: the others stay for those who are refused at once."""
+
+
+class JobRequestError(NodeAgentError):
+    """A job that nothing was decided about."""
+
+
+class JobRequests:
+    """An operation of the local API, for whoever may connect to the jobs' socket."""
+
+    def __init__(self, jobs: Jobs, agent: Agent) -> None:
+        self._jobs = jobs
+        self._agent = agent
+        self._waiting = 0
+
+    async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
+        """Have a job decided on. The process that asks is its owner, whatever the request says.
+
+        Raises:
+            NodeAgentError: nothing was decided.
+        """
+        asked = JsonValue(dict(arguments))
+        try:
+            name, amounts = asked.field("name").text(), dict(asked.field("amounts").by_name(JsonValue.text))
+        except MisfitError as err:
+            raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
+        pod = job_pod(name, str(uuid.uuid4()), amounts)
+        if self._waiting >= _MOST_WAITING:
+            raise JobRequestError(
+                f"{self._waiting} jobs wait for the agent already, and nothing was decided",
+                hint="try again in a second; `journalctl -u nodeagent` says what holds the agent up",
+            )
+        if peer.uid not in {0, os.geteuid()}:
+            configured = self._agent.node.config.jobs
+            if configured is None:
+                raise JobRequestError("only root may run jobs here", hint="`jobs:` in the configuration allows others")
+            passed = passed_bound(configured, self._jobs.of_user(peer.uid), pod)
+            if passed is not None:
+                raise JobRequestError(passed, hint="wait until one of your jobs ends; root may change the bounds")
+        asking = self._jobs.ask(pod, peer.uid, owner_asking(peer.pid, peer.uid))
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(MAX_TURN_SECONDS):
+                placement = await asyncio.wrap_future(asking)
+        except asyncio.CancelledError:
+            self._jobs.give_up(pod.uid)
+            raise
+        except TimeoutError as err:
+            self._jobs.give_up(pod.uid)
+            raise JobRequestError(
+                f"the job could not be let in within {MAX_TURN_SECONDS:.0f} s",
+                hint="`nodeagent inspect` and `journalctl -u nodeagent` say why",
+            ) from err
+        finally:
+            self._waiting -= 1
+        if isinstance(placement, JobRefusal):
+            return {"refused": {"reason": placement.reason, "message": placement.message}}
+        file = f"{placement_directory(self._agent.node.config)}/{placement_name(pod.uid, JOB_CONTAINER)}"
+        return {
+            "pod": pod.full_name,
+            "exclusiveCPUs": str(placement.exclusive_cpus),
+            "sharedCPUs": str(placement.shared_cpus),
+            "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
+        }

@@ -1,0 +1,37 @@
+"""A job as a pod: one container that its owner enters, which gets what it asks for and no more. Knows no owner and no bounds."""
+
+from collections.abc import Mapping
+
+from nodeagent.core.model.pod import Pod, RestartPolicy
+from nodeagent.formats.manifest.pod_manifest import checked_pod_from_document
+
+JOB_NAMESPACE = "jobs"
+JOB_CONTAINER = "main"
+GRACE_SECONDS = 10
+"""For what a job's command leaves behind, between SIGTERM and SIGKILL."""
+
+
+def job_pod(name: str, uid: str, amounts: Mapping[str, str]) -> Pod:
+    """Return the pod.
+
+    Args:
+        name: of the pod, in the namespace of all jobs.
+        uid: of the pod.
+        amounts: its limits, which are its requests, too.
+
+    Raises:
+        DocumentError: the API server would not accept such a pod.
+    """
+    return checked_pod_from_document(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": JOB_NAMESPACE, "uid": uid},
+            "spec": {
+                "restartPolicy": RestartPolicy.NEVER.value,
+                "terminationGracePeriodSeconds": GRACE_SECONDS,
+                "containers": [{"name": JOB_CONTAINER, "resources": {"limits": dict(amounts)}}],
+            },
+        },
+        "job",
+    )
