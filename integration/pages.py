@@ -14,6 +14,7 @@ ON_NODE = frozenset(
         "how-to/benchmark.md",
         "how-to/fleet.md",
         "how-to/huge-pages.md",
+        "how-to/job.md",
         "how-to/latency-test.md",
         "how-to/logs.md",
         "how-to/node-resource-topology.md",

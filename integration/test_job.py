@@ -1,14 +1,16 @@
 """Jobs as users run them: on CPUs of their own from the first instruction, with their own identity, gone with what owns them."""
 
-import json
-import time
+import signal
+from collections.abc import Callable
 
 import pytest
 
 from integration.guest.guest import Guest
-from integration.node import CONFIG, Node, container, pod
+from integration.guest.session import Request
+from integration.node import CONFIG, READY, STATE, Document, Node, container, pod
 
 JOB = "nodeagent job --cpus 2 --memory 64Mi"
+BOUNDS = "jobs: {group: runners, maxCPUs: 4, maxMemory: 1Gi, maxPerUser: 2}\n"
 
 
 @pytest.fixture
@@ -16,11 +18,146 @@ def node(two_sockets: Guest) -> Node:
     return Node(two_sockets)
 
 
+def start(node: Node, command: str, *, terminal: bool = False) -> Request:
+    """Start a job and leave it running."""
+    return node.guest.start(["bash", "-c", f"exec {command}"], terminal=(24, 80, "dumb") if terminal else None)
+
+
+def ended(node: Node, job: Request) -> int:
+    """Wait for a command's end; return its status as a shell shows it."""
+    status = node.until(lambda: job.wait(0.2), lambda: f"still running: {bytes(job.stdout)!r} {bytes(job.stderr)!r}")
+    return status if status >= 0 else 128 - status
+
+
+def said(node: Node, job: Request, what: bytes) -> str:
+    """Wait until a command has said something; return all it said."""
+
+    def look() -> bytes | None:
+        job.wait(0.1)
+        return bytes(job.stdout) if what in bytes(job.stdout) else None
+
+    return node.until(look, lambda: f"{what!r} is not in {bytes(job.stdout)!r}, {bytes(job.stderr)!r}").decode()
+
+
+def there(name: str) -> Callable[[Document], bool]:
+    return lambda state: name in names(state)
+
+
+def names(state: Document) -> set[str]:
+    return {entry["pod"]["metadata"]["name"] for entry in state["entries"]}
+
+
+def gone(state: Document) -> bool:
+    return not state["entries"] and not state["promises"]["pods"]
+
+
 def test_a_command_is_itself_on_cpus_of_its_own(node: Node) -> None:
-    node.run("cd /tmp && rm -f here && echo word >words")
+    node.run("cd /tmp && echo word >words")
     shell = "grep ^Cpus_allowed_list /proc/self/status; echo $NODEAGENT_EXCLUSIVE_CPUS $MINE $(id -u) $PWD; cat; exit 7"
     done = node.run(f"cd /tmp && MINE=x taskset -c 0 {JOB} --name one -- sh -c '{shell}' <words", check=False)
     allowed, told, word = done.stdout.splitlines()
-    cpus = allowed.split()[1]
-    assert (done.returncode, word, told) == (7, "word", f"{cpus} x 0 /tmp"), done.stderr
-    node.wait(lambda state: not state["entries"], "the job to be gone")
+    assert (done.returncode, word, told) == (7, "word", f"{allowed.split()[1]} x 0 /tmp"), done.stderr
+    for command, status in (("sh -c 'kill -TERM $$'", 143), ("no-such-program", 127), ("/etc/passwd", 126)):
+        assert node.run(f"{JOB} -- {command} || exit $?", check=False).returncode == status
+    # what one leaves running is ended before the next has its CPUs, although almost all are needed each time
+    leaving = "nodeagent job --cpus 13 --memory 64Mi -- sh -c 'sleep infinity & exit 0'"
+    node.run(f"for n in 1 2 3; do {leaving}; done")
+    node.wait(gone, "the last job to be gone")
+
+
+def test_a_refused_job_says_why(node: Node) -> None:
+    node.apply(pod("other", container("app", ["sleep", "infinity"], cpu="4")))
+    node.wait_running("other")
+    refused = node.run("nodeagent job --cpus 14 --memory 64Mi --name large -- touch /run/never", check=False)
+    assert refused.returncode == 125
+    assert "jobs/large: OutOfcpu" in refused.stderr
+    assert "would admit" in refused.stderr, "the explanation"
+    assert node.run("test -e /run/never", check=False).returncode == 1
+    node.wait(lambda state: names(state) == {"other"}, "the refused job to be forgotten", of=["other"])
+
+
+def test_it_ends_with_its_process_and_with_nothing_else(node: Node) -> None:
+    job = start(node, f"{JOB} --name long -- sh -c 'trap \"\" HUP; sleep 1000 & sleep 1001 & echo up; wait'")
+    said(node, job, b"up")
+    state = node.wait(there("long"), "the job")
+    (uid,) = state["promises"]["pods"]
+    procs = node.run(f"cat /sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service/pod{uid}/main/cgroup.procs").stdout
+    before = node.footprint()
+    assert len(procs.split()) == 3
+    node.restart_agent()
+    node.kill_agent()
+    launcher = node.main_pid("nodeagent-launcher")
+    node.run(
+        f"kill -9 {launcher}; until [ $(systemctl show -P MainPID nodeagent-launcher) != {launcher} ]; do sleep .2; done"
+    )
+    node.run(f"systemctl stop nodeagent; rm {STATE}/nodeagent_state; {READY}")
+    assert node.footprint() == before, "restarts, and the loss of the state, touch nothing"
+    shown = node.inspect()
+    assert shown["differences"] == []
+    assert [one["name"] for one in shown["pods"]] == ["long"]
+
+    node.run(f"kill -9 {procs.split()[0]}")
+    assert ended(node, job) == 137
+    node.wait(gone, "the job to be gone with its process")
+    assert node.run(f"ps -o pid= -p {','.join(procs.split())}", check=False).stdout == ""
+
+    job = start(node, f"{JOB} --name other -- sleep 1002")
+    node.wait(there("other"), "the other job")
+    node.run("nodeagent release jobs/other")
+    assert ended(node, job) == 143
+    node.wait(gone, "the released job to be gone")
+
+
+def test_a_terminal_is_the_commands_own(node: Node) -> None:
+    job = start(node, f"{JOB} --name tty -- bash --norc -i", terminal=True)
+    job.send(b"PS1='ready '; echo $((6 * 7)) $(ps -o tty= -p $$)\n")
+    said(node, job, b"42 pts/")
+    job.send(b"sleep 1003\n")
+    sleeping = "pgrep -f '^sleep 1003'"
+    node.run(f"until {sleeping}; do sleep 0.1; done")
+    job.send(b"\x1a")
+    said(node, job, b"Stopped")
+    job.send(b"fg\n")
+    node.run(f"until grep -q 'State:.S' /proc/$({sleeping})/status; do sleep 0.1; done")
+    job.send(b"\x03")
+    node.run(f"while {sleeping}; do sleep 0.1; done")
+    job.resize(30, 90)
+    job.send(b"stty size; exit 5\n")
+    assert ended(node, job) == 5
+    assert b"30 90" in bytes(job.stdout)
+    node.wait(gone, "the job to be gone")
+
+    job = start(node, f"{JOB} -- sleep 1004", terminal=True)
+    node.run("until pgrep -f '^sleep 1004'; do sleep 0.1; done")
+    job.send(b"\x03")
+    assert ended(node, job) == 128 + signal.SIGINT
+    node.wait(gone, "the interrupted job to be gone")
+
+
+def test_members_of_the_group_run_jobs_as_themselves(node: Node) -> None:
+    node.run("groupadd -f runners; id runner || useradd -m -G runners runner; id stranger || useradd stranger")
+    usual = node.guest.get(CONFIG)
+    refused = node.run(f"runuser -u runner -- {JOB} -- id", check=False)
+    assert (refused.returncode, "jobs: {group: GROUP}" in refused.stderr) == (125, True)
+    node.guest.put(CONFIG, usual + BOUNDS.encode())
+    try:
+        node.restart_agent()
+        tell = "id; umask; grep ^CapPrm /proc/self/status; cat /proc/self/cgroup"
+        done = node.run(f"cd /tmp; umask 027; runuser -u runner -- {JOB} --name mine -- sh -c '{tell}'")
+        identity, umask, rights, cgroup = done.stdout.splitlines()
+        assert "(runner)" in identity
+        assert "runners" in identity
+        assert (umask, rights.split(), cgroup.endswith("/main")) == ("0027", ["CapPrm:", "0" * 16], True)
+        assert node.run(f"runuser -u stranger -- {JOB} -- id", check=False).returncode == 125
+        large = node.run("runuser -u runner -- nodeagent job --cpus 5 --memory 64Mi -- id", check=False)
+        assert (large.returncode, "jobs.maxCPUs is 4" in large.stderr) == (125, True)
+        asked = node.run(f"runuser -u runner -- {JOB} --user stranger -- id", check=False)
+        assert (asked.returncode, "only root" in asked.stderr) == (125, True)
+        done = node.run(f"{JOB} --user runner -- sh -c 'id -un; id -Gn; echo $HOME'")
+        assert done.stdout.split("\n")[0] == "runner"
+        assert "runners" in done.stdout.split("\n")[1].split()
+        assert done.stdout.split("\n")[2] == "/home/runner"
+        node.wait(gone, "the jobs to be gone")
+    finally:
+        node.guest.put(CONFIG, usual)
+        node.restart_agent()

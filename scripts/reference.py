@@ -164,6 +164,7 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "config show": ("configuration",),
     "config migrate-from-kubelet": "none: it writes a configuration, in YAML with comments",
     "completion": "none: it writes a shell script",
+    "job": "none: the output is that of the command",
     "exec": "none: the output is that of the command",
     "apply": ("apply",),
     "diff": ("diff",),

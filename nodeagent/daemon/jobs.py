@@ -27,7 +27,7 @@ from nodeagent.formats.manifest.job_pod import JOB_CONTAINER
 _FILE = "job"
 
 
-class JobError(NodeAgentError):
+class JobNotKeptError(NodeAgentError):
     """Nothing was decided about a job."""
 
 
@@ -101,7 +101,10 @@ class Jobs:
         with self._lock:
             if self._jobs is None:
                 owner.close()
-                raise JobError("the agent is starting", hint="try again in a second")
+                raise JobNotKeptError(
+                    "the agent is starting",
+                    hint="try again in a second; `systemctl status nodeagent` says when it is ready",
+                )
             try:
                 self._files.write(f"{pod.uid}/{_FILE}", print_record(record))
             except PlacementFileError:
@@ -157,7 +160,12 @@ class Jobs:
             return
         job.owner.close()
         if job.answer is not None and job.answer.set_running_or_notify_cancel():
-            job.answer.set_exception(JobError("the job is over before it began", hint="ask again"))
+            job.answer.set_exception(
+                JobNotKeptError(
+                    "the job is over before it began",
+                    hint="`nodeagent inspect` and `journalctl -u nodeagent` may say why; ask again",
+                )
+            )
         with suppress(PlacementFileError):  # the next look finds it
             self._files.remove(f"{uid}/{_FILE}")
 

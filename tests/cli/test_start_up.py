@@ -45,7 +45,7 @@ def test_help_loads_nothing_but_the_list_of_commands() -> None:
     assert len(modules) < 60, "each costs a fraction of a millisecond, and those of the standard library, too"
 
 
-@pytest.mark.parametrize("command", ["inspect", "exec", "retry", "topology"])
+@pytest.mark.parametrize("command", ["inspect", "exec", "job", "retry", "topology"])
 def test_what_looks_at_a_node_loads_no_library(command: str) -> None:
     modules = loaded(command, "--help")
     assert not LIBRARIES & set(modules)

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from nodeagent.core.model.config import Jobs
+from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Pod
 from nodeagent.core.model.quantity import Quantity
 
 
-def passed_bound(bounds: Jobs, held: Iterable[Pod], job: Pod) -> str | None:
+def passed_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod) -> str | None:
     """Return which bound a job would pass, beside the same user's other jobs. None: it may be decided on."""
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:

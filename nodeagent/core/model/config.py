@@ -88,7 +88,7 @@ class Placement(Struct, frozen=True):
         return dict(self.feature_gates).get(name, DEFAULT_GATES[name])
 
 
-class Jobs(Struct, frozen=True):
+class JobBounds(Struct, frozen=True):
     """Who besides root may run jobs, and what all jobs of one such user may hold together."""
 
     group: str
@@ -136,7 +136,7 @@ class Config(Struct, frozen=True):
     """evictionHard memory.available without its percent sign, if given that way: `node_capacity` converts it to bytes."""
     state_recovery: str = "recover"
     """What a start does with a state that it cannot use as it is: `recover` it from what runs, or refuse (`strict`), like kubelet."""
-    jobs: Jobs | None = None
+    jobs: JobBounds | None = None
     """None: only root may run jobs."""
     reported_fields: tuple[str, ...] = ()
     """kubelet fields that are known but unused: logged once."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nodeagent.core.model.config import Config, Jobs
+from nodeagent.core.model.config import Config, JobBounds
 from nodeagent.core.model.pod import Resources
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
@@ -62,7 +62,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
     return fields | places | ({} if config.jobs is None else {"jobs": _jobs(config.jobs)})
 
 
-def _jobs(jobs: Jobs) -> Document:
+def _jobs(jobs: JobBounds) -> Document:
     bounds = {"maxCPUs": jobs.max_cpus, "maxMemory": jobs.max_memory}
     given = {name: str(bound) for name, bound in bounds.items() if bound is not None}
     return {"group": jobs.group, **given, "maxPerUser": jobs.max_per_user}

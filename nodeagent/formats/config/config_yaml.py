@@ -24,7 +24,7 @@ from nodeagent.core.model.config import (
     TOPOLOGY_MANAGER_SCOPES,
     Config,
     Errata,
-    Jobs,
+    JobBounds,
     Placement,
 )
 from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Resources
@@ -197,7 +197,7 @@ class _ConfigReader:
             self._fields.report("apiVersion", f"must be {_KUBELET_KIND[0]}", version)
         return kind == _KUBELET_KIND[1]
 
-    def _jobs(self) -> Jobs | None:
+    def _jobs(self) -> JobBounds | None:
         fields = self._fields.object("jobs")
         if fields is None:
             return None
@@ -209,9 +209,9 @@ class _ConfigReader:
             if bound is not None and bound.nano <= 0:
                 fields.report(key, f"must be more than 0; leave it out for no bound: {bound}")
         fields.close()
-        return Jobs(
-            group or "", bounds["maxCPUs"], bounds["maxMemory"], Jobs("").max_per_user if most is None else most
-        )
+        if most is None:
+            most = JobBounds("").max_per_user
+        return JobBounds(group or "", bounds["maxCPUs"], bounds["maxMemory"], most)
 
     def _flag(self, key: str, default: bool) -> bool:
         value = self._fields.boolean(key)
