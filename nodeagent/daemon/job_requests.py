@@ -18,6 +18,8 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 from nodeagent.formats.wire.exchange import Peer
 
+_ROOT = frozenset({0, os.geteuid()})
+"""Who has no bounds: root, and who the agent runs as."""
 _MOST_WAITING = 24
 """Fewer than the socket has connections: the others stay for those who are refused at once."""
 
@@ -51,7 +53,7 @@ class JobRequests:
                 f"{self._waiting} jobs wait for the agent already, and nothing was decided",
                 hint="try again in a second; `journalctl -u nodeagent` says what holds the agent up",
             )
-        if peer.uid not in {0, os.geteuid()}:
+        if peer.uid not in _ROOT:
             configured = self._agent.node.config.jobs
             if configured is None:
                 raise JobRequestError("only root may run jobs here", hint="`jobs:` in the configuration allows others")

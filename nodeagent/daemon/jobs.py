@@ -103,7 +103,7 @@ class Jobs:
                 owner.close()
                 raise JobNotKeptError(
                     "the agent is starting",
-                    hint="try again in a second; `systemctl status nodeagent` says when it is ready",
+                    hint="try again when `systemctl status nodeagent` says that it is ready",
                 )
             try:
                 self._files.write(f"{pod.uid}/{_FILE}", print_record(record))
@@ -140,7 +140,7 @@ class Jobs:
     def _read(self) -> None:
         """Find the jobs of an earlier process, and remove files of jobs that there are not."""
         jobs = {} if self._jobs is None else self._jobs
-        for name, content in self._files.read().items():
+        for name, content in sorted(self._files.read().items()):
             uid = name.partition("/")[0]
             if uid in jobs:
                 continue
@@ -163,7 +163,7 @@ class Jobs:
             job.answer.set_exception(
                 JobNotKeptError(
                     "the job is over before it began",
-                    hint="`nodeagent inspect` and `journalctl -u nodeagent` may say why; ask again",
+                    hint="`journalctl -u nodeagent` may say why",
                 )
             )
         with suppress(PlacementFileError):  # the next look finds it

@@ -60,6 +60,7 @@ FAILING: dict[str, tuple[str, ...]] = {
     "config show": (NOWHERE,),
     "config migrate-from-kubelet": (NOWHERE,),
     "exec": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web", "app", "--", "true"),
+    "job": ("--cpus", "1", "--memory", "1Mi", "--socket", f"{NOWHERE}/s", "--", "true"),
     "apply": (NOWHERE,),
     "diff": (NOWHERE,),
     "delete": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web"),
@@ -132,7 +133,7 @@ def test_what_is_not_there_is_named_with_the_next_step(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     status, out, err = run(command, *FAILING[command])
-    assert (status, out) == ({"exec": 125, "diff": 2}.get(command, 1), "")
+    assert (status, out) == ({"exec": 125, "job": 125, "diff": 2}.get(command, 1), "")
     assert NOWHERE in err
     assert "\nhint: " in err
 

@@ -215,3 +215,42 @@ def test_a_directory_that_may_not_be_looked_into_is_named() -> None:
         assert refused.value.message == f"cannot look at {directory}/pods: Permission denied"
         assert "run as root" in refused.value.hint
         assert CgroupTree(f"{directory}/pods").chain() is None
+
+
+class Looks:
+    """Whether a process is alive, look by look."""
+
+    def __init__(self, *seen: bool) -> None:
+        self._seen = list(seen)
+
+    def __call__(self) -> bool:
+        return self._seen.pop(0)
+
+
+def test_a_process_is_taken_in_if_it_lives_before_and_after(tmp_path):
+    procs = tmp_path / "job" / "cgroup.procs"
+    procs.parent.mkdir()
+    procs.touch()
+    tree = CgroupTree(str(tmp_path))
+    assert not tree.take_in("job", 7, Looks(False))
+    assert procs.read_text() == ""
+    assert tree.take_in("job", 7, Looks(True, True))
+    assert procs.read_text() == "7"
+    procs.unlink()
+    with pytest.raises(CgroupError, match="write '7'"):
+        tree.take_in("job", 7, Looks(True))
+
+
+def test_another_process_that_has_the_number_by_then_is_put_back_to_where_its_parent_is(tmp_path):
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    home = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
+    ours = tmp_path / home.strip("/")
+    (tmp_path / "job").mkdir()
+    for directory in (tmp_path / "job", ours):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "cgroup.procs").touch()
+    born = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
+    assert not CgroupTree(str(tmp_path)).take_in("job", born.pid, Looks(True, False))
+    assert (ours / "cgroup.procs").read_text() == str(born.pid)
+    born.kill()
+    born.wait()

@@ -5,6 +5,7 @@ Classes of errors and reasons of refusal are counted as types: one without a row
 """
 
 import argparse
+import asyncio
 import errno
 import importlib
 import json
@@ -40,6 +41,7 @@ from nodeagent.cli.commands import (
     explain,
     inspect,
     interference,
+    job,
     probe,
     release,
     retry,
@@ -71,6 +73,8 @@ from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unrea
 from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, Reason, StartRefused
 from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.daemon.job_requests import JobRequests
+from nodeagent.daemon.jobs import Jobs
 from nodeagent.daemon.releasing import find_pods_cgroup
 from nodeagent.daemon.runtime_link import Push
 from nodeagent.daemon.startup import STATE_FILE
@@ -79,6 +83,7 @@ from nodeagent.edge.cgroup_entry import join
 from nodeagent.edge.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroupfs import CgroupTree
 from nodeagent.edge.grpc_server import GrpcConnection
+from nodeagent.edge.job_owners import owner_asking
 from nodeagent.edge.latency_tools import check_installed
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.listening import listen
@@ -109,6 +114,7 @@ from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.topology.topology_json import topology_from_document
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.formats.wire.grpc_messages import framed
+from nodeagent.formats.wire.exchange import Peer
 from nodeagent.formats.wire.launcher_protocol import decode_hello
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
@@ -307,6 +313,12 @@ def fifo(path: Path) -> str:
     return str(path)
 
 
+def job_requests(directory: Path) -> JobRequests:
+    """Nobody decides on them."""
+    nobody: Any = None
+    return JobRequests(Jobs(PlacementFiles(f"{directory}/jobs"), lambda: None), nobody)
+
+
 def config_file(directory: Path, text: str = "") -> str:
     path = directory / "config.yaml"
     path.write_text(f"stateDirectory: {directory / 'state'}\nruntimeDirectory: {directory / 'run'}\n{text}")
@@ -421,6 +433,10 @@ CASES = [
     Case("IrqbalanceError", "something else there", lambda d: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent), "'hello'"),
     Case("IrqbalanceError", "too long a list", lambda d: irqbalance.ban(CpuSet.from_ids(range(0, 999, 2)), d), "0,2,4"),
     Case("EntryError", "no such container", lambda _: check_container(World().add(pod("web")).state.entries[0], "ap"), "'ap'"),
+    Case("JobError", "no agent", lambda d: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--socket", f"{d}/s", "--", "true")), "{}/s"),
+    Case("JobError", "another user", lambda _: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--user", "no one", "--", "true")), "'no one'" if os.geteuid() == 0 else "only root"),
+    Case("JobNotKeptError", "too early", lambda d: Jobs(PlacementFiles(f"{d}/jobs"), lambda: None).ask(pod("web"), 0, owner_asking(os.getpid(), os.getuid())), "starting"),
+    Case("JobRequestError", "nothing asked", lambda d: asyncio.run(job_requests(d).answer({}, Peer(0, frozenset()))), "name: is missing"),
     Case("LatencyToolError", "not installed", lambda d: check_installed([f"{d}/oslat"]), "{}/oslat"),
     Case("ProbeError", "a file of something else", lambda d: ((d / "f").write_text("{}"), probe.earlier(NamedFile(f"{d}/f"))), "{}/f"),
     Case("LauncherError", "no launcher", lambda d: LauncherClient(d / "s").hello(), "{}/s"),
@@ -450,6 +466,8 @@ CASES = [
     Case("NeverSavedError", "no state", lambda d: known_state(config_file(d), f"{d}/s"), "{}/state/nodeagent_state"),
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods", "copied": False}}), "{}/pods"),
     Case("OutputError", "a full disk", lambda _: onto_a_full_disk("--topology", "2s.2c"), "No space left on device"),
+    Case("OwnerError", "no such process", lambda _: owner_asking(2**22 + 1, 0), str(2**22 + 1)),
+    Case("OwnerError", "another user's", lambda _: owner_asking(os.getpid(), os.getuid() + 1), str(os.getpid())),
     Case("PlacementFileError", "no runtime directory", lambda d: PlacementFiles(f"{d}/none/placement").write("uid/app", b""), "{}/none/placement/uid/app"),
     Case("PlacementFileError", "a file in its place", lambda d: PlacementFiles(str(written(d / "f", ""))).read(), "{}/f"),
     Case("PodFileError", "no manifest", lambda d: pods_of([NamedFile(str(d))]), "{}: there is no manifest"),

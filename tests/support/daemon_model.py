@@ -35,6 +35,7 @@ from nodeagent.daemon import agent as agent_module, clock as clock_module, runs 
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.host_edges import Reading
 from nodeagent.daemon.host_settings import HostSettings
+from nodeagent.daemon.jobs import Jobs, job_directory
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import without_withheld
 from nodeagent.daemon.placements import Placements, placement_directory
@@ -204,6 +205,14 @@ class Tree:
         self.steps.deny(f"return {path}", lambda: self.machine.fetch(process, path))
         self.after()
 
+    def take_in(self, path: str, _pid: int, is_alive: Callable[[], bool]) -> bool:
+        self.steps.take(f"take in {path}")
+        if not is_alive():
+            return False
+        self.machine.enter(path)
+        self.after()
+        return True
+
     def kill(self, path: str) -> None:
         self.steps.deny(f"kill {path}", lambda: self.machine.act(KillCgroup(path)))
         self.after()
@@ -350,7 +359,7 @@ def answered(daemon: "Daemon", ask: Callable[[], T]) -> T:
         asked = pool.submit(ask)
         while not asked.done():
             reasons = daemon.agent.wakeups.wait(0.01)
-            if WakeUpReason.REQUEST in reasons:
+            if reasons & {WakeUpReason.REQUEST, WakeUpReason.JOBS}:
                 daemon.turn(*reasons)
     return asked.result()
 
@@ -399,7 +408,10 @@ class Daemon:
             runs = runner.look()
             return Evidence(tree.read(frozenset()), {} if isinstance(runs, Trouble) else runs)
 
-        start = start_state(node, self.files.look(rescan=True).pods, self.machine.now_ms, look)
+        wakeups = Wakeups()
+        self.jobs = Jobs(PlacementFiles(job_directory(node.config)), lambda: wakeups.wake(WakeUpReason.JOBS))
+        pods = tuple(pod for source in (self.files, self.jobs) for pod in source.look(rescan=True).pods)
+        start = start_state(node, pods, self.machine.now_ms, look)
         assert start is not None
         if start.recovery is not None:
             report_recovery(start.recovery, log)
@@ -409,16 +421,18 @@ class Daemon:
             start.state,
             tree=tree,
             runner=runner,
-            sources=(self.files,),
+            sources=(self.files, self.jobs),
             recorder=Recorder(str(self.directory), log, unusable=unusable),
             placements=Placements(WatchedPlacementFiles(placement_directory(node.config), self.steps)),
             host_settings=HostSettings(host, str(self.directory), self.boot, log),
             log=log,
-            wakeups=Wakeups(),
+            wakeups=wakeups,
             machine=hardware,
             recovery=start.recovery,
             alive=self.alive,
+            let_in=self.jobs.let_in,
         )
+        self.jobs.retry = self.agent.retry
         return self.agent
 
     def turn(self, *reasons: WakeUpReason) -> float:

@@ -610,7 +610,7 @@ CONFIG_WORDS = (
         "topologyManagerScope: pod container topologyManagerPolicyOptions: max-allowable-numa-nodes: memoryManagerPolicy: Static None "
         "reservedMemory: numaNode: limits: evictionHard: memory.available: nodefs.available: 5% 100Mi featureGates: "
         "cpuCFSQuotaPeriod: CustomCPUCFSQuotaPeriod: cpuManagerReconcilePeriod: 10s 1m30s maxPods: podsPerCore: stateDirectory: "
-        "/var metricsBindAddress: 127.0.0.1:9 unix:/x metricsAliases: jobs: group: maxCPUs: stateRecovery: strict recover isolatedCPUs: errata: "
+        "/var metricsBindAddress: 127.0.0.1:9 unix:/x metricsAliases: jobs: group: stateRecovery: strict recover isolatedCPUs: errata: "
         "cgroupRoot: true false null '' [] {} 1 0-3"
     ),
     b"\n",

@@ -160,6 +160,6 @@ def _turn_into(user: pwd.struct_passwd) -> None:
     except OSError as err:
         raise JobError(
             f"cannot become user '{user.pw_name}': {os.strerror(err.errno or 0)}",
-            hint="run it as root, outside containers",
+            hint="run it as root of this host: `sudo nodeagent job …`",
         ) from err
     os.environ.update(HOME=user.pw_dir, SHELL=user.pw_shell, USER=user.pw_name, LOGNAME=user.pw_name)

@@ -1,0 +1,127 @@
+"""`nodeagent job` from the outside, with an agent that only answers: what it asks for, what the command is told, and every status."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.daemon.publisher import JOB_SOCKET
+from nodeagent.edge.cgroup_entry import own_cpus
+from nodeagent.edge.listening import listen
+from nodeagent.edge.local_api import LocalApi
+from nodeagent.edge.serving import ServingThread
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.syntax.bind_address import UnixAddress
+from nodeagent.formats.wire.exchange import Peer
+
+Answers = Callable[[Mapping[str, Any], Peer], Mapping[str, object]]
+TOLD = {"NODEAGENT_EXCLUSIVE_CPUS": "2-3"}
+
+
+def let_in(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
+    return {"pod": "jobs/one", "exclusiveCPUs": "", "sharedCPUs": "0", "environment": TOLD}
+
+
+@contextmanager
+def agent(answer: Answers) -> Iterator[str]:
+    """Answers on a jobs' socket."""
+
+    async def job(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        return answer(arguments, peer)
+
+    thread = ServingThread(lambda *_: None)
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/{JOB_SOCKET}"
+        api = LocalApi(reads={}, writes={}, owner=os.geteuid(), group=None, open_to_all={"job": job})
+        server = thread.serve(listen(UnixAddress(path)), api)
+        try:
+            yield path
+        finally:
+            server.close()
+            thread.stop()
+
+
+def run(socket: str, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    asked = (sys.executable, "-m", "nodeagent", "job", "--socket", socket, "--cpus", "2", "--memory", "1Gi", *words)
+    return subprocess.run(asked, capture_output=True, text=True, check=False, **more)
+
+
+def test_what_is_asked_for_and_by_whom() -> None:
+    asked: list[tuple[Mapping[str, Any], Peer]] = []
+
+    def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        asked.append((arguments, peer))
+        return let_in(arguments, peer)
+
+    with agent(remember) as socket:
+        done = run(socket, "--hugepages-2Mi", "4Mi", "--", "sh", "-c", "echo $$")
+        run(socket, "--name", "mine", "--", "true")
+        run(socket, "--", "/bin/./[")
+    (first, peer), (second, _), (third, _) = asked
+    pid = int(done.stdout)
+    assert first["amounts"] == {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "4Mi"}
+    assert (first["name"], peer.pid, peer.uid) == (f"sh-{pid}", pid, os.getuid()), "who asks becomes the command"
+    assert second["name"] == "mine"
+    assert third["name"].startswith("job-")
+
+
+def test_the_command_has_what_the_caller_has(tmp_path: Path) -> None:
+    shell = 'echo "$NODEAGENT_EXCLUSIVE_CPUS $MINE $PWD $(umask)"; cat; echo error >&2; exit 9'
+    words = ("--", "sh", "-c", shell)
+    with agent(let_in) as socket:
+        done = run(socket, *words, input="in\n", cwd=tmp_path, env={**os.environ, "MINE": "x"}, umask=0o27)
+    assert (done.returncode, done.stderr) == (9, "error\n")
+    assert done.stdout == f"2-3 x {tmp_path} 0027\nin\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [(("sh", "-c", "kill -TERM $$"), -signal.SIGTERM), (("no-such",), 127), (("/etc/passwd",), 126), (("true",), 0)],
+)
+def test_its_status_is_the_commands(command: tuple[str, ...], status: int) -> None:
+    with agent(let_in) as socket:
+        assert run(socket, "--", *command).returncode == status
+
+
+def test_a_refusal_is_told_and_nothing_runs(tmp_path: Path) -> None:
+    def refuse(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
+        return {"refused": {"reason": "OutOfcpu", "message": "not enough"}}
+
+    with agent(refuse) as socket:
+        done = run(socket, "--name", "one", "--", "touch", str(tmp_path / "never"))
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "nodeagent: jobs/one: OutOfcpu: not enough\nhint: " in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_the_agent_is_told() -> None:
+    def fail(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
+        raise NodeAgentError("only root may run jobs here", hint="see `jobs:`")
+
+    with agent(fail) as socket:
+        done = run(socket, "--", "true")
+    assert (done.returncode, done.stderr) == (125, "nodeagent: only root may run jobs here\nhint: see `jobs:`\n")
+
+
+def test_a_process_that_is_not_where_it_was_told_becomes_nothing() -> None:
+    elsewhere = str(max(own_cpus()) + 1)
+
+    def astray(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        return {**let_in(arguments, peer), "exclusiveCPUs": elsewhere, "sharedCPUs": ""}
+
+    with agent(astray) as socket:
+        done = run(socket, "--", "true")
+    assert done.returncode == 125
+    assert f"not on {elsewhere}" in done.stderr
+
+
+def test_without_a_command_nothing_is_asked() -> None:
+    done = run("/nowhere/s", "--")
+    assert (done.returncode, "name a command after --" in done.stderr) == (2, True)

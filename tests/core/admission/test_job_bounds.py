@@ -1,0 +1,36 @@
+"""What the bounds on a user's jobs say yes and no to."""
+
+import pytest
+
+from nodeagent.core.admission.job_bounds import passed_bound
+from nodeagent.core.model.config import JobBounds
+from nodeagent.core.model.quantity import Quantity
+from tests.support.pods import cgroup_only, pod
+
+FOUR = JobBounds("runners", max_cpus=Quantity.of(4), max_memory=Quantity.parse("1Gi"), max_per_user=2)
+SMALL = pod("small", cgroup_only("main", cpu="1500m", memory="256Mi"))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "held", "cpu", "memory", "said"),
+    [
+        (FOUR, 0, "4", "1Gi", None),
+        (FOUR, 0, "4001m", "1Gi", "your jobs would have 4001m CPUs together, jobs.maxCPUs is 4"),
+        (FOUR, 1, "2500m", "768Mi", None),
+        (FOUR, 1, "3", "64Mi", "your jobs would have 4500m CPUs together"),
+        (FOUR, 1, "1", "769Mi", "your jobs would have 1025Mi of memory and huge pages together, jobs.maxMemory is 1Gi"),
+        (FOUR, 2, "1m", "1", "it would be your job number 3 at once, jobs.maxPerUser is 2"),
+        (JobBounds("runners"), 9, "1000", "100Ti", None),
+        (JobBounds("runners"), 10, "1", "1", "jobs.maxPerUser is 10"),
+    ],
+)
+def test_what_a_user_may_have(bounds: JobBounds, held: int, cpu: str, memory: str, said: str | None) -> None:
+    asked = pod("asked", cgroup_only("main", cpu=cpu, memory=memory))
+    answer = passed_bound(bounds, [SMALL] * held, asked)
+    assert (answer is None) == (said is None)
+    assert (said or "") in (answer or "")
+
+
+def test_huge_pages_count_as_memory() -> None:
+    asked = pod("asked", cgroup_only("main", cpu="1", memory="512Mi", hugepages_2Mi="514Mi"))
+    assert "1026Mi of memory and huge pages" in (passed_bound(FOUR, (), asked) or "")

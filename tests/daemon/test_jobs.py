@@ -1,0 +1,390 @@
+"""Jobs through the agent's turns and over real sockets: admitted, let in, ended with their owners, known again after a restart.
+
+Owners are real processes; the cgroups that they enter are the model's.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.model.config import JobBounds
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.state import JOBS
+from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.daemon import job_requests
+from nodeagent.daemon.jobs import JobNotKeptError, JobRefusal, Jobs, job_directory
+from nodeagent.daemon.publisher import JOB_SOCKET, Publisher
+from nodeagent.daemon.requests import TurnRequest
+from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.edge.job_owners import owner_asking
+from nodeagent.edge.local_api_client import ApiError, call
+from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
+from nodeagent.formats.manifest.job_pod import job_pod
+from tests.support.daemon_model import Daemon, Steps, answered, watched
+from tests.support.node_model import CrashError, Machine
+from tests.support.pods import app, pod
+from tests.support.world import SMALL, node
+
+Answer = Future[ContainerPlacement | JobRefusal]
+LARGEST = str(len(node(SMALL).managers.topology.online) - 1)
+"""CPUs: all that one job can have."""
+
+
+class Owners:
+    """Processes that ask for jobs."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def asks(self, name: str, cpu: str = "1") -> Answer:
+        self.running[name] = subprocess.Popen(["sleep", "infinity"])
+        owner = owner_asking(self.running[name].pid, os.getuid())
+        asked = job_pod(name, f"uid-{name}", {"cpu": cpu, "memory": "64Mi"})
+        return self._daemon.jobs.ask(asked, os.getuid(), owner)
+
+    def ends(self, name: str, *, leaving: bool = False, stubborn: bool = False) -> None:
+        """It ends; what it leaves behind in its cgroup ends by itself only if nothing is left."""
+        running = self.running.pop(name)
+        running.kill()
+        running.wait()
+        group = self._daemon.machine.groups.get(path(name))
+        if group is not None:
+            group.processes.clear()
+            if leaving:
+                self._daemon.machine.enter(path(name), stubborn=stubborn)
+
+
+def path(name: str) -> str:
+    return f"poduid-{name}/main"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    machine = Machine(node(SMALL))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        daemon.rest()
+        yield daemon
+
+
+@pytest.fixture
+def owners(daemon: Daemon) -> Iterator[Owners]:
+    owners = Owners(daemon)
+    yield owners
+    for name in tuple(owners.running):
+        owners.ends(name)
+
+
+def names(daemon: Daemon) -> list[str]:
+    return [entry.pod.name for entry in daemon.agent.state.entries]
+
+
+def placement(answer: Answer) -> ContainerPlacement:
+    placed = answer.result(0)
+    assert isinstance(placed, ContainerPlacement)
+    return placed
+
+
+def refusal(answer: Answer) -> JobRefusal:
+    refused = answer.result(0)
+    assert isinstance(refused, JobRefusal)
+    return refused
+
+
+def test_a_job_is_let_in_when_its_cpus_are_its_own_and_gone_with_its_owner(daemon: Daemon, owners: Owners) -> None:
+    daemon.files.pods = (pod("shares", app()),)
+    daemon.rest()
+    answer = owners.asks("one", "2")
+    assert daemon.agent.wakeups.wait(0) >= {WakeUpReason.JOBS}
+    daemon.rest()
+    cpus = placement(answer).exclusive_cpus
+    assert (len(cpus), placement(answer).shared_cpus) == (2, CpuSet())
+    assert cpus == daemon.agent.state.promises.own_set("uid-one", "main")
+    assert daemon.machine.effective(path("one")) == cpus
+    assert not daemon.machine.effective("besteffort/poduid-shares/app") & cpus
+    (entry,) = [entry for entry in daemon.agent.state.entries if entry.origin.source == JOBS]
+    assert entry.pod.full_name == "jobs/one"
+
+    owners.ends("one", leaving=True)
+    daemon.rest()
+    assert daemon.machine.signals[-1:] == [("TERM", path("one"))], "what it left behind is asked to end"
+    assert names(daemon) == ["shares"]
+    assert not PlacementFiles(job_directory(daemon.agent.node.config)).read()
+
+
+def test_a_refused_job_is_forgotten(daemon: Daemon, owners: Owners) -> None:
+    answer = owners.asks("large", "99")
+    daemon.rest()
+    assert refusal(answer).reason == "OutOfcpu"
+    assert daemon.machine.populated() == ()
+    assert names(daemon) == []
+
+
+def test_a_job_waits_for_what_an_ended_one_still_holds(daemon: Daemon, owners: Owners) -> None:
+    first = owners.asks("first", LARGEST)
+    daemon.rest()
+    assert placement(first)
+    owners.ends("first", leaving=True, stubborn=True)
+    second = owners.asks("second", LARGEST)
+    daemon.turn()
+    daemon.turn()
+    assert not second.done(), "the first one's processes have their grace period"
+    daemon.machine.now_ms += 11_000
+    daemon.rest()
+    assert ("KILL", path("first")) in daemon.machine.signals
+    assert placement(second)
+    third = owners.asks("third", LARGEST)
+    daemon.rest()
+    assert refusal(third), "nothing is about to go"
+
+
+def test_one_that_does_not_fit_even_then_is_refused(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("first", LARGEST)
+    daemon.rest()
+    owners.ends("first", leaving=True, stubborn=True)
+    second = owners.asks("second", "99")
+    daemon.turn()
+    assert not second.done()
+    daemon.machine.now_ms += 11_000
+    daemon.rest()
+    assert refusal(second).reason == "OutOfcpu"
+
+
+def test_a_name_that_a_pod_has_is_refused(daemon: Daemon, owners: Owners) -> None:
+    daemon.files.pods = (replace(pod("one", app(), uid="uid-other"), namespace="jobs"),)
+    daemon.rest()
+    answer = owners.asks("one")
+    daemon.rest()
+    assert refusal(answer).message == "there is a pod jobs/one already"
+    assert daemon.agent.state.entry("uid-other") is not None, "the pod stays"
+
+
+def test_another_process_of_the_agent_knows_it(daemon: Daemon, owners: Owners) -> None:
+    answer, waiting = owners.asks("one", "2"), owners.asks("two")
+    daemon.turn()
+    daemon.rest()
+    cpus, before = placement(answer).exclusive_cpus, daemon.agent.state
+    writes = len(daemon.machine.writes)
+    assert placement(waiting)
+    daemon.start()
+    daemon.rest()
+    assert daemon.agent.state.entries == before.entries
+    assert daemon.agent.state.promises.own_set("uid-one", "main") == cpus
+    assert len(daemon.machine.writes) == writes
+    assert [pod.name for pod in daemon.jobs.of_user(os.getuid())] == ["one", "two"]
+
+    (daemon.directory / "nodeagent_state").unlink()
+    daemon.start()
+    daemon.rest()
+    assert daemon.agent.state.promises.own_set("uid-one", "main") == cpus, "found in what runs"
+
+    owners.ends("one")
+    daemon.start()
+    daemon.rest()
+    assert names(daemon) == ["two"]
+
+
+def test_after_a_boot_it_is_gone(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("one", "2")
+    daemon.rest()
+    PlacementFiles(job_directory(daemon.agent.node.config)).remove("uid-one/job")
+    for group in daemon.machine.groups.values():
+        group.processes.clear()
+    daemon.start()
+    daemon.rest()
+    assert (names(daemon), len(daemon.agent.state.promises.pods)) == ([], 0)
+
+
+def test_whatever_moment_the_agent_dies_at_the_job_is_whole_or_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner is told nothing then, and ends."""
+    died = 0
+    for moment in range(1000):
+        machine = Machine(node(SMALL))
+        daemon = Daemon(machine, tmp_path / str(moment), steps=Steps())
+        daemon.directory.mkdir()
+        with watched(monkeypatch, machine, daemon.steps):
+            daemon.start()
+            daemon.rest()
+            owners = Owners(daemon)
+            answer = owners.asks("one", "2")
+            daemon.steps.dies_at = len(daemon.steps.done) + moment
+            try:
+                daemon.rest()
+            except CrashError:
+                died += 1
+            daemon.steps.dies_at = None
+            told = answer.done()
+            if not told:
+                owners.ends("one")
+            daemon.start()
+            daemon.rest()
+            assert names(daemon) == (["one"] if told else [])
+            assert len(daemon.agent.state.promises.exclusive()) == (2 if told else 0)
+            if told:
+                owners.ends("one")
+        if told:
+            break
+    assert died > 10
+
+
+def test_released_it_ends_and_is_forgotten_with_its_owner(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("one", "2")
+    daemon.rest()
+    daemon.agent.requests.put(TurnRequest(released=frozenset({"uid-one"})))
+    daemon.rest()
+    assert ("TERM", path("one")) in daemon.machine.signals
+    owners.ends("one")
+    daemon.rest()
+    assert names(daemon) == []
+
+
+def test_a_cgroup_that_takes_nobody_in_is_a_refusal(daemon: Daemon, owners: Owners) -> None:
+    def refuse(path: str, _pid: int, _is_alive: object) -> bool:
+        raise CgroupError("cannot write", path=path, error=1, hint="see dmesg")
+
+    daemon.agent.tree.take_in = refuse  # type: ignore[method-assign]
+    answer = owners.asks("one")
+    daemon.rest()
+    assert refusal(answer) == JobRefusal("CannotEnter", "cannot write (see dmesg)")
+    assert names(daemon) == []
+
+
+def test_an_owner_that_ends_before_it_is_let_in_has_no_job(daemon: Daemon, owners: Owners) -> None:
+    answer = owners.asks("one")
+    owners.ends("one")
+    daemon.rest()
+    assert isinstance(answer.exception(0), JobNotKeptError)
+    assert names(daemon) == []
+
+
+def test_an_owner_that_takes_another_job_leaves_its_first(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("one")
+    daemon.rest()
+    asked = job_pod("two", "uid-two", {"cpu": "1", "memory": "64Mi"})
+    pid = owners.running["one"].pid
+    daemon.jobs.ask(asked, os.getuid(), owner_asking(pid, os.getuid()))
+    daemon.turn()
+    daemon.machine.groups[path("one")].processes.clear()
+    daemon.rest()
+    assert names(daemon) == ["two"]
+
+
+def test_records_that_cannot_be_read_end_no_job(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("one", "2")
+    daemon.rest()
+    directory = Path(job_directory(daemon.agent.node.config))
+    directory.rename(directory.with_name("away"))
+    directory.touch()
+    daemon.start()
+    daemon.rest()
+    assert names(daemon) == ["one"]
+    assert any("Not a directory" in problem for problem in daemon.agent.view.problems)
+    directory.unlink()
+    directory.with_name("away").rename(directory)
+    daemon.rest()
+    assert names(daemon) == ["one"]
+    assert daemon.agent.view.problems == ()
+
+
+def test_what_is_no_record_is_removed_and_one_that_cannot_be_written_is_no_job(daemon: Daemon, owners: Owners) -> None:
+    files = PlacementFiles(job_directory(daemon.agent.node.config))
+    files.write("uid-x/job", b"nonsense")
+    files.write("uid-y/else", b"")
+    daemon.start()
+    assert files.read() == {}
+    Path(job_directory(daemon.agent.node.config)).rmdir()
+    Path(job_directory(daemon.agent.node.config)).touch()
+    with pytest.raises(PlacementFileError):
+        owners.asks("one")
+    assert daemon.jobs.of_user(os.getuid()) == ()
+
+
+def test_nothing_is_taken_before_the_earlier_jobs_are_known(tmp_path: Path) -> None:
+    jobs = Jobs(PlacementFiles(str(tmp_path / "jobs")), lambda: None)
+    asked = job_pod("one", "uid-one", {"cpu": "1", "memory": "64Mi"})
+    with pytest.raises(JobNotKeptError):
+        jobs.ask(asked, 0, owner_asking(os.getpid(), os.getuid()))
+    assert jobs.look(rescan=False) == PodSource(name=JOBS)
+
+
+# Over the socket
+
+
+@pytest.fixture
+def served(daemon: Daemon) -> Iterator[Daemon]:
+    runtime = str(daemon.directory)
+    config: Any = SimpleNamespace(runtime_directory=runtime, metrics_bind_address="", jobs=None)
+    with Publisher(daemon.agent, config, daemon.agent.log, daemon.jobs) as publisher:
+        publisher.listen()
+        yield daemon
+
+
+def asked(daemon: Daemon, name: str = "one", **amounts: str) -> Any:
+    """Ask as this process, which is the job's owner then."""
+    named = {"cpu": "2", "memory": "64Mi"} | amounts
+    socket = f"{daemon.directory}/{JOB_SOCKET}"
+    return answered(daemon, lambda: call(socket, "job", timeout_seconds=60, name=name, amounts=named))
+
+
+def test_who_asks_is_told_where_it_is(served: Daemon) -> None:
+    answer = asked(served)
+    (entry,) = served.agent.state.entries
+    own = str(served.agent.state.promises.own_set(entry.pod.uid, "main"))
+    assert (answer["pod"], answer["exclusiveCPUs"], answer["sharedCPUs"]) == ("jobs/one", own, "")
+    environment = answer["environment"]
+    assert environment["NODEAGENT_EXCLUSIVE_CPUS"] == own
+    assert f"NODEAGENT_EXCLUSIVE_CPUS={own}\n" in Path(environment["NODEAGENT_PLACEMENT_FILE"]).read_text()
+
+
+def test_a_refusal_is_an_answer(served: Daemon) -> None:
+    assert asked(served, cpu="99")["refused"]["reason"] == "OutOfcpu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "name: is missing"),
+        ({"name": "one", "amounts": {"cpu": 2}}, "must be a text"),
+        ({"name": "One", "amounts": {"cpu": "1", "memory": "1Gi"}}, "metadata.name"),
+        ({"name": "one", "amounts": {"cpu": "x", "memory": "1Gi"}}, '"x"'),
+    ],
+)
+def test_a_request_that_is_none_is_refused(served: Daemon, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        answered(served, lambda: call(f"{served.directory}/{JOB_SOCKET}", "job", **arguments))
+    assert said in caught.value.message
+
+
+def test_others_than_root_need_a_configuration_and_keep_within_its_bounds(
+    served: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
+    with pytest.raises(ApiError, match="only root may run jobs here"):
+        asked(served)
+    configured = replace(served.agent.node.config, jobs=JobBounds("runners", max_cpus=Quantity.of(2)))
+    served.agent.node = replace(served.agent.node, config=configured)
+    assert asked(served)["pod"] == "jobs/one"
+    with pytest.raises(ApiError, match=r"jobs\.maxCPUs is 2"):
+        asked(served, "two", cpu="1")
+
+
+def test_one_that_is_not_let_in_in_time_is_no_job(served: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_requests, "MAX_TURN_SECONDS", 0.0)
+    with pytest.raises(ApiError, match="could not be let in within 0 s"):
+        asked(served)
+    served.rest()
+    assert names(served) == []
