@@ -99,8 +99,8 @@ def test_it_ends_with_its_process_and_with_nothing_else(node: Node) -> None:
     node.wait(gone, "the job to be gone with its process")
     assert node.run(f"ps -o pid= -p {','.join(procs.split())}", check=False).stdout == ""
 
-    job = start(node, f"{JOB} --name other -- sleep 1002")
-    node.wait(there("other"), "the other job")
+    job = start(node, f"{JOB} --name other -- sh -c 'echo up; exec sleep 1002'")
+    said(node, job, b"up")
     node.run("nodeagent release jobs/other")
     assert ended(node, job) == 143
     node.wait(gone, "the released job to be gone")

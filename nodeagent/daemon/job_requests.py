@@ -3,10 +3,12 @@
 import asyncio
 import os
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from nodeagent.core.admission.job_bounds import passed_bound
+from nodeagent.core.model.pod import Pod
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.jobs import JobRefusal, Jobs
 from nodeagent.daemon.placements import placement_directory, placement_name
@@ -20,8 +22,11 @@ from nodeagent.formats.wire.exchange import Peer
 
 _ROOT = frozenset({0, os.geteuid()})
 """Who has no bounds: root, and who the agent runs as."""
+_LOOK_SECONDS = 0.05
 _MOST_WAITING = 24
 """Fewer than the socket has connections: the others stay for those who are refused at once."""
+_MOST_WAITING_PER_USER = 8
+"""So that no user but root keeps the others waiting."""
 
 
 class JobRequestError(NodeAgentError):
@@ -34,7 +39,8 @@ class JobRequests:
     def __init__(self, jobs: Jobs, agent: Agent) -> None:
         self._jobs = jobs
         self._agent = agent
-        self._waiting = 0
+        self._waiting: Counter[int] = Counter()
+        """Requests that wait, by user."""
 
     async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
         """Have a job decided on. The process that asks is its owner, whatever the request says.
@@ -48,23 +54,22 @@ class JobRequests:
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
         pod = job_pod(name, str(uuid.uuid4()), amounts)
-        if self._waiting >= _MOST_WAITING:
+        own, every = self._waiting[peer.uid], self._waiting.total()
+        if every >= _MOST_WAITING or (own >= _MOST_WAITING_PER_USER and peer.uid not in _ROOT):
             raise JobRequestError(
-                f"{self._waiting} jobs wait for the agent already, and nothing was decided",
+                f"{every} jobs ({own} of yours) wait for the agent already, and nothing was decided",
                 hint="try again in a second; `journalctl -u nodeagent` says what holds the agent up",
             )
-        if peer.uid not in _ROOT:
-            configured = self._agent.node.config.jobs
-            if configured is None:
-                raise JobRequestError("only root may run jobs here", hint="`jobs:` in the configuration allows others")
-            passed = passed_bound(configured, self._jobs.of_user(peer.uid), pod)
-            if passed is not None:
-                raise JobRequestError(passed, hint="wait until one of your jobs ends; root may change the bounds")
-        asking = self._jobs.ask(pod, peer.uid, owner_asking(peer.pid, peer.uid))
-        self._waiting += 1
+        owner = owner_asking(peer.pid, peer.uid)
+        self._waiting[peer.uid] += 1
         try:
             async with asyncio.timeout(MAX_TURN_SECONDS):
-                placement = await asyncio.wrap_future(asking)
+                try:
+                    await self._within_bounds(pod, peer.uid)
+                except BaseException:
+                    owner.close()
+                    raise
+                placement = await asyncio.wrap_future(self._jobs.ask(pod, peer.uid, owner))
         except asyncio.CancelledError:
             self._jobs.give_up(pod.uid)
             raise
@@ -75,7 +80,7 @@ class JobRequests:
                 hint="`nodeagent inspect` and `journalctl -u nodeagent` say why",
             ) from err
         finally:
-            self._waiting -= 1
+            self._waiting[peer.uid] -= 1
         if isinstance(placement, JobRefusal):
             return {"refused": {"reason": placement.reason, "message": placement.message}}
         file = f"{placement_directory(self._agent.node.config)}/{placement_name(pod.uid, JOB_CONTAINER)}"
@@ -85,3 +90,21 @@ class JobRequests:
             "sharedCPUs": str(placement.shared_cpus),
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
         }
+
+    async def _within_bounds(self, pod: Pod, user: int) -> None:
+        """Wait until nothing that a user's ended jobs still hold stands in the way of another one.
+
+        Raises:
+            JobRequestError: the jobs that run do.
+        """
+        while user not in _ROOT:
+            bounds = self._agent.node.config.jobs
+            if bounds is None:
+                raise JobRequestError("only root may run jobs here", hint="`jobs:` in the configuration allows others")
+            living, over = self._jobs.of_user(user)
+            passed = passed_bound(bounds, living, pod)
+            if passed is not None:
+                raise JobRequestError(passed, hint="wait until one of your jobs ends; root may change `jobs:`")
+            if passed_bound(bounds, (*living, *over), pod) is None:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)

@@ -70,6 +70,8 @@ class Jobs:
         self._lock = threading.RLock()
         self._jobs: dict[str, _Job] | None = None
         """By UID. None: what an earlier process left was not read yet."""
+        self._over: dict[str, JobRecord] = {}
+        """By UID, those whose owners have ended and that may still hold something."""
         self._watch = OwnerWatch(wake)
         self.follow_owners = self._watch.follow
         """For a thread of its own."""
@@ -77,10 +79,13 @@ class Jobs:
     def follow(self, config: Config) -> None:
         """Nothing of the configuration changes what jobs there are."""
 
-    def of_user(self, uid: int) -> tuple[Pod, ...]:
-        """Return a user's jobs."""
+    def of_user(self, user: int) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+        """Return a user's jobs: those whose owners live, and the others that may still hold something."""
         with self._lock:
-            return tuple(job.record.pod for job in (self._jobs or {}).values() if job.record.user == uid)
+            jobs = tuple(job for job in (self._jobs or {}).values() if job.record.user == user)
+            living = tuple(job.record.pod for job in jobs if job.owner.is_alive())
+            ended = tuple(job.record.pod for job in jobs if job.record.pod not in living)
+            return living, (*ended, *(record.pod for record in self._over.values() if record.user == user))
 
     def ask(self, pod: Pod, user: int, owner: Owner) -> Future[ContainerPlacement | JobRefusal]:
         """Have a job decided on.
@@ -159,6 +164,7 @@ class Jobs:
         if job is None:
             return
         job.owner.close()
+        self._over[uid] = job.record
         if job.answer is not None and job.answer.set_running_or_notify_cancel():
             job.answer.set_exception(
                 JobNotKeptError(
@@ -185,6 +191,8 @@ class Jobs:
             tree: the cgroups.
         """
         with self._lock:
+            holding = {entry.pod.uid for entry in state.entries if entry.is_active}
+            self._over = {uid: record for uid, record in self._over.items() if uid in holding}
             for uid, job in tuple((self._jobs or {}).items()):
                 if job.answer is None:
                     continue

@@ -3,6 +3,7 @@
 Owners are real processes; the cgroups that they enter are the model's.
 """
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
@@ -183,7 +184,7 @@ def test_another_process_of_the_agent_knows_it(daemon: Daemon, owners: Owners) -
     assert daemon.agent.state.entries == before.entries
     assert daemon.agent.state.promises.own_set("uid-one", "main") == cpus
     assert len(daemon.machine.writes) == writes
-    assert [pod.name for pod in daemon.jobs.of_user(os.getuid())] == ["one", "two"]
+    assert [pod.name for pod in daemon.jobs.of_user(os.getuid())[0]] == ["one", "two"]
 
     (daemon.directory / "nodeagent_state").unlink()
     daemon.start()
@@ -252,11 +253,13 @@ def test_released_it_ends_and_is_forgotten_with_its_owner(daemon: Daemon, owners
     assert names(daemon) == []
 
 
-def test_a_cgroup_that_takes_nobody_in_is_a_refusal(daemon: Daemon, owners: Owners) -> None:
+def test_a_cgroup_that_takes_nobody_in_is_a_refusal(
+    daemon: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: str, _pid: int, _is_alive: object) -> bool:
         raise CgroupError("cannot write", path=path, error=1, hint="see dmesg")
 
-    daemon.agent.tree.take_in = refuse  # type: ignore[method-assign]
+    monkeypatch.setattr(daemon.agent.tree, "take_in", refuse)
     answer = owners.asks("one")
     daemon.rest()
     assert refusal(answer) == JobRefusal("CannotEnter", "cannot write (see dmesg)")
@@ -310,7 +313,7 @@ def test_what_is_no_record_is_removed_and_one_that_cannot_be_written_is_no_job(d
     Path(job_directory(daemon.agent.node.config)).touch()
     with pytest.raises(PlacementFileError):
         owners.asks("one")
-    assert daemon.jobs.of_user(os.getuid()) == ()
+    assert daemon.jobs.of_user(os.getuid()) == ((), ())
 
 
 def test_nothing_is_taken_before_the_earlier_jobs_are_known(tmp_path: Path) -> None:
@@ -380,6 +383,44 @@ def test_others_than_root_need_a_configuration_and_keep_within_its_bounds(
     assert asked(served)["pod"] == "jobs/one"
     with pytest.raises(ApiError, match=r"jobs\.maxCPUs is 2"):
         asked(served, "two", cpu="1")
+
+
+@pytest.mark.parametrize("bound", ["_MOST_WAITING", "_MOST_WAITING_PER_USER"])
+def test_no_more_wait_than_there_is_room_for(served: Daemon, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
+    monkeypatch.setattr(job_requests, bound, 0)
+    with pytest.raises(ApiError, match=r"^0 jobs \(0 of yours\) wait for the agent already"):
+        asked(served)
+
+
+def test_what_an_ended_job_holds_counts_until_it_has_gone(
+    served: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
+    configured = replace(served.agent.node.config, jobs=JobBounds("runners", max_per_user=1))
+    served.agent.node = replace(served.agent.node, config=configured)
+    first = owners.asks("first")
+    served.rest()
+    assert placement(first)
+    owners.ends("first", leaving=True, stubborn=True)
+    assert [len(some) for some in served.jobs.of_user(os.getuid())] == [0, 1], "before anybody has looked"
+    served.turn()
+    assert [len(some) for some in served.jobs.of_user(os.getuid())] == [0, 1]
+
+    class Passing:
+        """Each look at the bounds takes six seconds."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(asyncio, name)
+
+        async def sleep(self, _seconds: float) -> None:
+            served.machine.now_ms += 6_000
+            served.agent.wakeups.wake(WakeUpReason.JOBS)
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(job_requests, "asyncio", Passing())
+    assert asked(served)["pod"] == "jobs/one"
+    assert ("KILL", path("first")) in served.machine.signals
 
 
 def test_one_that_is_not_let_in_in_time_is_no_job(served: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

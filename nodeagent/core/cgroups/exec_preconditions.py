@@ -12,7 +12,7 @@ from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.state import JOBS, PodEntry
 
 
 class Obstacle(Struct, frozen=True):
@@ -51,7 +51,9 @@ def _of_pod(entry: PodEntry) -> Obstacle | None:
             f"change its manifest, or free what it needs and run: nodeagent retry {pod}",
         )
     if entry.deleting_since_ms is not None:
-        return Obstacle(f"pod {pod} is being ended", f"to run it again, put its manifest {entry.origin.name} back")
+        is_job = entry.origin.source == JOBS
+        back = "run `nodeagent job` again" if is_job else f"put its manifest {entry.origin.name} back"
+        return Obstacle(f"pod {pod} is being ended", f"to run it again, {back}")
     if entry.outcome is not None:
         return Obstacle(
             f"pod {pod} has finished ({entry.outcome.value}) and released its CPUs",

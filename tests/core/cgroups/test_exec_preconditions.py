@@ -15,7 +15,7 @@ from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.state import ContainerStatus, Phase, RecordedRefusal
+from nodeagent.core.model.state import JOBS, ContainerStatus, Origin, Phase, RecordedRefusal
 from nodeagent.edge.cgroup_entry import CgroupEntryError, join, own_cpus, used_below
 from tests.support.inspected_nodes import NOW_MS, World, changed, ended, running
 from tests.support.pods import app, pod
@@ -238,3 +238,11 @@ def test_joining_a_cgroup_moves_this_process_and_forgets_its_affinity():
     where, has_all = out.splitlines()
     assert (err, has_all) == ("", "True")
     assert where.endswith(f"/{group.name}")
+
+
+def test_a_job_that_ends_has_no_manifest_to_put_back():
+    world = made(deleting_since_ms=NOW_MS)
+    entry = replace(world.state.entries[0], origin=Origin("make-7", JOBS))
+    found = obstacle(entry, "slot", desired=(), observed={}, used_below=())
+    assert found is not None
+    assert found.next_step == "to run it again, run `nodeagent job` again"
