@@ -19,7 +19,7 @@ _LONGEST_STEM = 40
 
 
 class JobError(NodeAgentError):
-    """The command was not started."""
+    """A job was not started."""
 
     exit_status = EXIT_NOT_ENTERED
 
