@@ -124,7 +124,9 @@ class Publisher:
         configured = self._config.jobs
         group = None if configured is None else group_id(configured.group)
         if configured is not None and group is None:
-            self._agent.notices["jobs.group"] = f"there is no group {configured.group} (jobs.group): only root may run jobs"
+            self._agent.notices["jobs.group"] = (
+                f"there is no group {configured.group} (jobs.group): only root may run jobs"
+            )
         api = LocalApi(
             reads={},
             writes={},

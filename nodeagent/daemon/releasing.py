@@ -204,7 +204,7 @@ def own_files(config: Config) -> Iterator[str]:
     for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, HOST_SETTINGS, PUT_BACK, LAST_CONFIG):
         found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *_aside(directory, name)]
         yield from (str(path) for path in found if os.path.lexists(path))
-    sockets = [Path(config.runtime_directory) / "agent.sock"]
+    sockets = [Path(config.runtime_directory) / name for name in ("agent.sock", "jobs.sock")]
     address = parse_bind_address(config.metrics_bind_address) if config.metrics_bind_address else None
     if isinstance(address, UnixAddress):
         sockets.append(Path(address.path))

@@ -113,8 +113,8 @@ from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.topology.topology_json import topology_from_document
 from nodeagent.formats.topology.topology_spec import topology_from_spec
-from nodeagent.formats.wire.grpc_messages import framed
 from nodeagent.formats.wire.exchange import Peer
+from nodeagent.formats.wire.grpc_messages import framed
 from nodeagent.formats.wire.launcher_protocol import decode_hello
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
