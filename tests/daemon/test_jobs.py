@@ -329,11 +329,23 @@ def test_nothing_is_taken_before_the_earlier_jobs_are_known(tmp_path: Path) -> N
 
 @pytest.fixture
 def served(daemon: Daemon) -> Iterator[Daemon]:
-    runtime = str(daemon.directory)
-    config: Any = SimpleNamespace(runtime_directory=runtime, metrics_bind_address="", jobs=None)
-    with Publisher(daemon.agent, config, daemon.agent.log, daemon.jobs) as publisher:
+    with Publisher(daemon.agent, addresses(daemon), daemon.agent.log, daemon.jobs) as publisher:
         publisher.listen()
         yield daemon
+
+
+def addresses(daemon: Daemon, jobs: JobBounds | None = None) -> Any:
+    return SimpleNamespace(
+        runtime_directory=str(daemon.directory), metrics_bind_address="", pod_resources_socket="", jobs=jobs
+    )
+
+
+def test_a_group_that_is_not_there_is_a_problem_and_root_may_run_jobs(daemon: Daemon) -> None:
+    with Publisher(daemon.agent, addresses(daemon, JobBounds("no group")), daemon.agent.log, daemon.jobs) as publisher:
+        publisher.listen()
+        assert asked(daemon)["pod"] == "jobs/one"
+    assert daemon.agent.notices["jobs.group"] == "there is no group no group (jobs.group): only root may run jobs"
+    assert (daemon.directory / JOB_SOCKET).exists() is False, "it is gone with what served it"
 
 
 def asked(daemon: Daemon, name: str = "one", **amounts: str) -> Any:
