@@ -428,9 +428,10 @@ class CgroupTree:
 
     def _put_to_parent(self, pid: int) -> None:
         """Move a process that has just begun to where its parent is: there it began."""
-        with suppress(OSError, IndexError):
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            lines = Path(f"/proc/{fields[1]}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        with suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+            parent = next((line.partition(":")[2].strip() for line in status if line.startswith("PPid:")), "1")
+            lines = Path(f"/proc/{parent}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
             home = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
             Path(f"{self._mount}{home}", "cgroup.procs").write_text(str(pid), encoding="ascii")
 

@@ -6,10 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodeagent.errors import NodeAgentError
-
-_START = 19
-"""Index of the start time in /proc/PID/stat after the command's closing parenthesis (proc_pid_stat(5))."""
-_DEAD_STATES = frozenset({"Z", "X", "x"})
+from nodeagent.formats.kernel.task_stat import parse_task_stat
 
 
 class OwnerError(NodeAgentError):
@@ -76,10 +73,10 @@ _ALONE = "run `nodeagent job` by itself, from a shell of this host, not by a pro
 def _held(pid: int) -> Owner:
     descriptor = os.pidfd_open(pid)
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        if fields[0] in _DEAD_STATES:
+        stat = parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+        if stat.is_dead:
             raise ProcessLookupError(pid)
-        return Owner(pid, descriptor, int(fields[_START]))
+        return Owner(pid, descriptor, stat.start_ticks)
     except (OSError, IndexError, ValueError) as err:
         os.close(descriptor)
         raise OSError(*(err.args if isinstance(err, OSError) else (0, str(err)))) from err
