@@ -2,6 +2,8 @@
 
 import errno
 import io
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -34,16 +36,16 @@ IRQBALANCE, BALANCING = Setting(SettingKind.IRQBALANCE), Setting(SettingKind.BAL
 class Life:
     """A node whose pod has exclusive CPUs, and what its settings were before."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps | None = None) -> None:
+    def __init__(self, directory: Path, patches: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
         self.machine = Machine(QUIET)
         self.before = dict(self.machine.settings)
-        self.steps = steps or Steps()
+        self.steps = Steps()
         self.daemon = Daemon(self.machine, directory, steps=self.steps)
         self.record = directory / HOST_SETTINGS
-        self._patch = watched(monkeypatch, self.machine, self.steps)
+        self._watch = lambda: patches.enter_context(watched(monkeypatch, self.machine, self.steps))
 
     def start(self, one: Pod = WEB) -> CpuSet:
-        self._patch.__enter__()
+        self._watch()
         self.daemon.start()
         self.daemon.files.pods = (one,)
         self.daemon.rest()
@@ -64,8 +66,9 @@ class Life:
 
 
 @pytest.fixture
-def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
-    return Life(tmp_path, monkeypatch)
+def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Life]:
+    with ExitStack() as patches:
+        yield Life(tmp_path, patches, monkeypatch)
 
 
 def test_they_leave_and_come_back(life: Life) -> None:

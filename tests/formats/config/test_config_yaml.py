@@ -44,9 +44,15 @@ def test_nothing_configured_is_the_default() -> None:
     assert read("") == read("# nothing\n") == read("{}") == read("kind: NodeAgentConfiguration\n") == expected
 
 
-def test_the_example_loads_and_says_the_defaults() -> None:
+def test_the_example_loads_and_says_the_defaults_but_for_what_makes_exclusive_cpus() -> None:
     config = read(EXAMPLE.read_text())
-    assert config == read("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+    given = (
+        "cpuManagerPolicy: static",
+        "reservedSystemCPUs: '0'",
+        "hostIsolation: partition",
+        "interruptIsolation: affinity",
+    )
+    assert config == read("\n".join([*given, ""]))
 
 
 KUBELETS = frozenset({"apiVersion", "kind", "cpuManagerPolicy", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "reservedSystemCPUs", "systemReserved", "kubeReserved", "topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory", "evictionHard", "mergeDefaultEvictionSettings", "featureGates", "fileCheckFrequency", "cpuCFSQuota", "cpuCFSQuotaPeriod", "maxPods", "podsPerCore", "staticPodPath", "cgroupRoot", "cgroupsPerQOS", "kubeReservedCgroup", "systemReservedCgroup"})  # fmt: skip
