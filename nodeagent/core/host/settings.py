@@ -73,8 +73,11 @@ class Change(Struct, frozen=True):
         return self.ours[-1]
 
     def is_settled(self, kind: SettingKind, wanted: CpuSet) -> bool:
-        """Whether it need not be written to have what is wanted. systemd still does what it was told when it didn't answer."""
-        return self.ours == (wanted,) if kind is SettingKind.UNIT else self.last == wanted
+        """Whether it need not be written to have what is wanted.
+
+        systemd still does what it was told when it didn't answer, and a thread that may never have been written gets any CPU later.
+        """
+        return self.ours == (wanted,) if kind in {SettingKind.UNIT, SettingKind.THREAD} else self.last == wanted
 
     @property
     def differs(self) -> bool:
@@ -185,7 +188,7 @@ def plan(
         hidden = cpus.hidden if setting.kind is SettingKind.THREAD else CpuSet()
         is_ours = known is not None and (known.is_ours(now, hidden) or _may_be_anywhere(setting, known, cpus))
         before = known.before if known is not None and is_ours else now
-        if known is None:
+        if known is None and (keeps_threads or setting.kind is not SettingKind.THREAD):
             before = _before(setting, now, of, record.get(NEW_IRQS), cpus)
         wanted = claims.get(setting)
         if wanted is None:
@@ -200,7 +203,9 @@ def plan(
         found = _found(setting.kind, known if is_ours else None, now, hidden)
         if is_written:
             writes[setting] = wanted
-            found = _ending((wanted, *found), wanted if setting.kind is SettingKind.IRQBALANCE else found[-1])
+            given = (cpus.possible,) if setting.kind is SettingKind.THREAD else ()  # by the kernel, until it is written
+            last = wanted if setting.kind is SettingKind.IRQBALANCE else found[-1]
+            found = _ending((*given, wanted, *found), last)
         changes[setting] = Change(before, found, of.instance)
     kept = {setting: change for setting, change in record.items() if _is_unread(setting, observed, unread)}
     return HostPlan(
@@ -247,11 +252,15 @@ def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
 
 
 def _found(kind: SettingKind, known: Change | None, now: CpuSet, hidden: CpuSet) -> tuple[CpuSet, ...]:
-    """Return what a setting may have: all that was sent, until the last of it is seen. systemd may do any of it until it has answered."""
+    """Return what a setting may have: of the kernel's, what it shows; of a service, all that was sent, until the last of it is seen.
+
+    systemd may do any of it until it has answered.
+    """
     if known is None:
         return (now,)
-    is_seen = now - hidden == known.last - hidden
-    return (known.last,) if is_seen and kind is not SettingKind.UNIT else known.ours
+    if kind not in OF_SERVICES:
+        return (next((value for value in known.ours if value - hidden == now - hidden), now),)
+    return (known.last,) if now == known.last and kind is not SettingKind.UNIT else known.ours
 
 
 def _ending(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
