@@ -52,7 +52,7 @@ class Change(Struct, frozen=True):
     """What it goes back to."""
     ours: tuple[CpuSet, ...]
     """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any. irqbalance doesn't
-    show whether it has been told: the last is what it was to be told.
+    show whether it has been told: until that is known, the last is one that it doesn't show.
     """
     instance: int | None = None
     """As `Facts.instance`."""
@@ -204,7 +204,9 @@ def plan(
         if is_written:
             writes[setting] = wanted
             given = (cpus.possible,) if setting.kind is SettingKind.THREAD else ()  # by the kernel, until it is written
-            last = wanted if setting.kind is SettingKind.IRQBALANCE else found[-1]
+            last = found[-1]
+            if setting.kind is SettingKind.IRQBALANCE:
+                last = next((value for value in (wanted, *found) if value != now), last)
             found = _ending((*given, wanted, *found), last)
         changes[setting] = Change(before, found, of.instance)
     kept = {setting: change for setting, change in record.items() if _is_unread(setting, observed, unread)}

@@ -409,6 +409,7 @@ def test_irqbalance_is_untold_what_it_may_have_been_told_before_a_crash() -> Non
     service = Irqbalance()
     planned = plan({}, {BALANCE: ALL}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
     service.told, service.record = planned.writes[BALANCE], planned.record
+    service.record = plan(service.record, {BALANCE: ALL}, alone={}, cpus=Cpus(ALL, ALL)).record
     service.keep("")
     service.scan()
     service.keep("")
@@ -526,8 +527,8 @@ class WholeHost:
         self.shown_balance = self.values[BALANCE]
 
     def change(self, setting: Setting, value: CpuSet) -> None:
-        """Somebody else sets it: what can be told from what we do, and of a thread what is shown."""
-        hidden = self.hidden if setting == THREAD else CpuSet()
+        """Somebody else sets it: what can be told from what we do, of a thread even if a CPU goes offline before we look."""
+        hidden = self.hidden | cpus("3") if setting == THREAD else CpuSet()
         known = self.record.get(setting)
         if value | hidden == ALL or not value - hidden or (known is not None and known.is_ours(value, hidden)):
             return
