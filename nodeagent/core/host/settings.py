@@ -186,7 +186,7 @@ def plan(
         known = record.get(setting)
         known = known if known is not None and known.is_of(of) else None
         hidden = cpus.hidden if setting.kind is SettingKind.THREAD else CpuSet()
-        is_ours = known is not None and (known.is_ours(now, hidden) or _may_be_anywhere(setting, known, cpus))
+        is_ours = known is not None and (known.is_ours(now, hidden) or _is_anywhere(setting, known, now, cpus))
         before = known.before if known is not None and is_ours else now
         if known is None and (keeps_threads or setting.kind is not SettingKind.THREAD):
             before = _before(setting, now, of, record.get(NEW_IRQS), cpus)
@@ -238,11 +238,11 @@ def _is_unread(setting: Setting, observed: Mapping[Setting, CpuSet], unread: Abs
     return setting.kind in unread or (setting.kind is SettingKind.UNIT and setting not in observed)
 
 
-def _may_be_anywhere(setting: Setting, known: Change, cpus: Cpus) -> bool:
-    """Whether the last of its CPUs may have gone offline: the kernel lets an interrupt or a thread of its own run anywhere then."""
+def _is_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) -> bool:
+    """Whether the last of its CPUs has gone offline: the kernel lets an interrupt or a thread of its own run anywhere then."""
     if setting.kind not in {SettingKind.IRQ, SettingKind.THREAD}:
         return False
-    return any(value <= cpus.offline for value in known.ours)
+    return cpus.possible - cpus.hidden - cpus.offline <= now and any(value <= cpus.offline for value in known.ours)
 
 
 def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:

@@ -485,6 +485,13 @@ def test_an_interrupt_that_a_claim_left_in_irqbalance_is_told_of_if_somebody_els
     assert host.keep(off("3"), claims={balancing: CpuSet()}).changed_by_others == {balancing: ALL}
 
 
+def test_what_others_give_an_interrupt_is_theirs_although_its_own_cpu_goes_offline_then() -> None:
+    host = Host({IRQ: cpus("2-3")})
+    host.keep(off("3"))
+    gone = Cpus(ALL, cpus("0-1"), offline=cpus("2"))
+    assert plan(host.record, {IRQ: cpus("1")}, alone=off("3"), cpus=gone).changed_by_others == {IRQ: cpus("1")}
+
+
 def test_what_would_have_only_offline_cpus_gets_the_hosts() -> None:
     planned = plan({}, {IRQ: cpus("2-3")}, alone=off("3"), cpus=Cpus(ALL, cpus("0-1"), offline=cpus("2")))
     assert planned.writes == {IRQ: cpus("0-1")}
