@@ -261,7 +261,7 @@ def _found(kind: SettingKind, known: Change | None, now: CpuSet, hidden: CpuSet)
     if known is None:
         return (now,)
     if kind not in OF_SERVICES:
-        return (next((value for value in known.ours if value - hidden == now - hidden), now),)
+        return tuple(value for value in known.ours if value - hidden == now - hidden) or (now,)
     return (known.last,) if now == known.last and kind is not SettingKind.UNIT else known.ours
 
 

@@ -343,6 +343,18 @@ def test_a_kernel_thread_is_written_although_a_crash_came_before() -> None:
     assert threads.now() == {"kswapd0": "0-1"}
 
 
+def test_a_kernel_thread_gets_its_cpus_back_however_often_a_crash_comes_before() -> None:
+    threads = Threads(rcu="0-3")
+    threads.keep("3")
+    threads.partitioned("3")
+    for _ in range(2):
+        left = Cpus(ALL, ALL, hidden=threads.partition)
+        threads.record = plan(threads.record, threads.shown, alone={}, cpus=left).record
+    threads.keep("")
+    threads.partitioned("")
+    assert (threads.now(), threads.record) == ({"rcu": "0-3"}, {})
+
+
 def test_a_kernel_thread_that_came_later_may_run_anywhere_in_the_end() -> None:
     threads = Threads(rcu="0-3")
     threads.keep("3")
