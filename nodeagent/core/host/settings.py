@@ -242,7 +242,8 @@ def _is_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) -> bo
     """Whether the last of its CPUs has gone offline: the kernel lets an interrupt or a thread of its own run anywhere then."""
     if setting.kind not in {SettingKind.IRQ, SettingKind.THREAD}:
         return False
-    return cpus.possible - cpus.hidden - cpus.offline <= now and any(value <= cpus.offline for value in known.ours)
+    anywhere = cpus.possible - (cpus.hidden if setting.kind is SettingKind.THREAD else cpus.offline)
+    return anywhere <= now and any(value <= cpus.offline for value in known.ours)
 
 
 def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:

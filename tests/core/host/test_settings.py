@@ -500,7 +500,7 @@ def test_an_interrupt_that_a_claim_left_in_irqbalance_is_told_of_if_somebody_els
 def test_what_others_give_an_interrupt_is_theirs_although_its_own_cpu_goes_offline_then() -> None:
     host = Host({IRQ: cpus("2-3")})
     host.keep(off("3"))
-    gone = Cpus(ALL, cpus("0-1"), offline=cpus("2"))
+    gone = Cpus(ALL, cpus("0-1"), hidden=cpus("0,2-3"), offline=cpus("2"))
     assert plan(host.record, {IRQ: cpus("1")}, alone=off("3"), cpus=gone).changed_by_others == {IRQ: cpus("1")}
 
 
