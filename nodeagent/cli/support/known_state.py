@@ -5,7 +5,7 @@ Which node is meant, this one or a captured one, is decided in cli/support/sourc
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from nodeagent.cli.support.named_files import is_absent
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.host.claims import DeviceClaim, claimed, claims
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
@@ -212,7 +211,7 @@ def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
         _cgroups(view),
         process_counts={path: len(pids) for path, pids in processes.items()},
         strays=_strays(view, processes),
-        host=_host_processes(exclusive, ours, _asked(view)) if host_processes and view.is_here else None,
+        host=_host_processes(exclusive, ours, view) if host_processes and view.is_here else None,
     )
     return replace(view, observation=observation)
 
@@ -265,19 +264,16 @@ def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[st
     return strays
 
 
-def _asked(view: NodeView) -> tuple[DeviceClaim, ...]:
-    """Return the devices whose interrupts containers want on their own CPUs, where they may get them."""
-    return () if view.node.config.interrupt_isolation == "none" else claims(view.state)
-
-
-def _host_processes(exclusive: CpuSet, ours: frozenset[int], asked: Iterable[DeviceClaim]) -> HostProcesses:
+def _host_processes(exclusive: CpuSet, ours: frozenset[int], view: NodeView) -> HostProcesses:
     """Find other processes that may run on exclusive CPUs (D12), and interrupts that may come there although no container asks for it."""
     if not exclusive:
         return HostProcesses()
+    from nodeagent.core.host.claims import claimed, claims
     from nodeagent.edge.host_settings import HostSettingsFiles
     from nodeagent.edge.interrupts import may_come_to
     from nodeagent.edge.processes import may_run_on, of_caller
 
+    asked = () if view.node.config.interrupt_isolation == "none" else claims(view.state)
     holders = claimed(asked, HostSettingsFiles().interrupts_of).holders
     wanted = {int(interrupt.name): claim.cpus for interrupt, claim in holders.items()}
     scan = may_run_on(exclusive, excluding=(ours | of_caller()).__contains__)

@@ -52,7 +52,7 @@ class Change(Struct, frozen=True):
     """What it goes back to."""
     ours: tuple[CpuSet, ...]
     """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any. irqbalance doesn't
-    show whether it has been told: the last is what it was to be told.
+    show whether it has been told: until that is known, the last is one that it doesn't show.
     """
     instance: int | None = None
     """As `Facts.instance`."""
@@ -73,8 +73,11 @@ class Change(Struct, frozen=True):
         return self.ours[-1]
 
     def is_settled(self, kind: SettingKind, wanted: CpuSet) -> bool:
-        """Whether it need not be written to have what is wanted. systemd still does what it was told when it didn't answer."""
-        return self.ours == (wanted,) if kind is SettingKind.UNIT else self.last == wanted
+        """Whether it need not be written to have what is wanted.
+
+        systemd still does what it was told when it didn't answer, and a thread that may never have been written gets any CPU later.
+        """
+        return self.ours == (wanted,) if kind in {SettingKind.UNIT, SettingKind.THREAD} else self.last == wanted
 
     @property
     def differs(self) -> bool:
@@ -183,9 +186,9 @@ def plan(
         known = record.get(setting)
         known = known if known is not None and known.is_of(of) else None
         hidden = cpus.hidden if setting.kind is SettingKind.THREAD else CpuSet()
-        is_ours = known is not None and (known.is_ours(now, hidden) or _may_be_anywhere(setting, known, cpus))
+        is_ours = known is not None and (known.is_ours(now, hidden) or _is_anywhere(setting, known, now, cpus))
         before = known.before if known is not None and is_ours else now
-        if known is None:
+        if known is None and (keeps_threads or setting.kind is not SettingKind.THREAD):
             before = _before(setting, now, of, record.get(NEW_IRQS), cpus)
         wanted = claims.get(setting)
         if wanted is None:
@@ -200,7 +203,11 @@ def plan(
         found = _found(setting.kind, known if is_ours else None, now, hidden)
         if is_written:
             writes[setting] = wanted
-            found = _ending((wanted, *found), wanted if setting.kind is SettingKind.IRQBALANCE else found[-1])
+            given = (cpus.possible,) if setting.kind is SettingKind.THREAD else ()  # by the kernel, until it is written
+            last = found[-1]
+            if setting.kind is SettingKind.IRQBALANCE:
+                last = next((value for value in (wanted, *found) if value != now), last)
+            found = _ending((*given, wanted, *found), last)
         changes[setting] = Change(before, found, of.instance)
     kept = {setting: change for setting, change in record.items() if _is_unread(setting, observed, unread)}
     return HostPlan(
@@ -231,11 +238,12 @@ def _is_unread(setting: Setting, observed: Mapping[Setting, CpuSet], unread: Abs
     return setting.kind in unread or (setting.kind is SettingKind.UNIT and setting not in observed)
 
 
-def _may_be_anywhere(setting: Setting, known: Change, cpus: Cpus) -> bool:
-    """Whether the last of its CPUs may have gone offline: the kernel lets an interrupt or a thread of its own run anywhere then."""
+def _is_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) -> bool:
+    """Whether the last of its CPUs has gone offline: the kernel lets an interrupt or a thread of its own run anywhere then."""
     if setting.kind not in {SettingKind.IRQ, SettingKind.THREAD}:
         return False
-    return any(value <= cpus.offline for value in known.ours)
+    anywhere = cpus.possible - (cpus.hidden if setting.kind is SettingKind.THREAD else cpus.offline)
+    return anywhere <= now and any(value <= cpus.offline for value in known.ours)
 
 
 def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
@@ -247,11 +255,15 @@ def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
 
 
 def _found(kind: SettingKind, known: Change | None, now: CpuSet, hidden: CpuSet) -> tuple[CpuSet, ...]:
-    """Return what a setting may have: all that was sent, until the last of it is seen. systemd may do any of it until it has answered."""
+    """Return what a setting may have: of the kernel's, what it shows; of a service, all that was sent, until the last of it is seen.
+
+    systemd may do any of it until it has answered.
+    """
     if known is None:
         return (now,)
-    is_seen = now - hidden == known.last - hidden
-    return (known.last,) if is_seen and kind is not SettingKind.UNIT else known.ours
+    if kind not in OF_SERVICES:
+        return tuple(value for value in known.ours if value - hidden == now - hidden) or (now,)
+    return (known.last,) if now == known.last and kind is not SettingKind.UNIT else known.ours
 
 
 def _ending(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
