@@ -6,9 +6,9 @@ _NOT_OURS = ("/usr/src/*", "/tmp/*", "*/nodeagent-guest*")
 """What guests are built with, and what a test has put there."""
 
 
-def uninstall(node: Node) -> None:
-    """Leave nothing."""
-    node.run("make --directory=/usr/src/nodeagent uninstall PURGE=1")
+def uninstall(node: Node, *options: str) -> None:
+    """Leave nothing. Options: of `make uninstall`."""
+    node.run(" ".join(["make --directory=/usr/src/nodeagent uninstall PURGE=1", *options]))
 
 
 def traces(node: Node, *elsewhere: str) -> list[str]:

@@ -8,6 +8,7 @@ from integration.guest.base import base_of
 from integration.guest.debian_package import HIGHER_VERSION, debian_packages
 from integration.guest.guest import Guest
 from integration.installed import traces, uninstall
+from integration.isolation import differences, isolate, listed, settled, wait_as
 from integration.node import CONFIG, Node, container, pod
 
 SLEEP = ["sleep", "infinity"]
@@ -34,7 +35,13 @@ def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node
     refused = node.run(f"{APT} install /root/package.deb", check=False)
     assert refused.returncode != 0
     assert "hint: sudo make uninstall" in refused.stdout, "apt shows there what dpkg says"
-    uninstall(node)
+    host = listed(node)
+    isolate(node)
+    node.apply(pod("one", container("app", SLEEP, cpu="2")))
+    node.wait_running("one")
+    assert differences(host, settled(node)) != {}
+    uninstall(node, "STOP_PODS=1")
+    wait_as(node, host)
 
     node.run(f"{APT} install /root/package.deb", timeout_seconds=30)
     assert node.run("systemctl is-enabled nodeagent && systemctl is-active nodeagent").stdout == "enabled\nactive\n"
@@ -42,6 +49,7 @@ def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node
     assert node.run("man -w nodeagent-inspect").stdout == "/usr/share/man/man8/nodeagent-inspect.8.gz\n"
     node.run("ls /usr/share/doc/nodeagent/examples/config.yaml /usr/share/zsh/vendor-completions/_nodeagent")
 
+    isolate(node)
     node.run(f"echo '# mine' >>{CONFIG}")
     node.apply(pod("one", container("app", SLEEP, cpu="2")), pod("burst", container("app", SLEEP, cpu="100m")))
     node.wait_running("one", "burst")
@@ -68,6 +76,7 @@ def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node
     node.run("nodeagent release --all")
     node.run(f"{APT} purge nodeagent", timeout_seconds=30)
     assert traces(node) == []
+    wait_as(node, host)
 
 
 def _until_launcher_serves(node: Node, cursor: str) -> list[str]:
