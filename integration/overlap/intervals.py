@@ -266,9 +266,9 @@ class Witness:
             return
         owner.cpus = cpus = self._owned(owner, event)
         owner.is_mixed = event.allowed is not None
-        if event.allowed is not None and not event.cpus <= event.allowed:
-            lacking = sorted(event.cpus - event.allowed)
-            self.findings.promises.append(f"{owner.cgroup} was told of CPUs {lacking}, which it may not use")
+        lacking = frozenset() if event.allowed is None else event.cpus - event.allowed
+        if not all(self._exceptions.may_lack(owner.cgroup, frozenset({cpu}), event.at_ns) for cpu in lacking):
+            self.findings.promises.append(f"{owner.cgroup} was told of CPUs {sorted(lacking)}, which it may not use")
         for other in self._owners.values():
             if other is not owner and other.cpus is not None and other.cpus & cpus:
                 twice = sorted(other.cpus & cpus)

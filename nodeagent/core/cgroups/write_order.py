@@ -138,7 +138,11 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             )
     for want in desired:
         if not want.is_leaf and want.cpus():
-            yield from _departure(want, observed.get(want.path), want.cpus())
+            there = observed.get(want.path)
+            before = there.get(Attribute.CPUSET_CPUS) if there else None
+            if before != want.cpus():
+                vacates = _bound(there) - want.cpus()
+                yield SetAttribute(want.path, Attribute.CPUSET_CPUS, want.cpus(), before, vacates=vacates)
     for want in leaves:
         there = observed.get(want.path)
         if want.is_starved or _is_displaced(want, there):
@@ -154,6 +158,12 @@ def _held(want: DesiredCgroup, there: ObservedCgroup | None) -> CpuSet:
     leaves them too, as in the shared pool they may be somebody else's by then.
     """
     named = there.get(Attribute.CPUSET_CPUS) if there and want.is_mixed else None
+    return _usable(there) | named if isinstance(named, CpuSet) else _usable(there)
+
+
+def _bound(there: ObservedCgroup | None) -> CpuSet:
+    """CPUs that containers of a pod may fall back on, now or once its partition ends: while it is one, only its own are effective."""
+    named = there.get(Attribute.CPUSET_CPUS) if there else None
     return _usable(there) | named if isinstance(named, CpuSet) else _usable(there)
 
 
