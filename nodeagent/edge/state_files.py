@@ -90,13 +90,14 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str 
 
 
 def remove(path: str) -> None:
-    """Remove a file; a missing file is not an error.
+    """Remove a file, and what a crash has left of writing it; a missing file is not an error.
 
     Raises:
         StateFileError: it is still there.
     """
     try:
         _remove_if_there(path)
+        _remove_if_there(temporary_path(path))
     except OSError as err:
         raise _failure("remove", path, err) from err
 

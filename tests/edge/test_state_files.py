@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from nodeagent.edge.state_files import StateFileError, lock_directory, read, set_aside, temporary_path, write_atomically
+from nodeagent.edge.state_files import (
+    StateFileError,
+    lock_directory,
+    read,
+    remove,
+    set_aside,
+    temporary_path,
+    write_atomically,
+)
 
 
 def names(directory: Path) -> list[str]:
@@ -458,3 +466,11 @@ def test_no_directory_to_lock(tmp_path: Path, place: str, number: int) -> None:
     with pytest.raises(StateFileError) as caught:
         lock_directory(str(tmp_path / place))
     assert caught.value.errno == number
+
+
+def test_with_a_file_goes_what_a_crash_has_left_of_writing_it(tmp_path: Path) -> None:
+    for there in (("state", ".state.new", "other"), (".state.new", "other"), ("other",)):
+        for name in there:
+            (tmp_path / name).touch()
+        remove(str(tmp_path / "state"))
+        assert names(tmp_path) == ["other"]
