@@ -149,7 +149,13 @@ def assert_pinned(node: Node) -> None:
     assert node.allowed(worker["pid"])[0] == promised
 
 
-@pytest.mark.parametrize("page", sorted(ON_NODE))
+OFTEN_ENOUGH = frozenset({"how-to/fleet.md", "how-to/node-resource-topology.md", "how-to/job.md"})
+"""Pages whose commands tests of their own run, but for the few that need a node: these are typed in the long form."""
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.long] if page in OFTEN_ENOUGH else []) for page in sorted(ON_NODE)]
+)
 def test_a_page_is_typed_as_it_is_written(page: str, reader: Reader) -> None:
     """With amounts that a guest has: see SMALLER."""
     node = reader.node

@@ -131,7 +131,7 @@ def test_what_joins_and_what_its_owner_starts_later_is_the_owners(debian_12: Nod
     assert [one for one in claim["tasks"] if one["name"] in {"joined", "later"}] == []
 
 
-def test_the_next_run_removes_what_is_left_where_all_of_its_unit_was_killed(debian_12: Node) -> None:
+def test_the_next_run_removes_what_is_left(debian_12: Node) -> None:
     node = debian_12
     pinned(node, "idle", command=["sleep", "infinity"])
     node.run("systemd-run -q --collect --unit=count nodeagent interference --seconds 60")
@@ -143,15 +143,6 @@ def test_the_next_run_removes_what_is_left_where_all_of_its_unit_was_killed(debi
     counted(node, "--seconds 0.1")
 
     assert node.run(f"ls {INSTANCES}").stdout == ""
-
-
-def test_what_a_killed_one_has_made_goes_with_it(debian_12: Node) -> None:
-    node = debian_12
-    pinned(node, "idle", command=["sleep", "infinity"])
-    node.run("systemd-run -q --collect --unit=count nodeagent interference --seconds 60")
-    node.run(COUNTING)
-    node.run("systemctl kill --kill-who=main -s KILL count; until ! systemctl is-active -q count; do sleep 0.1; done")
-    node.run(f'until test -z "$(ls {INSTANCES})"; do sleep 0.1; done')
 
 
 @pytest.mark.long  # the short form is the test above that ends its count by SIGINT

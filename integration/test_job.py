@@ -132,6 +132,7 @@ def test_a_terminal_is_the_commands_own(node: Node) -> None:
     node.wait(gone, "the interrupted job to be gone")
 
 
+@pytest.mark.long  # who may is tested on the host, with real sockets and processes
 def test_members_of_the_group_run_jobs_as_themselves(node: Node) -> None:
     node.run("groupadd -f runners; id runner || useradd -m -G runners runner; id stranger || useradd stranger")
     usual = node.guest.get(CONFIG)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import h2.connection
 import h2.events
 import h2.settings
@@ -380,6 +381,16 @@ def test_who_does_not_take_the_answer_is_dropped(served: Served) -> None:
         assert call("/test/Echo", b"next") == b"next"
 
 
+def answered_at_last(call: Callable[[str, bytes], bytes]) -> bytes:
+    """Ask once more where the client had not seen yet that its connection is closed."""
+    try:
+        return call("/test/Echo", b"again")
+    except grpc.RpcError as err:
+        if err.code() is not grpc.StatusCode.UNAVAILABLE:
+            raise
+        return call("/test/Echo", b"again")
+
+
 def test_an_idle_connection_stays_until_others_need_its_place(served: Served) -> None:
     served.begin(connections=3, read_seconds=300.0)
     with grpc_channel(served.path) as call:
@@ -390,7 +401,7 @@ def test_an_idle_connection_stays_until_others_need_its_place(served: Served) ->
         assert all(closed_by_server(channel) for channel in others[:3])
         assert served.server is not None
         assert served.server.connections.reading == 3
-        assert call("/test/Echo", b"again") == b"again", "a real client connects again"
+        assert answered_at_last(call) == b"again", "a real client connects again"
         for channel in others:
             channel.close()
 
