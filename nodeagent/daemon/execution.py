@@ -19,7 +19,7 @@ from nodeagent.core.cgroups.write_order import (
     is_of_partitions,
 )
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
-from nodeagent.core.model.cgroup_layout import is_within
+from nodeagent.core.model.cgroup_layout import is_within, payload_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.cgroupfs import CgroupError
@@ -153,6 +153,8 @@ def _is_held_back(change: Change, progress: _Execution) -> bool:
             )
         case SetAttribute(vacates=vacated) if vacated:
             return change.path in progress.missing
+        case SetAttribute(attribute=Attribute.FALLBACK_CPUS):
+            return _is_out_of_reach(payload_path(change.path), progress)
         case SetAttribute():
             return _is_out_of_reach(change.path, progress) or bool(change.grants & progress.occupied)
         case MakeCgroup() | EnableControllers():

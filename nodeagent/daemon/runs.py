@@ -3,6 +3,7 @@
 import errno
 import time
 
+from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import Exit
 from nodeagent.core.turn.actions import Launch
@@ -60,7 +61,7 @@ class Runner:
         )
         request = StartRequest(
             id=launch.run_id,
-            cgroup=f"{cgroup_root}/{launch.path}",
+            cgroup=f"{cgroup_root}/{payload_path(launch.path)}",
             argv=process.argv,
             env=process.env,
             cwd=container.working_dir or "/",

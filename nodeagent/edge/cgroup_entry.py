@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from nodeagent.core.model.cgroup_layout import PAYLOAD, payload_path
 from nodeagent.core.model.idset import MOST_CPUS, CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
 
@@ -16,17 +17,24 @@ class CgroupEntryError(NodeAgentError):
 
 
 def used_below(directory: str) -> tuple[str, ...]:
-    """Return the cgroups directly below that have processes, in them or below them.
+    """Return the cgroups directly below a container's one, or below its payload's, that have processes, in them or below them.
 
     Raises:
-        CgroupEntryError: the cgroup cannot be read.
+        CgroupEntryError: a cgroup cannot be read.
     """
     try:
-        with os.scandir(directory) as entries:
-            children = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
-        return tuple(name for name in children if _is_populated(f"{directory}/{name}"))
+        beside = [name for name in _children(directory) if name != PAYLOAD]
+        has_payload = Path(payload_path(directory)).is_dir()
+        within = _children(payload_path(directory)) if has_payload else []
+        names = [*beside, *(f"{PAYLOAD}/{name}" for name in within)]
+        return tuple(name for name in names if _is_populated(f"{directory}/{name}"))
     except OSError as err:
         raise _failure(f"read cgroup {directory}", directory, err) from err
+
+
+def _children(directory: str) -> list[str]:
+    with os.scandir(directory) as entries:
+        return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
 
 
 def _is_populated(directory: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from nodeagent.core.cgroups.write_failures import WriteFailure, write_failure
 from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
 from nodeagent.core.model.cgroup import MEMBER, Attribute, ObservedCgroup, Partition, Value
-from nodeagent.core.model.cgroup_layout import ABOVE, is_above
+from nodeagent.core.model.cgroup_layout import ABOVE, is_above, payload_path
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cgroup_values import (
@@ -255,8 +255,10 @@ class CgroupTree:
             CgroupError: it could not be done, or the effective CPUs or memory nodes differ from those written.
         """
         match change:
-            case MakeCgroup(path):
+            case MakeCgroup(path, has_payload):
                 self._make(path)
+                if has_payload:
+                    self._make(payload_path(path))
             case EnableControllers(path, controllers):
                 self._write(path, "cgroup.subtree_control", " ".join(f"+{c}" for c in controllers))
             case SetAttribute(path, attribute, value):
@@ -383,7 +385,7 @@ class CgroupTree:
         return above[-1] if above else self.root
 
     def bring_back(self, path: str, pid: int, start_ticks: int) -> None:
-        """Move a process that has left a cgroup back into it; do nothing if it is there, or has ended.
+        """Move a process that has left a container's cgroup back to where its processes are; do nothing if it is there, or has ended.
 
         Raises:
             CgroupError: the kernel refuses.
@@ -391,7 +393,7 @@ class CgroupTree:
         if not self.has_left(path, pid, start_ticks):
             return
         try:
-            self._write(path, "cgroup.procs", str(pid))
+            self._write(payload_path(path), "cgroup.procs", str(pid))
         except CgroupError as err:
             if err.errno != errno.ESRCH:
                 raise
@@ -402,7 +404,7 @@ class CgroupTree:
         The kernel takes its number. Should it end just then, the number may be another process's already: that one is put back.
 
         Args:
-            path: of the cgroup, which has no other process.
+            path: of a container's cgroup, which has no other process.
             pid: of the process.
             is_alive: whether it, and no other with its number, is there; not the same after a wait, as one that has ended stays so.
 
@@ -415,7 +417,7 @@ class CgroupTree:
         if not is_alive():
             return False
         try:
-            self._write(path, "cgroup.procs", str(pid))
+            self._write(payload_path(path), "cgroup.procs", str(pid))
         except CgroupError as err:
             if err.errno != errno.ESRCH:
                 raise

@@ -107,6 +107,7 @@ class Host:
                 **{attribute.value: print_value(value) for attribute, value in there.attributes},
             }
             for name, text in files.items():
+                (directory / name).parent.mkdir(exist_ok=True)
                 (directory / name).write_text(text + "\n")
 
     def drift(self) -> None:

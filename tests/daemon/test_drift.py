@@ -280,12 +280,12 @@ def own_directories(base: Path, pid: int) -> tuple[Path, str]:
 
 def test_another_cgroup_is_seen_and_written_to(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
     root, _ = own_directories(tmp_path, process.pid)
-    (root / "c").mkdir()
-    (root / "c" / "cgroup.procs").touch()
+    (root / "c" / "payload").mkdir(parents=True)
+    (root / "c" / "payload" / "cgroup.procs").touch()
     tree, since = CgroupTree(str(root)), ticks(process.pid)
     assert tree.has_left("c", process.pid, since)
     tree.bring_back("c", process.pid, since)
-    assert (root / "c" / "cgroup.procs").read_text() == str(process.pid)
+    assert (root / "c" / "payload" / "cgroup.procs").read_text() == str(process.pid)
 
 
 def test_another_process_of_that_pid_is_left_alone(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
@@ -323,5 +323,5 @@ def test_a_cgroup_below_is_home_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_refused_move_names_cgroup_and_reason(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
     root, _ = own_directories(tmp_path, process.pid)
-    with pytest.raises(CgroupError, match=r"cannot write '\d+' to .*pods/c/cgroup.procs: No such file or directory"):
+    with pytest.raises(CgroupError, match=r"cannot write '\d+' to .*pods/c/payload/cgroup.procs: No such file or directory"):
         CgroupTree(str(root)).bring_back("c", process.pid, ticks(process.pid))

@@ -151,5 +151,5 @@ def test_each_is_refused_once_and_nothing_is_written_elsewhere(tmp_path: Path, m
         *("besteffort/poduid-good", "besteffort/poduid-good/app"),
     }
     [request] = asked
-    assert request.cgroup == "/pods/besteffort/poduid-good/app"
+    assert request.cgroup == "/pods/besteffort/poduid-good/app/payload"
     assert request.log_file == "/var/log/nodeagent/pods/default/good/uid-good/app.log"

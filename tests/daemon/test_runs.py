@@ -36,7 +36,7 @@ class Host:
     def launched(self, manifest: str) -> tuple[Launch, Runner]:
         """Start the manifest's only container."""
         launch = first_attempt(manifest)
-        cgroup = self.launcher.directory / "cgroup" / launch.path
+        cgroup = self.launcher.directory / "cgroup" / launch.path / "payload"
         cgroup.mkdir(parents=True)
         (cgroup / "cgroup.procs").touch()
         runner = Runner(self.launcher.client)
@@ -161,9 +161,9 @@ def test_a_start_whose_cgroup_is_not_fit_for_it_is_trouble_and_tried_again(host:
     trouble = runner.launch(launch, config, str(host.launcher.root))
     assert trouble is not None
     assert trouble.about == {"pod": "default/web", "pod_uid": launch.entry.pod.uid, "container": "c"}
-    assert trouble.startswith(f"cannot start default/web c in {host.launcher.root}/{launch.path}: No such file")
+    assert trouble.startswith(f"cannot start default/web c in {host.launcher.root}/{launch.path}/payload: No such file")
     assert runner.look() == {}, "it is no end of the container's: nothing was started"
-    cgroup = host.launcher.directory / "cgroup" / launch.path
+    cgroup = host.launcher.directory / "cgroup" / launch.path / "payload"
     cgroup.mkdir(parents=True)
     (cgroup / "cgroup.procs").touch()
     assert runner.launch(launch, config, str(host.launcher.root)) is None

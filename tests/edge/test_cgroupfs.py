@@ -228,8 +228,8 @@ class Looks:
 
 
 def test_a_process_is_taken_in_if_it_lives_before_and_after(tmp_path):
-    procs = tmp_path / "job" / "cgroup.procs"
-    procs.parent.mkdir()
+    procs = tmp_path / "job" / "payload" / "cgroup.procs"
+    procs.parent.mkdir(parents=True)
     procs.touch()
     tree = CgroupTree(str(tmp_path))
     assert not tree.take_in("job", 7, Looks(False))
@@ -245,8 +245,7 @@ def test_another_process_that_has_the_number_by_then_is_put_back_to_where_its_pa
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     home = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     ours = tmp_path / home.strip("/")
-    (tmp_path / "job").mkdir()
-    for directory in (tmp_path / "job", ours):
+    for directory in (tmp_path / "job" / "payload", tmp_path / "job", ours):
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "cgroup.procs").touch()
     born = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])

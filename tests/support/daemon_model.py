@@ -24,7 +24,7 @@ from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.host.settings import Cpus, Setting, SettingKind
-from nodeagent.core.model.cgroup_layout import is_above
+from nodeagent.core.model.cgroup_layout import PAYLOAD, is_above
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod
@@ -280,7 +280,8 @@ class Client:
         except CgroupError as err:
             return StartFailed(request.id, StartStage.CGROUP, err.errno or 0, err.message)
         self.requests.append(request)
-        path = str(request.cgroup).removeprefix(f"{ROOT}/")
+        path, _, payload = str(request.cgroup).removeprefix(f"{ROOT}/").rpartition("/")
+        assert payload == PAYLOAD
         entry: Any = None
         self.machine.act(Launch(request.id, entry, Container(request.id.split("/")[1]), path, ANYWHERE))
         run = self.machine.runs[request.id]

@@ -88,6 +88,7 @@ class Group:
 
     values: dict[Attribute, Value] = field(default_factory=dict)
     enabled: set[str] = field(default_factory=set)
+    has_payload: bool = False
     processes: list[Process] = field(default_factory=list)
     is_unkillable: bool = False
     """Its processes hang in the kernel: not even cgroup.kill ends them."""
@@ -185,6 +186,8 @@ class Machine:
                 attributes |= {name: group.values.get(name, default) for name, default in files}
         if self.has_partitions and "cpuset" in above:
             attributes |= {name: group.values.get(name, default) for name, default in _PARTITION_FILES}
+        if group.has_payload and "cpuset" in group.enabled:
+            attributes[Attribute.FALLBACK_CPUS] = group.values.get(Attribute.FALLBACK_CPUS, CpuSet())
         if path:
             attributes[Attribute.FREEZE] = group.values.get(Attribute.FREEZE, False)
         return ObservedCgroup(
@@ -192,7 +195,7 @@ class Machine:
             controllers=everything if not path else frozenset(above),
             subtree_control=frozenset(group.enabled),
             attributes=tuple(attributes.items()),
-            cpus_effective=self.effective(path) if "cpuset" in above else None,
+            cpus_effective=self.granted(path) if "cpuset" in above else None,
             mems_effective=None,
             is_populated=self.is_populated(path),
             is_frozen=self.is_frozen(path),
@@ -200,11 +203,22 @@ class Machine:
         )
 
     def effective(self, path: str) -> CpuSet:
+        """Where its processes run."""
+        return self.granted(path) & self.fallback(path) or self.granted(path)
+
+    def fallback(self, path: str) -> CpuSet:
+        """Where the kernel lets its processes run when it cannot let them run anywhere in the container's cgroup."""
+        cpus = self.groups[path].values.get(Attribute.FALLBACK_CPUS, CpuSet())
+        assert isinstance(cpus, CpuSet)
+        return cpus
+
+    def granted(self, path: str) -> CpuSet:
+        """`cpuset.cpus.effective`."""
         if self.has_partitions and path in self.partitions():
             return self.handed_down(path) & self.node.kernel.online
         if not path:
             return self.left_to_host() - self.withheld
-        above = self.effective(_parent(path))
+        above = self.granted(_parent(path))
         own = self.groups[path].values.get(Attribute.CPUSET_CPUS, CpuSet())
         assert isinstance(own, CpuSet)
         return own & above or above
@@ -279,9 +293,9 @@ class Machine:
         if broken is not None:
             raise CgroupError(broken, path=change.path, error=None, hint="it is broken on purpose")
         match change:
-            case MakeCgroup(path):
+            case MakeCgroup(path, has_payload):
                 assert _parent(path) in self.groups, f"no parent for {path}"
-                self.groups.setdefault(path, Group())
+                self.groups.setdefault(path, Group()).has_payload |= has_payload
             case EnableControllers(path, controllers):
                 available = self._observed_cgroups(path).controllers
                 assert available >= set(controllers), f"{path} cannot enable {controllers}"
@@ -604,6 +618,9 @@ class Agent:
                     continue
                 both = cpus & foreign.exclusive_cpus
                 assert not both, f"{path} may run on {both} of {other}"
+                if want.is_exclusive and other.rpartition("/")[0] != path.rpartition("/")[0]:
+                    both = machine.fallback(path) & foreign.exclusive_cpus
+                    assert machine.fallback(path) >= cpus and not both, f"{path} may fall back on {both} of {other}"
         universe = CpuSet(machine.node.managers.providers.cpu.universe)
         if state.promises.default:
             assert state.promises.default | given_cpus(state.promises) == universe, "a CPU is lost"

@@ -8,6 +8,7 @@ from nodeagent.cli.support.entering import check_container, expected_cpus
 from nodeagent.cli.support.known_state import known_state
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.edge.cgroup_entry import join, own_cgroup, own_cpus
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
@@ -67,7 +68,7 @@ def _enter(options: argparse.Namespace) -> None:
     known = known_state(options.config or DEFAULT_CONFIG, options.socket)
     entry = find_pod(known.state, options.pod)
     check_container(entry, options.container)
-    path = entry.container_path(options.container)
+    path = payload_path(entry.container_path(options.container))
     directory = f"{known.cgroup_root}/{path}"
     expected = expected_cpus(known, entry, options.container)
     join(directory)

@@ -114,9 +114,9 @@ def _pod_cgroups(
 ) -> tuple[DesiredCgroup, ...]:
     """Return a pod's cgroup and those of its containers.
 
-    Once none of a container's CPUs is online, the kernel lets it run wherever its pod's cgroup may: that is never on another pod's CPUs.
-    Were none online of those that the pod's cgroup holds either, that would get all of the one above: so it holds the reserved ones too.
-    CPUs that are offline stay in it: nothing is to be written when they go and come.
+    Once none of a container's CPUs is online, the kernel lets it run wherever its pod's cgroup and its payload's may: that is never on
+    another pod's CPUs. Were none online of those that the pod's cgroup holds either, that would get all of the one above: so it holds the
+    reserved ones too, which are never given away. CPUs that are offline stay in it: nothing is to be written when they go and come.
     """
     levels = {c.name: isolation(managers, state.promises, entry.pod, c.name) for c in entry.pod.containers}
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
@@ -124,12 +124,15 @@ def _pod_cgroups(
     pod_limit = resources.cpu_limit_milli if has_quota else None
     pool = shared_pool(managers, state.promises, kernel.online)
     containers = tuple(
-        _container_cgroup(config, kernel, state, entry, container, levels[container.name], pool)
+        _container_cgroup(config, managers, kernel, state, entry, container, levels[container.name], pool)
         for container in entry.pod.containers
     )
-    cpus = (state.promises.default if managers.providers.cpu.static else kernel.online) | managers.reserved
-    for container in entry.pod.containers:
-        cpus |= state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
+    cpus = managers.reserved
+    for container, want in zip(entry.pod.containers, containers, strict=True):
+        if state.promises.own_set(entry.pod.uid, container.name):
+            cpus |= want.fallback_cpus()
+        else:
+            cpus |= state.promises.default if managers.providers.cpu.static else kernel.online
     pod = DesiredCgroup(
         entry.pod_path,
         controllers,
@@ -165,6 +168,7 @@ def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSe
 
 def _container_cgroup(
     config: Config,
+    managers: Managers,
     kernel: Kernel,
     state: NodeState,
     entry: PodEntry,
@@ -179,7 +183,10 @@ def _container_cgroup(
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
     )
+    # Constant as long as its CPUs are there: nothing is to be written when the shared pool changes.
+    everything = managers.topology.online | managers.topology.offline
     attributes: list[tuple[Attribute, Value]] = [
+        (Attribute.FALLBACK_CPUS, own | cpus | managers.reserved if own else everything),
         (Attribute.CPUSET_MEMS, mems),
         (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
         (Attribute.CPU_MAX, _container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),
@@ -190,6 +197,7 @@ def _container_cgroup(
         attributes.insert(0, (Attribute.CPUSET_CPUS, cpus))
     return DesiredCgroup(
         entry.container_path(container.name),
+        frozenset({"cpuset"}),
         attributes=tuple(attributes),
         exclusive_cpus=CpuSet() if own is None else own & kernel.online,
         shares_with=entry.pod_path + "/",

@@ -35,7 +35,7 @@ def obstacle(
         name: of one of its containers.
         desired: of all pods.
         observed: of all pods.
-        used_below: names of cgroups directly below the container's that have processes.
+        used_below: names of cgroups directly below the container's, or its payload's, that have processes.
     """
     path = entry.container_path(name)
     return (
@@ -111,7 +111,7 @@ def _of_cgroup(
         return Obstacle(
             "the container is frozen (cgroup.freeze)", "nodeagent thaws it within its reconcile period: try again"
         )
-    if there.subtree_control or used_below:
+    if there.subtree_control - want.controllers or used_below:
         below = f" ({', '.join(used_below)})" if used_below else ""
         return Obstacle(
             f"cgroup {path} is the parent of other cgroups{below}: a runtime uses it, and the kernel allows no processes beside them "

@@ -25,6 +25,8 @@ from nodeagent.core.model.idset import CpuSet
 
 class MakeCgroup(Struct, frozen=True):
     path: str
+    has_payload: bool = False
+    """It is a container's: there is to be one for its processes below it, too."""
 
 
 class EnableControllers(Struct, frozen=True):
@@ -114,8 +116,9 @@ def _has_children(path: str, observed: ObservedCgroups) -> bool:
 def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     for want in desired:
         there = observed.get(want.path)
-        if there is None:
-            yield MakeCgroup(want.path)
+        has_payload = want.get(Attribute.FALLBACK_CPUS) is not None
+        if there is None or (has_payload and there.get(Attribute.FALLBACK_CPUS) is None):
+            yield MakeCgroup(want.path, has_payload=has_payload)
         missing = want.controllers - (there.subtree_control if there else frozenset())
         if missing:
             yield EnableControllers(want.path, tuple(sorted(missing)))
@@ -124,8 +127,8 @@ def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> I
 def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Every cgroup leaves the CPUs that it should not have.
 
-    What has none to fall back on is frozen before anything moves. Pods' cgroups come next: they bound those of their containers, which may
-    have CPUs to move to that the pod hasn't yet.
+    What has none to move to is frozen before anything moves. Pods' cgroups come next: they bound those of their containers, which may
+    have CPUs to move to that the pod hasn't yet; then what the processes may fall back on.
     """
     leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)
     for want in leaves:
@@ -143,6 +146,12 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             if before != want.cpus():
                 vacates = _bound(there) - want.cpus()
                 yield SetAttribute(want.path, Attribute.CPUSET_CPUS, want.cpus(), before, vacates=vacates)
+    for want in leaves:
+        there = observed.get(want.path)
+        before, cpus = there.get(Attribute.FALLBACK_CPUS) if there else None, want.fallback_cpus()
+        if cpus and before != cpus:
+            vacates = before - cpus if isinstance(before, CpuSet) else CpuSet()
+            yield SetAttribute(want.path, Attribute.FALLBACK_CPUS, cpus, before, vacates=vacates)
     for want in leaves:
         there = observed.get(want.path)
         if want.is_starved or _is_displaced(want, there):
@@ -185,7 +194,7 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
         there = observed.get(want.path)
         for attribute, value in want.attributes:
             before = there.get(attribute) if there else None
-            if attribute in PARTITION_ATTRIBUTES:
+            if attribute in PARTITION_ATTRIBUTES or attribute is Attribute.FALLBACK_CPUS:
                 continue
             if attribute is not Attribute.CPUSET_CPUS:
                 if before != value:

@@ -62,6 +62,10 @@ class Attribute(enum.Enum):
     MEMORY_MAX = "memory.max"
     MEMORY_OOM_GROUP = "memory.oom.group"
     FREEZE = "cgroup.freeze"
+    FALLBACK_CPUS = "payload/cpuset.cpus"
+    """Where the kernel lets a container's processes run once it has taken their last CPU offline, or tried to. It asks the cgroup that they
+    are in, whatever is effective there (kernel/sched/core.c, select_fallback_rq); of one that names no other CPU, they may run on any.
+    """
 
 
 Value = CpuSet | NumaSet | CpuMax | ByteLimit | Partition | int | bool
@@ -90,6 +94,11 @@ class DesiredCgroup(Struct, frozen=True):
 
     def cpus(self) -> CpuSet:
         value = self.get(Attribute.CPUSET_CPUS)
+        return value if isinstance(value, CpuSet) else CpuSet()
+
+    def fallback_cpus(self) -> CpuSet:
+        """Where its processes may run once none of its CPUs is left, or these themselves."""
+        value = self.get(Attribute.FALLBACK_CPUS)
         return value if isinstance(value, CpuSet) else CpuSet()
 
     @property

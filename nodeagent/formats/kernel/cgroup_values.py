@@ -46,7 +46,7 @@ def parse_value(attribute: Attribute, text: str) -> Value:
     text = text.strip()
     try:
         match attribute:
-            case Attribute.CPUSET_CPUS | Attribute.CPUSET_CPUS_EXCLUSIVE:
+            case Attribute.CPUSET_CPUS | Attribute.CPUSET_CPUS_EXCLUSIVE | Attribute.FALLBACK_CPUS:
                 return CpuSet.parse(text)
             case Attribute.CPUSET_CPUS_PARTITION:
                 return _partition(text)

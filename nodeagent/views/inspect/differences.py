@@ -43,15 +43,16 @@ def differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: Observed
 
 
 def _of_structure(plan: Plan) -> Iterator[Difference]:
+    made = {change.path for change in plan.changes if isinstance(change, MakeCgroup)}
     for change in plan.changes:
         match change:
             case MakeCgroup(path):
                 yield Difference(path, None, "a cgroup", "none")
             case RemoveCgroup(path):
                 yield Difference(path, None, "no cgroup", "an empty one that no pod owns")
-            case EnableControllers(path, controllers):
+            case EnableControllers(path, controllers) if path not in made:
                 yield Difference(path, "cgroup.subtree_control", " ".join(controllers), "without them")
-            case SetAttribute():
+            case EnableControllers() | SetAttribute():
                 pass
 
 

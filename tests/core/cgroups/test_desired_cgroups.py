@@ -55,7 +55,7 @@ def test_processes_live_in_the_containers_cgroups_alone() -> None:
     assert {p for p, w in desired_by_path.items() if w.is_leaf} == {
         f"besteffort/poduid-g/{name}" for name in ("init", "side", "app", "slot")
     }
-    assert all(not w.controllers for w in desired_by_path.values() if w.is_leaf)
+    assert all(w.controllers == {"cpuset"} for w in desired_by_path.values() if w.is_leaf), "for the payload's cgroup"
     assert all(w.controllers >= {"cpu", "cpuset", "memory"} for w in desired_by_path.values() if not w.is_leaf)
 
 
@@ -100,15 +100,29 @@ def test_an_exclusive_container_gets_its_own_cpus_and_a_shared_one_the_pool() ->
     assert not shared.is_exclusive
 
 
-def test_a_pods_cgroup_holds_its_containers_cpus_the_pool_and_the_reserved_ones() -> None:
+def test_a_pods_cgroup_holds_its_containers_cpus_the_reserved_ones_and_the_pool_if_one_shares() -> None:
     """Where a container may run that has lost all of its own: on no other pod's."""
     pods = (pod("g", app("x", cpu="2")), pod("h", app("y", cpu="1"), app("s", cpu="1500m")))
     agent, desired_by_path = admitted(*pods)
     pool = agent.state.promises.default
-    for path, container in (("poduid-g", "x"), ("poduid-h", "y")):
+    for path, container, others in (("poduid-g", "x", agent.machine.node.managers.reserved), ("poduid-h", "y", pool)):
         own = desired_by_path[f"{path}/{container}"].cpus()
         assert own.isdisjoint(pool)
-        assert desired_by_path[path].cpus() == own | pool
+        assert desired_by_path[path].cpus() == own | others
+
+
+def test_a_container_with_cpus_of_its_own_falls_back_on_the_reserved_ones_whatever_the_pool_is() -> None:
+    agent, before = admitted(pod("g", app("x", cpu="2")), pod("s", app("s")))
+    own, reserved = before["poduid-g/x"].cpus(), agent.machine.node.managers.reserved
+    assert before["poduid-g/x"].fallback_cpus() == own | reserved
+    assert before["besteffort/poduid-s/s"].fallback_cpus() == agent.machine.node.managers.topology.online
+    agent.want(*(manifest.pod for manifest in agent.wanted), pod("h", app("y", cpu="1")))
+    agent.rest()
+    after = {want.path: want for want in agent.desired_cgroups()}
+    assert after["besteffort/poduid-s/s"].cpus() != before["besteffort/poduid-s/s"].cpus()
+    assert {path: want.fallback_cpus() for path, want in after.items() if path in before} == {
+        path: want.fallback_cpus() for path, want in before.items()
+    }
     _, desired_by_path = admitted(pod("g", app("x", cpu="7")), of=starving())
     assert desired_by_path["poduid-g"].cpus() == CpuSet.parse("0-7"), "the pool is empty, CPU 0 strictly reserved"
 

@@ -185,6 +185,13 @@ def test_used_below_names_the_populated_ones(tmp_path):
     assert used_below(str(tmp_path)) == ("a", "d")
 
 
+def test_the_payload_s_own_processes_are_the_container_s(tmp_path):
+    for name in ("payload", "payload/runtime", "payload/empty"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.events").write_text(f"populated {int(not name.endswith('empty'))}\n")
+    assert used_below(str(tmp_path)) == ("payload/runtime",)
+
+
 def test_used_below_of_nothing_names_the_path(tmp_path):
     with pytest.raises(CgroupEntryError) as caught:
         used_below(str(tmp_path / "gone"))

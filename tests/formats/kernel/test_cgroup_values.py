@@ -11,6 +11,7 @@ AMOUNTS = st.integers(0, 2**63 - 1)
 IDS = st.sets(st.integers(0, 4096), min_size=1)
 VALUES: dict[Attribute, st.SearchStrategy[Value]] = {
     Attribute.CPUSET_CPUS: IDS.map(CpuSet.from_ids),
+    Attribute.FALLBACK_CPUS: IDS.map(CpuSet.from_ids),
     Attribute.CPUSET_CPUS_EXCLUSIVE: IDS.map(CpuSet.from_ids),
     Attribute.CPUSET_CPUS_PARTITION: st.builds(
         Partition, st.sampled_from(PartitionKind), st.sampled_from(["", "Parent is not a partition root", "a (b) c"])
