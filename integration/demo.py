@@ -48,7 +48,7 @@ def demonstrate(node: Node) -> bool:
     show(
         node,
         "The pinned process itself",
-        f"p=$(cat $(find {ROOT} -path '*/worker/cgroup.procs')); grep -H . /proc/$p/cgroup; grep _allowed_list /proc/$p/status",
+        f"p=$(cat $(find {ROOT} -path '*/worker/payload/cgroup.procs')); grep -H . /proc/$p/cgroup; grep _allowed_list /proc/$p/status",
     )
     show(node, "kubelet's checkpoint, byte for byte", f"cat {STATE}/cpu_manager_state; echo")
     print_moved(before, node.metrics())

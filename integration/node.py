@@ -174,7 +174,8 @@ class Node:
         return self.guest.get(f"{cgroup}/{file}").decode().strip()
 
     def pids(self, cgroup: str) -> list[int]:
-        return [int(line) for line in self.value(cgroup, "cgroup.procs").split()]
+        """Return the processes of a container."""
+        return [int(line) for line in self.value(cgroup, "payload/cgroup.procs").split()]
 
     def inspect(self) -> Document:
         """Return the agent's view once it includes what is saved: saving comes first."""

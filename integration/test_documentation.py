@@ -84,7 +84,7 @@ def test_the_demo_comes_to_its_end(node: Node, capsys: pytest.CaptureFixture[str
     """`make demo`, except the boot."""
     assert demonstrate(node)
     told = capsys.readouterr().out
-    assert re.search(r"^/proc/\d+/cgroup:0::.*/worker\nCpus_allowed_list:\t2-3\n", told, re.MULTILINE)
+    assert re.search(r"^/proc/\d+/cgroup:0::.*/worker/payload\nCpus_allowed_list:\t2-3\n", told, re.MULTILINE)
     assert "\nkubelet_cpu_manager_exclusive_cpu_allocation_count 0 -> 5\n" in told
     assert "nothing moved: the same" in told
 

@@ -80,7 +80,7 @@ def test_it_ends_with_its_process_and_with_nothing_else(node: Node) -> None:
     said(node, job, b"up")
     state = node.wait(there("long"), "the job")
     (uid,) = state["promises"]["pods"]
-    procs = node.run(f"cat /sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service/pod{uid}/main/cgroup.procs").stdout
+    procs = node.run(f"cat /sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service/pod{uid}/main/payload/cgroup.procs").stdout
     before = node.footprint()
     assert len(procs.split()) == 3
     node.kill_agent()
@@ -146,7 +146,7 @@ def test_members_of_the_group_run_jobs_as_themselves(node: Node) -> None:
         identity, umask, rights, cgroup = done.stdout.splitlines()
         assert "(runner)" in identity
         assert "runners" in identity
-        assert (umask, rights.split(), cgroup.endswith("/main")) == ("0027", ["CapPrm:", "0" * 16], True)
+        assert (umask, rights.split(), cgroup.endswith("/main/payload")) == ("0027", ["CapPrm:", "0" * 16], True)
         assert node.run(f"runuser -u stranger -- {JOB} -- id", check=False).returncode == 125
         large = node.run("runuser -u runner -- nodeagent job --cpus 5 --memory 64Mi -- id", check=False)
         assert (large.returncode, "jobs.maxCPUs is 4" in large.stderr) == (125, True)

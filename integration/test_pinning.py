@@ -159,7 +159,7 @@ def test_a_process_that_is_moved_and_a_cgroup_that_is_removed_are_put_back(node:
     (pid,) = node.pids(home)
     before, cursor = node.footprint(), node.cursor()
 
-    node.run(f"echo {pid} >/sys/fs/cgroup/cgroup.procs; rmdir {slot}")
+    node.run(f"echo {pid} >/sys/fs/cgroup/cgroup.procs; rmdir {slot}/payload {slot}")
 
     line = node.wait_log(cursor, "process_brought_back")
     assert (line["pod"], line["container"], line["pid"]) == ("default/pinned", "app", pid)

@@ -250,7 +250,7 @@ class Witness:
                 self._disown(task.cgroup)
 
     def _attach(self, event: Attach) -> None:
-        cgroup = event.cgroup if self._is_container(event.cgroup) else None
+        cgroup = event.cgroup.removesuffix("/payload") if self._is_container(event.cgroup) else None
         task = self._tasks.setdefault(event.pid, _Task(event.pid, None, ""))
         if task.cgroup is not None and task.cgroup != cgroup:
             self.findings.promises.append(f"task {event.pid} moved from {task.cgroup} to {event.cgroup}")

@@ -109,6 +109,8 @@ class Host:
             for name, text in files.items():
                 (directory / name).parent.mkdir(exist_ok=True)
                 (directory / name).write_text(text + "\n")
+            if (directory / "payload").is_dir():
+                (directory / "payload/cgroup.procs").touch()
 
     def drift(self) -> None:
         path = "besteffort/poduid-web/app"
@@ -837,7 +839,7 @@ def test_exec_refuses_with_the_reason(words, change, message, live, run):
 @needs_root
 def test_exec_cannot_enter_what_is_no_cgroup(live, run):
     """The last step is the kernel's: this directory only looks like a cgroup."""
-    (live.cgroups / "besteffort/poduid-web/slot/cgroup.procs").unlink()
+    (live.cgroups / "besteffort/poduid-web/slot/payload/cgroup.procs").unlink()
     assert "cannot enter cgroup" in failed(run("exec", *live.options, "web", "slot", "--", "true"), status=125)
 
 
