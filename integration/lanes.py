@@ -16,6 +16,7 @@ SECOND_LANE = (
     "hotplug",
     "interference",
     "interrupt_isolation",
+    "last_cpu",
     "load_live",
     "manifests_live",
     "metrics_live",

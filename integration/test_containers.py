@@ -150,7 +150,9 @@ def test_exec_runs_in_the_container_and_nowhere_else(node: Node) -> None:
     somebody = "setpriv --reuid=65534 --regid=65534 --clear-groups"
     others = {
         "nodeagent exec": node.run(f"{somebody} nodeagent exec slot slot -- true", check=False),
-        "by hand": node.run(f"{somebody} sh -c 'echo 0 >{node.cgroup('slot', 'slot')}/payload/cgroup.procs'", check=False),
+        "by hand": node.run(
+            f"{somebody} sh -c 'echo 0 >{node.cgroup('slot', 'slot')}/payload/cgroup.procs'", check=False
+        ),
         "to the launcher": node.run(f"{somebody} python3 -c '{CONNECT}'", check=False),
     }
 

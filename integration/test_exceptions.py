@@ -108,6 +108,19 @@ def test_in_the_pool_until_the_agent_has_brought_it_back(start_ns: int, end_ns: 
     assert len(lone_on(3, start_ns, end_ns, SHORT, KEPT).faults) == faults
 
 
+REFUSED = (LOST[0], LOST[1], CpusChanged(41_000, 41_000, ALL, is_refusal=True))
+
+
+@pytest.mark.parametrize(("end_ns", "faults"), [(60_000, 0), (60_001, 1)])
+def test_where_a_cpu_refused_to_go_until_its_processes_are_gathered(end_ns: int, faults: int) -> None:
+    gathered = entry(60, "processes_gathered", found="3", cpus="1")
+    assert len(lone_on(3, 45_000, end_ns, gathered, changes=REFUSED).faults) == faults
+    assert len(lone_on(2, 45_000, 50_000, gathered, changes=REFUSED, other=OTHER).faults) == 1, "not on another pod's"
+    late_ns = 41_000 + RESCAN_NS + SLACK_NS
+    assert not lone_on(3, 45_000, late_ns, changes=REFUSED).faults
+    assert len(lone_on(3, 45_000, late_ns + 1, changes=REFUSED).faults) == 1
+
+
 def test_an_agent_that_starts_in_between_has_brought_it_back_when_it_is_ready() -> None:
     restarted = (SHORT, entry(70, "started"), entry(95, "ready"))
     assert not lone_on(3, 85_000, 95_000, *restarted).faults

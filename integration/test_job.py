@@ -80,7 +80,9 @@ def test_it_ends_with_its_process_and_with_nothing_else(node: Node) -> None:
     said(node, job, b"up")
     state = node.wait(there("long"), "the job")
     (uid,) = state["promises"]["pods"]
-    procs = node.run(f"cat /sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service/pod{uid}/main/payload/cgroup.procs").stdout
+    procs = node.run(
+        f"cat /sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service/pod{uid}/main/payload/cgroup.procs"
+    ).stdout
     before = node.footprint()
     assert len(procs.split()) == 3
     node.kill_agent()

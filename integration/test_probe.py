@@ -43,9 +43,7 @@ def cpus_of(node: Node) -> str:
 def measuring(node: Node) -> None:
     """Begin to measure for longer than any test takes, and wait for a thread on each CPU, and one that waits beside them."""
     node.run(f"{PROBE} slot --latency --seconds 600")
-    script = (
-        f"read -r pid <{node.cgroup('slot', 'app')}/payload/cgroup.procs; grep -h Cpus_allowed_list /proc/$pid/task/*/status"
-    )
+    script = f"read -r pid <{node.cgroup('slot', 'app')}/payload/cgroup.procs; grep -h Cpus_allowed_list /proc/$pid/task/*/status"
     first, last = cpus_of(node).split("-")
 
     def look() -> bool | None:

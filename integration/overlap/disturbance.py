@@ -55,6 +55,8 @@ class CpusChanged(NamedTuple):
     before_ns: int
     after_ns: int
     available: tuple[int, ...]
+    is_refusal: bool = False
+    """They are back at once, as one could not go; processes that the kernel had driven off it stay away until the agent gathers them."""
 
 
 @dataclass(slots=True)
@@ -151,12 +153,14 @@ class Disturbance:
                 if not victims:
                     return
                 self._offline.append(self._absence(victims, done))
+                before_ns = time.monotonic_ns()
                 try:
                     self._switch(victims, 0)
                 except OSError as err:
                     if err.errno != errno.EBUSY:
                         raise
-                    self._offline.pop()  # the last one of a partition, which no kernel takes offline
+                    self._offline.pop()  # the last one of a partition, which kernel 6.12 doesn't take offline
+                    self._note_refusal(before_ns, victims)
                     return
             case Fault.CPUS_WITHHELD:
                 # those that were withheld before are given back in the same write
@@ -166,6 +170,13 @@ class Disturbance:
                     return
                 self._withhold(self._absence(victims, done))
         self.counts[fault] += 1
+
+    def _note_refusal(self, before_ns: int, cpus: frozenset[int]) -> None:
+        there, now_ns = self._all - self._away(), time.monotonic_ns()
+        self.changes += (
+            CpusChanged(before_ns, now_ns, tuple(sorted(there - cpus))),
+            CpusChanged(now_ns, now_ns, tuple(sorted(there)), is_refusal=True),
+        )
 
     def _absence(self, cpus: frozenset[int], done: int) -> _Absence:
         return _Absence(cpus, done + self._chance.randint(*_AWAY_EVENTS), time.monotonic() + _AWAY_SECONDS)

@@ -137,7 +137,8 @@ class AgentsRecord:
         log = [line for line in self._log if line.at_ns >= lost_ns]
         told = [line for line in log if line.is_about(cgroup)]
         short_ns = [line.at_ns for line in told if line.event == "promise_short"]
-        ends = [line.at_ns for line in told if line.event == "promise_kept_again" and line.at_ns >= back.before_ns]
+        restored = {"promise_kept_again", "processes_gathered"}
+        ends = [line.at_ns for line in told if line.event in restored and line.at_ns >= back.before_ns]
         started_ns = [line.at_ns for line in log if line.event == "started"]
         for line in log:
             if line.event == "ready" and line.at_ns >= back.before_ns:
@@ -145,7 +146,7 @@ class AgentsRecord:
                 # an agent that starts when it is over has nothing to say of it, but has looked
                 if since_ns is not None and not any(since_ns <= at <= line.at_ns for at in short_ns):
                     ends.append(line.at_ns)
-        if not ends and not short_ns:
+        if not ends and not short_ns and not back.is_refusal:
             return back.after_ns
         return min([back.after_ns + RESCAN_NS + SLACK_NS, *ends])
 

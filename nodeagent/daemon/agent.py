@@ -44,7 +44,7 @@ from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import PodSource, is_unclear
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
-from nodeagent.daemon.drift import as_desired, corrected
+from nodeagent.daemon.drift import as_desired, corrected, gathered
 from nodeagent.daemon.execution import ExecutionResult, answered, carry_out, not_begun
 from nodeagent.daemon.host_settings import HostSettings, Wanted, alone_of
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
@@ -214,6 +214,7 @@ class Agent:
         troubles += [*self._kept.answer.troubles, *orphans, *untold, *disturbing, *self._act(world, outcome, placed)]
         self._let_in(self._with_held_off(), outcome.ready, placed, self.tree)
         self._log_events(decided, outcome, began)
+        gathered(world, outcome, self.state, self.log)
         drift = corrected(outcome, self._kept.settled, self.state, self.log)
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
             drift += self._reattach(world, outcome)

@@ -40,6 +40,7 @@ AgentEvent = Literal[
     "promise_kept_again",
     "cgroup_drift_corrected",
     "process_brought_back",
+    "processes_gathered",
     "host_setting_changed_by_others",
     "host_settings_stay",
     "trouble",

@@ -11,9 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from nodeagent.core.cgroups.write_failures import WriteFailure, write_failure
 from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
-from nodeagent.core.model.cgroup import MEMBER, Attribute, ObservedCgroup, Partition, Value
+from nodeagent.core.model.cgroup import MEMBER, Attribute, ObservedCgroup, Partition, PartitionKind, Value
 from nodeagent.core.model.cgroup_layout import ABOVE, is_above, payload_path
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.errors import NodeAgentError
@@ -98,6 +100,18 @@ def _oom_kills(events: Mapping[str, int]) -> int:
     return max(events.get("oom_kill", 0) - group_kills, group_kills)
 
 
+def _in_partitions(observed: Mapping[str, ObservedCgroup]) -> Iterator[str]:
+    """Containers with processes whose cgroup, or pod's, is a partition."""
+    for path, there in observed.items():
+        if not there.is_populated or there.get(Attribute.FALLBACK_CPUS) is None:
+            continue
+        for each in (there, observed.get(path.rpartition("/")[0])):
+            found = each.get(Attribute.CPUSET_CPUS_PARTITION) if each else None
+            if isinstance(found, Partition) and found.kind is not PartitionKind.MEMBER:
+                yield path
+                break
+
+
 class CgroupTree:
     """The cgroups of the pods.
 
@@ -122,7 +136,10 @@ class CgroupTree:
             CgroupError: a file cannot be read, or holds what the kernel would not write.
 
         """
-        return {path: seen for path in self._walk(own) if (seen := self._read_one(path)) is not None}
+        found = {path: seen for path in self._walk(own) if (seen := self._read_one(path)) is not None}
+        return found | {
+            path: seen for path in _in_partitions(found) if (seen := self._read_with_threads(path)) is not None
+        }
 
     def read_above(self) -> dict[str, ObservedCgroup]:
         """Read what concerns us of the cgroups above the pods' one, but for the root of all.
@@ -192,6 +209,25 @@ class CgroupTree:
             is_frozen=events.get("frozen") == 1,
             oom_kills=_oom_kills(self._keyed(path, "memory.events")),
         )
+
+    def _read_with_threads(self, path: str) -> ObservedCgroup | None:
+        """Read a container's cgroup if its threads are not where it says."""
+        if not self._elsewhere(path):
+            return None
+        # CPUs may have come or gone between two looks: what it is now counts, and only what is so twice.
+        seen, cpus = self._read_one(path), self._elsewhere(path)
+        return replace(seen, elsewhere=cpus) if seen is not None and cpus else None
+
+    def _elsewhere(self, path: str) -> CpuSet:
+        """Return the CPUs beside the effective ones that its threads may run on."""
+        effective = self._effective(path, EFFECTIVE_CPUS, CpuSet)
+        if not effective:
+            return CpuSet()
+        own, beside = frozenset(effective), set[int]()
+        for tid in (self._text(payload_path(path), "cgroup.threads") or "").split():
+            with suppress(ProcessLookupError):
+                beside |= os.sched_getaffinity(int(tid)) - own
+        return CpuSet.from_ids(beside)
 
     def _parsed(self, path: str, attribute: Attribute, text: str) -> Value:
         try:

@@ -36,6 +36,8 @@ KIND = "NodeCapture"
 VERSION = 1
 """New fields don't increase it; no field is renamed or removed."""
 MAX_BYTES = 256 * 2**20
+_ELSEWHERE = "elsewhere"
+"""Beside the texts of a cgroup's files: CPUs that its processes may run on, and are not to."""
 LEFT_OUT = ("left-out",)
 """Stands for the command of a container that has one."""
 
@@ -146,6 +148,7 @@ def _texts(observed: ObservedCgroup) -> dict[str, str]:
         "cgroup.events": f"populated {int(observed.is_populated)}\nfrozen {int(observed.is_frozen)}",
         "memory.events": f"oom_kill {observed.oom_kills}",
         **{name: str(ids) for name, ids in effective.items() if ids is not None},
+        **({_ELSEWHERE: str(observed.elsewhere)} if observed.elsewhere else {}),
         **{
             attribute.value: "" if isinstance(value, CpuSet | NumaSet) and not value else print_value(value)
             for attribute, value in observed.attributes
@@ -235,6 +238,7 @@ def _observed_cgroups(path: str, texts: Mapping[str, str]) -> ObservedCgroup:
         is_populated=events.get("populated") == 1,
         is_frozen=events.get("frozen") == 1,
         oom_kills=parse_flat_keyed(texts.get("memory.events", "")).get("oom_kill", 0),
+        elsewhere=JsonValue(texts.get(_ELSEWHERE, ""), f"cgroups[{path}].{_ELSEWHERE}").cpus(),
     )
 
 

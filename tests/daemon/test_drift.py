@@ -323,5 +323,7 @@ def test_a_cgroup_below_is_home_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_refused_move_names_cgroup_and_reason(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
     root, _ = own_directories(tmp_path, process.pid)
-    with pytest.raises(CgroupError, match=r"cannot write '\d+' to .*pods/c/payload/cgroup.procs: No such file or directory"):
+    with pytest.raises(
+        CgroupError, match=r"cannot write '\d+' to .*pods/c/payload/cgroup.procs: No such file or directory"
+    ):
         CgroupTree(str(root)).bring_back("c", process.pid, ticks(process.pid))

@@ -620,7 +620,8 @@ class Agent:
                 assert not both, f"{path} may run on {both} of {other}"
                 if want.is_exclusive and other.rpartition("/")[0] != path.rpartition("/")[0]:
                     both = machine.fallback(path) & foreign.exclusive_cpus
-                    assert machine.fallback(path) >= cpus and not both, f"{path} may fall back on {both} of {other}"
+                    assert machine.fallback(path) >= cpus
+                    assert not both, f"{path} may fall back on {both} of {other}"
         universe = CpuSet(machine.node.managers.providers.cpu.universe)
         if state.promises.default:
             assert state.promises.default | given_cpus(state.promises) == universe, "a CPU is lost"

@@ -222,4 +222,4 @@ def _usable(there: ObservedCgroup | None) -> CpuSet:
     """CPUs on which its processes may run now, including one that enters it at this moment; in a frozen cgroup none run."""
     if there is None or there.is_frozen:
         return CpuSet()
-    return there.cpus_effective or CpuSet()
+    return (there.cpus_effective or CpuSet()) | there.elsewhere

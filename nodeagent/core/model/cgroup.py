@@ -131,6 +131,10 @@ class ObservedCgroup(Struct, frozen=True):
     is_frozen: bool
     oom_kills: int = 0
     """Processes of this cgroup and its descendants that the kernel has killed for memory."""
+    elsewhere: CpuSet = CpuSet()
+    """CPUs beside the effective ones that its processes may run on: the kernel let them go there when it tried in vain to take the last CPU
+    of their partition offline, and leaves them there.
+    """
 
     def get(self, attribute: Attribute) -> Value | None:
         return _value(self.attributes, attribute)

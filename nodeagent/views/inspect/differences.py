@@ -12,6 +12,9 @@ from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEMS, print_value
 
+CPUS_ALLOWED = "Cpus_allowed_list"
+"""Of threads, in /proc/PID/task/*/status."""
+
 
 class Difference(Struct, frozen=True):
     path: str
@@ -75,6 +78,9 @@ def _of_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Differen
     mems = want.get(Attribute.CPUSET_MEMS)
     if there.cpus_effective is not None and there.cpus_effective != want.cpus():
         yield Difference(want.path, EFFECTIVE_CPUS, str(want.cpus()), str(there.cpus_effective))
+    if there.elsewhere:
+        found = f"{there.elsewhere} too: the kernel drove its processes there, as a CPU of theirs was to go offline"
+        yield Difference(want.path, CPUS_ALLOWED, str(there.cpus_effective), found)
     if mems is not None and there.mems_effective is not None and there.mems_effective != mems:
         yield Difference(want.path, EFFECTIVE_MEMS, spelled(mems), str(there.mems_effective))
     if there.is_frozen and there.get(Attribute.FREEZE) is False:
