@@ -144,6 +144,26 @@ def test_a_partition_that_is_refused_is_nobodys_change_and_keeps_nobody_from_sta
         assert [line["file"] for line in reported(daemon, "cgroup_drift_corrected")] == ["cpuset.cpus.partition"]
 
 
+def test_processes_that_the_kernel_drove_elsewhere_are_gathered_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(node(SMALL, config={"host_isolation": "partition"}))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = (pod("a", app(cpu="1")),)
+        daemon.start()
+        daemon.rest()
+        machine.groups["poduid-a/app"].elsewhere = CpuSet.of(0)
+        daemon.turn(WakeUpReason.TIMER)
+        assert not machine.groups["poduid-a/app"].elsewhere
+        (line,) = reported(daemon, "processes_gathered")
+        assert about_whom(line) == ("default/a", "uid-a", "app")
+        assert (line["found"], line["cpus"]) == ("0", str(machine.effective("poduid-a/app")))
+        daemon.rest()
+        assert len(reported(daemon, "processes_gathered")) == 1
+        assert reported(daemon, "cgroup_drift_corrected") == [], "nobody has changed anything"
+
+
 @pytest.mark.parametrize("reason", [WakeUpReason.TIMER, WakeUpReason.CGROUPS, WakeUpReason.START])
 def test_a_main_process_that_left_is_brought_back(daemon: Daemon, reason: WakeUpReason) -> None:
     run, path = daemon.machine.run_of("app"), path_of(daemon, "a/app")

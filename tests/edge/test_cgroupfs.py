@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.cgroupfs import HELD_AT_ONCE, CgroupError, CgroupTree
 
 MANY = 1301
@@ -215,6 +216,49 @@ def test_a_directory_that_may_not_be_looked_into_is_named() -> None:
         assert refused.value.message == f"cannot look at {directory}/pods: Permission denied"
         assert "run as root" in refused.value.hint
         assert CgroupTree(f"{directory}/pods").chain() is None
+
+
+def container_in(root, effective, partition):
+    """A pod's cgroup with one container, whose only process is this one."""
+    (root / "pod1/app/payload").mkdir(parents=True)
+    for path, files in {
+        "": {},
+        "pod1": {"cpuset.cpus.partition": partition},
+        "pod1/app": {"cpuset.cpus.effective": str(effective), "cgroup.events": "populated 1\nfrozen 0\n"},
+    }.items():
+        for name, text in {"cgroup.controllers": "cpuset\n", **files}.items():
+            (root / path / name).write_text(text)
+    (root / "pod1/app/payload/cpuset.cpus").write_text("0\n")
+    (root / "pod1/app/payload/cgroup.threads").write_text(f"{os.getpid()}\n")
+
+
+@pytest.mark.parametrize(
+    ("partition", "is_seen"), [("root\n", True), ("root invalid (why)\n", True), ("member\n", False)]
+)
+def test_threads_that_may_run_elsewhere_are_seen_in_partitions(tmp_path, partition, is_seen):
+    mine = CpuSet.from_ids(os.sched_getaffinity(0))
+    container_in(tmp_path, mine, partition)
+    tree = CgroupTree(str(tmp_path))
+    assert tree.read(frozenset())["pod1/app"].elsewhere == CpuSet()
+    (tmp_path / "pod1/app/cpuset.cpus.effective").write_text(f"{min(mine)}\n")
+    assert tree.read(frozenset())["pod1/app"].elsewhere == (mine - CpuSet.of(min(mine)) if is_seen else CpuSet())
+
+
+def test_threads_that_are_elsewhere_for_one_look_only_are_not(tmp_path):
+    """CPUs come and go between two looks."""
+    mine = CpuSet.from_ids(os.sched_getaffinity(0))
+    container_in(tmp_path, mine, "root\n")
+
+    class Changing(CgroupTree):
+        looks = 0
+
+        def _elsewhere(self, path):
+            self.looks += 1
+            return mine if self.looks == 1 else super()._elsewhere(path)
+
+    tree = Changing(str(tmp_path))
+    assert tree.read(frozenset())["pod1/app"].elsewhere == CpuSet()
+    assert tree.looks == 2
 
 
 class Looks:

@@ -38,7 +38,7 @@ from nodeagent.core.model.cgroup import (
     PartitionKind,
     Value,
 )
-from nodeagent.core.model.cgroup_layout import ABOVE
+from nodeagent.core.model.cgroup_layout import ABOVE, is_within
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
@@ -89,6 +89,8 @@ class Group:
     values: dict[Attribute, Value] = field(default_factory=dict)
     enabled: set[str] = field(default_factory=set)
     has_payload: bool = False
+    elsewhere: CpuSet = field(default_factory=CpuSet)
+    """CPUs to which the kernel has driven its processes."""
     processes: list[Process] = field(default_factory=list)
     is_unkillable: bool = False
     """Its processes hang in the kernel: not even cgroup.kill ends them."""
@@ -200,6 +202,7 @@ class Machine:
             is_populated=self.is_populated(path),
             is_frozen=self.is_frozen(path),
             oom_kills=group.oom_kills,
+            elsewhere=group.elsewhere,
         )
 
     def effective(self, path: str) -> CpuSet:
@@ -250,6 +253,10 @@ class Machine:
             return False
         if self.has_partitions:
             self._end_partitions()
+        if attribute is Attribute.CPUSET_CPUS_PARTITION and value == MEMBER:
+            for below, group in self.groups.items():
+                if is_within(below, path):
+                    group.elsewhere = CpuSet()
         return True
 
     def _may_hand_down(self) -> bool:
