@@ -131,6 +131,15 @@ def test_what_joins_and_what_its_owner_starts_later_is_the_owners(debian_12: Nod
     assert [one for one in claim["tasks"] if one["name"] in {"joined", "later"}] == []
 
 
+def test_what_a_killed_one_has_made_goes_with_it(debian_12: Node) -> None:
+    node = debian_12
+    pinned(node, "idle", command=["sleep", "infinity"])
+    node.run("systemd-run -q --collect --unit=count nodeagent interference --seconds 600")
+    node.run(COUNTING)
+    node.run("systemctl kill --kill-who=main -s KILL count")
+    node.run(f'until test -z "$(ls {INSTANCES})"; do sleep 0.1; done')
+
+
 def test_the_next_run_removes_what_is_left(debian_12: Node) -> None:
     node = debian_12
     pinned(node, "idle", command=["sleep", "infinity"])

@@ -35,8 +35,10 @@ _COUNTED = {
     _SOFTIRQ_ENTRIES: f"hist:keys=common_cpu,vec:{_TIMES}:size=2048",
     _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=16384",
 }
-_REMOVES = 'read -r _; for _ in 1 2 3 4 5 6 7 8 9; do rmdir -- "$0" && exit; test -d "$0" || exit; sleep 0.2; done'
-"""Waits for the end of its input. The dying process may have files of the instance open for a moment longer."""
+_REMOVES = 'trap "" HUP INT TERM; read -r _; for _ in 1 2 3 4 5 6 7 8 9; do rmdir -- "$0" && exit; test -d "$0" || exit; sleep 0.2; done'
+"""Waits for the end of its input; with a unit's main process systemd ends all others, too (SIGTERM). The dying process may have files of
+the instance open for a moment longer.
+"""
 _HINTS = {
     errno.EACCES: "run this as root",
     errno.EPERM: "run this as root; with secure boot the kernel may be locked down (see /sys/kernel/security/lockdown)",

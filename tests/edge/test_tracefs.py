@@ -103,6 +103,24 @@ with passing_directory(pathlib.Path({str(path)!r})) as made:
     wait_for(lambda: not path.exists(), "it is gone")
 
 
+def test_it_goes_also_where_everything_that_the_process_has_started_is_told_to_end(tracefs: Path) -> None:
+    """As systemd does it once a unit's main process has ended."""
+    path = tracefs / "instances/mine"
+    program = f"""
+import os, pathlib, re, signal
+from nodeagent.edge.tracefs import passing_directory
+with passing_directory(pathlib.Path({str(path)!r})):
+    (remover,) = pathlib.Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
+    status = pathlib.Path(f"/proc/{{remover}}/status")
+    while not int(re.search("SigIgn:(.*)", status.read_text())[1], 16) >> signal.SIGTERM - 1 & 1:
+        os.sched_yield()
+    os.kill(int(remover), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program], check=False)
+    wait_for(lambda: not path.exists(), "it is gone")
+
+
 def test_what_is_there_already_is_not_taken_over(tracefs: Path) -> None:
     (tracefs / "instances/mine/used").mkdir(parents=True)
     with (

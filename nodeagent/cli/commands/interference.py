@@ -52,8 +52,8 @@ examples:
 Needs root. The kernel counts in a tracing instance of its own, on these CPUs only, and nothing is written event by event. Tasks are the
 owner's if they are in its cgroup or were started by such a task. Kernel threads that are bound to their CPU, interrupts that cannot be
 moved or that the pod claims (annotation interrupts.nodeagent.io/CONTAINER) and softirqs are shown, and don't count as somebody else. An
-interrupt that interrupts a task is part of the task's time, too. The command keeps itself off these CPUs. Its instance goes with it; what
-one that was killed (kill -9) may leave, the next run removes.
+interrupt that interrupts a task is part of the task's time, too. The command keeps itself off these CPUs. Its instance goes with it, also
+if it is killed (kill -9).
 next: nodeagent inspect shows which host processes may run there, nodeagent check what can be done about it"""
     parser.set_defaults(parser=parser)
 
