@@ -87,6 +87,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.is_active else 0
     return {
         "cgroup": observed.path,
+        "closedToHost": _closed_to_host(observed, own),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,
         "effective": None if observed.cgroup is None else kernel_values(observed.cgroup),
@@ -110,8 +111,15 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     }
 
 
+def _closed_to_host(observed: ContainerView, own: CpuSet | None) -> str | None:
+    """Return what keeps the host off its CPUs: the kernel's partition, if that is valid, or systemd. None: nothing does."""
+    if _partition(observed, own) in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
+        return "partition"
+    return "systemd" if observed.closing is not None and observed.closing.kind is None else None
+
+
 def _partition(observed: ContainerView, own: CpuSet | None) -> str | None:
-    """Return what keeps the host off its CPUs, as the kernel has it: its own partition or its pod's. None: nothing does."""
+    """Return the partition that its CPUs are in, as the kernel has it: its own or its pod's. None: there is none."""
     cgroups = observed.view.observed.cgroups or {}
     for path in (observed.path, observed.entry.pod_path) if own else ():
         there = cgroups.get(path)

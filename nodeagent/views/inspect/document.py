@@ -173,7 +173,12 @@ def _pod(
     pod = entry.pod
     there = (view.observed.cgroups or {}).get(entry.pod_path)
     containers = []
-    closed = closings(view.node.config, view.node.managers, view.state.promises, entry) if entry.is_active else {}
+    has_partitions = view.kernel is None or bool(view.kernel.path_to_partitions)
+    closed = (
+        closings(view.node.config, view.node.managers, view.state.promises, entry, has_partitions=has_partitions)
+        if entry.is_active
+        else {}
+    )
     for container, status in entry.pairs():
         path = entry.container_path(container.name)
         subject = ContainerView(

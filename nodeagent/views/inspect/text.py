@@ -416,7 +416,10 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
         if container["isolation"] == "mixed":
             alone = f"no other container has CPUs {container['promised']['cpus']}; its other CPUs are the shared pool's"
         why = container["whyShared"] or alone
-        closed = f"; closed to the host (partition {container['partition']})" if is_closed_to_host(container) else ""
+        by = (
+            "systemd's AllowedCPUs" if container["closedToHost"] == "systemd" else f"partition {container['partition']}"
+        )
+        closed = f"; closed to the host ({by})" if is_closed_to_host(container) else ""
         rows.append(("isolation", f"{container['isolation']}: {why}{closed}"))
     rows.append(("cgroup", container["cgroup"]))
     return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]

@@ -72,8 +72,8 @@ def why_text(container: Document) -> str:
 
 
 def is_closed_to_host(container: Document) -> bool:
-    """Whether the kernel keeps the host's processes off its CPUs."""
-    return container["partition"] in {"root", "isolated"}
+    """Whether kernel or systemd keep the host's processes off its CPUs."""
+    return container["closedToHost"] is not None
 
 
 def remarks(container: Document, at_ms: int) -> list[str]:

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.partitions import PARTITION_ATTRIBUTES
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, Partition, PartitionKind
+from nodeagent.core.model.cgroup_layout import is_above
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render, render_in_full
 from tests.support.inspected_nodes import World
@@ -34,6 +35,23 @@ def test_exclusive_cpus_are_closed_to_the_host() -> None:
     assert document["differences"] == []
     assert "exclusive, closed to the host: socket 0" in render(document)
     assert "host (partition root)" in render_in_full(inspection(view, frozenset({"uid-db"})))
+
+
+def test_on_an_older_kernel_they_are_by_systemd() -> None:
+    world = isolating().add(pod("web", app("own", cpu="1"), app("beside", cpu="100m")))
+    observed = {
+        path: replace(there, attributes=tuple(each for each in there.attributes if each[0] not in PARTITION_ATTRIBUTES))
+        for path, there in world.observed().items()
+        if not is_above(path)
+    }
+    document = inspection(world.view(cgroups=observed))
+    shown = {c["name"]: c["closedToHost"] for p in document["pods"] for c in p["containers"]}
+    assert shown == {"own": "systemd", "beside": None}
+    assert document["differences"] == []
+    assert "exclusive, closed to the host: socket 0" in render(document)
+    assert "host (systemd's AllowedCPUs)" in render_in_full(
+        inspection(world.view(cgroups=observed), frozenset({"uid-web"}))
+    )
 
 
 def test_one_that_the_kernel_has_ended_is_a_difference_with_its_reason() -> None:
