@@ -113,8 +113,8 @@ def test_document_is_plain_and_its_names_are_stable():
         "refusal", "refusedChange", "source", "starved", "uid",
     ]  # fmt: skip
     assert sorted(container_of(document)) == [
-        "cgroup", "closedToHost", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit", "name", "notes", "oomKills",
-        "partition", "pid", "places", "processes", "promised", "restarts", "starved", "state", "whyShared",
+        "cgroup", "closedToHost", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit", "name",
+        "notes", "oomKills", "partition", "pid", "places", "processes", "promised", "restarts", "starved", "state", "whyShared",
     ]  # fmt: skip
     assert sorted(container_of(document)["effective"]) == [
         "cpus",
