@@ -85,6 +85,40 @@ def test_interrupts_and_work_leave_exclusive_cpus_and_come_back(node: Node, reco
     node.run(f"echo {before[SERIAL]} >{SERIAL}")
 
 
+def test_a_network_card_is_kept_off_exclusive_cpus_and_goes_to_the_pod_that_claims_it(node: Node) -> None:
+    try:
+        found = node.run(
+            "modprobe virtio_net; udevadm settle; ls -d /sys/bus/pci/drivers/virtio-pci/*/virtio*/net/*"
+        ).stdout
+        *_, address, _, _, card = found.strip().split("/")
+        numbers = node.run(f"ls /sys/bus/pci/devices/{address}/msi_irqs").stdout.split()
+        irqs = {f"/proc/irq/{number}/smp_affinity_list" for number in numbers}
+        packets = f"/sys/class/net/{card}/queues/rx-0/rps_cpus"
+        node.run(f"echo ffff >{packets}")
+        before, stay = listed(node), unmovable(node)
+        movable = irqs - stay
+        assert movable
+
+        own = run_pod(node)
+        during = settled(node)
+        assert naming(before, own) >= {packets, *movable}
+        assert naming(during, own) <= stay
+
+        claiming = pod("claiming", container("app", SLEEP, cpu="2"))
+        device = card if node.guest.image.release.number == 12 else address
+        claiming["metadata"]["annotations"] = {"interrupts.nodeagent.io/app": device}
+        node.apply(claiming)
+        mine = node.wait_running("claiming")["promises"]["pods"]["uid-claiming"]["cpus"]["app"]
+        during = settled(node)
+        assert {irq: during[irq] for irq in movable} == dict.fromkeys(movable, mine)
+        assert naming(during, own) <= stay
+
+        node.clear()
+        assert differences(before, settled(node)) == {}
+    finally:
+        node.run("modprobe -r virtio_net")
+
+
 def test_it_all_comes_back_without_an_agent_too(node: Node) -> None:
     before, stay = listed(node), unmovable(node)
     own = run_pod(node)

@@ -363,6 +363,8 @@ class Guest:
             *("-drive", f"file={self.image.disk},if=virtio,format=raw,snapshot=on,cache=unsafe"),
             *("-serial", f"file:{self._directory / 'console'}"),
             *("-chardev", f"socket,id=qmp,fd={qmp_fd}", "-mon", "chardev=qmp,mode=control"),
+            # a network card for its interrupts and queues: it leads nowhere
+            *("-netdev", "hubport,id=nowhere,hubid=0", "-device", "virtio-net-pci,netdev=nowhere"),
             *("-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={agent_fd}"),
             *("-device", f"virtserialport,chardev=agent,name={PORT_NAME}"),
         )
