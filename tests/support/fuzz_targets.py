@@ -22,6 +22,7 @@ from nodeagent.core.admission.managers import start
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.nri import Call
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.records import Records, Unreadable
@@ -60,7 +61,6 @@ from nodeagent.formats.manifest.variables import process_of
 from nodeagent.formats.nri.calls import NriCallError, read_call
 from nodeagent.formats.nri.mux import MuxError, Reassembly
 from nodeagent.formats.nri.ttrpc import TtrpcError, TtrpcFrame, read_request
-from nodeagent.formats.nri.values import Call
 from nodeagent.formats.scenario.scenario import ScenarioError, scenario_from_text
 from nodeagent.formats.syntax.bind_address import BindAddressError, parse_bind_address
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
