@@ -8,12 +8,6 @@ from nodeagent.formats.syntax.fields import Fields
 _CPU_COUNT = re.compile(r"[1-9][0-9]{0,6}")
 
 
-def is_ours(key: str) -> bool:
-    """Whether an annotation is this agent's by its domain."""
-    kind, slash, _ = key.partition("/")
-    return bool(slash) and f".{kind}".endswith(f".{pod_schema.ANNOTATION_DOMAIN}")
-
-
 def read_exclusive_cpus(annotations: Fields, key: str) -> int | None:
     text = annotations.string(key)
     if text is None or _CPU_COUNT.fullmatch(text):

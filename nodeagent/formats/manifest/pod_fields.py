@@ -17,11 +17,11 @@ from nodeagent.core.model.pod import (
     ResourceRequirements,
     Resources,
     RestartPolicy,
+    is_own_annotation,
 )
 from nodeagent.core.model.pod_resources import with_container_defaults, with_pod_level_defaults
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.manifest.pod_annotations import (
-    is_ours,
     read_exclusive_cpus,
     read_interrupts,
     read_is_isolated,
@@ -116,7 +116,7 @@ class PodReader:
         names = tuple(container.name for container in pod.containers)
         is_isolated = read_is_isolated(annotations)
         for key in annotations.present():
-            if key == pod_schema.PARTITION or not is_ours(key):
+            if key == pod_schema.PARTITION or not is_own_annotation(key):
                 continue
             kind, _, name = key.partition("/")
             if kind not in {pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS}:

@@ -12,12 +12,19 @@ import re
 from msgspec import Struct
 
 from nodeagent.core.model.nri import Sandbox
-from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, ContainerKind, Resources
+from nodeagent.core.model.pod import (
+    ANNOTATION_DOMAIN,
+    CPU,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    ContainerKind,
+    Resources,
+    is_own_annotation,
+)
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.runtime.stated_pod import StatedContainer, StatedPod
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.manifest.pod_annotations import (
-    is_ours,
     read_exclusive_cpus,
     read_interrupts,
     read_is_isolated,
@@ -26,9 +33,9 @@ from nodeagent.formats.syntax.fields import Fields, fields_of, nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings, shown
 from nodeagent.formats.syntax.quantity_words import no_quantity
 
-CONTAINERS = f"{pod_schema.ANNOTATION_DOMAIN}/containers"
-REQUESTS = f"requests.{pod_schema.ANNOTATION_DOMAIN}"
-LIMITS = f"limits.{pod_schema.ANNOTATION_DOMAIN}"
+CONTAINERS = f"{ANNOTATION_DOMAIN}/containers"
+REQUESTS = f"requests.{ANNOTATION_DOMAIN}"
+LIMITS = f"limits.{ANNOTATION_DOMAIN}"
 _KINDS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, REQUESTS, LIMITS)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _HUGEPAGES = re.compile(rf"{HUGEPAGES_PREFIX}[1-9][0-9]{{0,5}}[KMG]i")
@@ -47,7 +54,7 @@ class ReadAnnotations(Struct, frozen=True):
 def read_annotations(sandbox: Sandbox) -> ReadAnnotations:
     """Read what a pod states. Annotations of others are ignored; findings name the pod and the annotation."""
     findings = Findings(f"pod {sandbox.namespace}/{sandbox.name}")
-    ours = {key: value for key, value in sandbox.annotations if is_ours(key)}
+    ours = {key: value for key, value in sandbox.annotations if is_own_annotation(key)}
     try:
         document = fields_of({"metadata": {"annotations": ours}}, findings)
     except DocumentError as err:
