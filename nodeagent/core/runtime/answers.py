@@ -5,7 +5,7 @@ container is still to leave: that is asked for again once it has left, as seen i
 exception: its first process waits for `gate`. An empty cpuset can't be said in NRI: who should have no CPU at all stays where it is.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec import Struct
 
@@ -113,12 +113,13 @@ def response(
     return Response(Answer(adjustment, tuple(update for _, update in updates)), tuple(waiting))
 
 
-def gate(starting: Occupant, others: Iterable[Occupant]) -> Denial | None:
+def gate(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str] = ()) -> Denial | None:
     """Decide whether a container's first process, which is in its cgroup, may begin. None: it may.
 
     Args:
         starting: as read from its cgroup now.
         others: everybody else, as read now.
+        rivals: ids of those that have to be gone, as what is promised to them is promised to it.
     """
     wanted = starting.wanted
     if wanted is None or not wanted.cpus:
@@ -130,7 +131,7 @@ def gate(starting: Occupant, others: Iterable[Occupant]) -> Denial | None:
             f"{starting.who} {may}, and was given {wanted.cpus}: another NRI plugin or program has changed it, "
             "see `nodeagent inspect`; the kubelet tries again"
         )
-    late = [(one.who, found) for one in others if (found := one.overdue & wanted.exclusive_cpus)]
+    late = [(one.who, found) for one in others if (found := _in_the_way(one, rivals) & wanted.exclusive_cpus)]
     if not late:
         return None
     named = ", ".join(f"{who} ({cpus})" for who, cpus in sorted(late)[:_MAX_NAMED])
@@ -139,6 +140,10 @@ def gate(starting: Occupant, others: Iterable[Occupant]) -> Denial | None:
         f"{starting.who} would share its CPUs {wanted.exclusive_cpus}: not left yet by {named}{more}; "
         "see `nodeagent inspect`; the kubelet tries again"
     )
+
+
+def _in_the_way(one: Occupant, rivals: Collection[str]) -> CpuSet:
+    return one.effective if one.id and one.id in rivals else one.overdue
 
 
 def _taken(one: Occupant, there: Iterable[Occupant]) -> CpuSet:

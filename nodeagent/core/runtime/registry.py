@@ -162,7 +162,7 @@ class LetBegin(Struct, frozen=True):
     key: ContainerKey
     id: str
     rivals: tuple[str, ...]
-    """Other containers of its key. While one has processes, it may not begin: the gate takes them for undecided."""
+    """Other containers of its key. While one has processes on CPUs that are the key's alone, it may not begin."""
 
 
 class Adopt(Struct, frozen=True):
@@ -253,6 +253,32 @@ def settled(registry: Registry, key: ContainerKey, container_id: str, refusal: s
     return Stepped(
         _put(replace(registry, refused=refused), entry), (Refuse(key, container_id, refusal, is_first=True),)
     )
+
+
+def wanted_by_id(
+    registry: Registry, wanted: Mapping[ContainerKey, Wanted], pool: Wanted, populated: frozenset[str]
+) -> dict[str, Wanted]:
+    """Return what each container should hold now.
+
+    Of several that have processes, CPUs that are their key's alone are the oldest's; the others are in the shared pool until it has ended.
+    So is everything that began while nobody was asked, until it has been decided on, and what was refused then: elsewhere it would be on
+    other pods' CPUs.
+
+    Args:
+        registry: of all.
+        wanted: by key, what is promised.
+        pool: what a container holds that nothing is promised to.
+        populated: ids of the containers whose cgroups have processes.
+    """
+    found = {}
+    for entry in registry.entries:
+        promised = wanted.get(entry.key, pool)
+        placed = [made.id for made in entry.made if made.is_placed]
+        owner = next((one for one in placed if one in populated), placed[-1] if placed else "")
+        for made in entry.made:
+            is_given = made.id == owner or (made.is_placed and not promised.exclusive_cpus)
+            found[made.id] = promised if is_given else pool
+    return found
 
 
 def _runs_unplaced(made: MadeContainer, asked: Asked) -> bool:

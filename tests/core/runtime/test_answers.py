@@ -155,6 +155,13 @@ def test_a_container_of_the_same_pod_that_may_stay_stays() -> None:
     assert gate(STARTING, [shared("of the same pod", "2-3", "2-3")]) is None
 
 
+def test_a_rival_in_the_way_is_named_though_it_may_stay() -> None:
+    old, ended = alone("old", "2-3", "2-3"), alone("ended", "", "2-3")
+    assert gate(STARTING, [old, ended]) is None
+    assert "not left yet by old (2-3)" in reason(gate(STARTING, [old, ended], ("old", "ended")))
+    assert gate(STARTING, [ended], ("old", "ended")) is None
+
+
 def test_an_undecided_container_in_the_way_is_named() -> None:
     assert "not left yet by x (2-3)" in reason(gate(STARTING, [Occupant("x", cpus("0-3"), None)]))
 

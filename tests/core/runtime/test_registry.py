@@ -40,6 +40,7 @@ from nodeagent.core.runtime.registry import (
     Todo,
     happened,
     settled,
+    wanted_by_id,
 )
 
 KEY = ContainerKey("uid-p", "app")
@@ -209,6 +210,34 @@ def test_a_refused_update_leaves_what_there_was() -> None:
     assert refused.entries == RUNS.entries
     assert todo(refused, more) == (Refuse(KEY, "a", "no CPUs", is_first=False),)
     assert todo(refused, create("b")) == (Place(KEY, "b"),)
+
+
+# What each should hold
+
+POOL = Wanted(CpuSet.of(0, 1))
+
+
+def held(registry: Registry, *populated: str, wanted: Wanted = WANTED) -> dict[str, Wanted]:
+    return wanted_by_id(registry, {KEY: wanted}, POOL, frozenset(populated))
+
+
+def test_what_is_the_keys_alone_is_the_oldest_ones_that_has_processes() -> None:
+    both = after(create("b"), begin("b"), registry=RUNS)
+    assert held(both, "a", "b") == {"a": WANTED, "b": POOL}
+    assert held(both, "b") == {"a": POOL, "b": WANTED}
+    assert held(both) == {"a": POOL, "b": WANTED}
+
+
+def test_what_others_share_all_of_the_key_share() -> None:
+    both = after(create("b"), begin("b"), registry=RUNS)
+    shared = Wanted(CpuSet.of(0))
+    assert held(both, "a", "b", wanted=shared) == {"a": shared, "b": shared}
+
+
+def test_what_was_refused_and_runs_is_in_the_pool() -> None:
+    found = after(synchronized(listed("a")), refuse="no CPUs")
+    assert wanted_by_id(found, {}, POOL, frozenset({"a"})) == {"a": POOL}
+    assert held(found, "a") == {"a": POOL}
 
 
 # Updates
