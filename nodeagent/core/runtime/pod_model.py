@@ -34,6 +34,7 @@ from nodeagent.core.runtime.estimates import (
     memory_request,
 )
 from nodeagent.core.runtime.stated_pod import StatedContainer, StatedPod
+from nodeagent.errors import printable
 
 REQUESTS, LIMITS = "requests", "limits"
 _SLICE = re.compile(r"(?:.*-)?kubepods(?:-(burstable|besteffort))?-pod[^-]+\.slice")
@@ -86,7 +87,7 @@ class Contradiction(Struct, frozen=True):
     def text(self) -> str:
         """For people, after the pod's name."""
         return (
-            f"container {self.container}: its annotation says {self.what} {self.stated}, but {self.told}: "
+            f"container {printable(self.container[:63])}: its annotation says {self.what} {self.stated}, but {self.told}: "
             "write what the container's `resources` say, or remove the annotation"
         )
 

@@ -23,6 +23,7 @@ from nodeagent.core.model.pod import (
 )
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.runtime.stated_pod import StatedContainer, StatedPod
+from nodeagent.errors import printable
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.manifest.pod_annotations import (
     read_exclusive_cpus,
@@ -53,7 +54,7 @@ class ReadAnnotations(Struct, frozen=True):
 
 def read_annotations(sandbox: Sandbox) -> ReadAnnotations:
     """Read what a pod states. Annotations of others are ignored; findings name the pod and the annotation."""
-    findings = Findings(f"pod {sandbox.namespace}/{sandbox.name}")
+    findings = Findings(printable(f"pod {sandbox.namespace}/{sandbox.name}"))
     ours = {key: value for key, value in sandbox.annotations if is_own_annotation(key)}
     try:
         document = fields_of({"metadata": {"annotations": ours}}, findings)
