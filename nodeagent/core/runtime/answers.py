@@ -18,7 +18,7 @@ NO_LIMIT_US = -1
 _MAX_NAMED = 5
 
 
-class Wanted(Struct, frozen=True):
+class WantedPlacement(Struct, frozen=True):
     """What a container's cgroup should hold, of what NRI can set."""
 
     cpus: CpuSet
@@ -31,7 +31,7 @@ class Wanted(Struct, frozen=True):
     """Those of `cpus` on which nobody else may run."""
 
     @classmethod
-    def of(cls, cgroup: DesiredCgroup) -> "Wanted":
+    def of(cls, cgroup: DesiredCgroup) -> "WantedPlacement":
         mems, cpu_max = cgroup.get(Attribute.CPUSET_MEMS), cgroup.get(Attribute.CPU_MAX)
         return cls(
             CpuSet() if cgroup.is_starved else cgroup.cpus(),
@@ -48,7 +48,7 @@ class Occupant(Struct, frozen=True):
     """For people, as in `pod default/db, container server`."""
     effective: CpuSet
     """CPUs on which its processes may run now. Empty: there are none in it."""
-    wanted: Wanted | None
+    wanted: WantedPlacement | None
     """None: nothing has been decided on for it."""
     id: str = ""
     """The runtime's. Empty: it is not the runtime's to change."""
@@ -78,7 +78,7 @@ class Response(Struct, frozen=True):
 
 
 def response(
-    others: Iterable[Occupant], *, created: tuple[Wanted, NriResources] | None = None, updated: str = ""
+    others: Iterable[Occupant], *, created: tuple[WantedPlacement, NriResources] | None = None, updated: str = ""
 ) -> Response:
     """Return the changes, those first that only leave CPUs.
 
@@ -160,7 +160,7 @@ def _overdue_on(cpus: CpuSet, one: Occupant, there: Iterable[Occupant]) -> Itera
     return (other.who for other in there if other is not one and other.overdue & cpus)
 
 
-def _difference(wanted: Wanted, has: NriResources | None, cpus: CpuSet) -> NriResources | None:
+def _difference(wanted: WantedPlacement, has: NriResources | None, cpus: CpuSet) -> NriResources | None:
     """Return what to change; None: nothing.
 
     Args:

@@ -21,7 +21,11 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.nri import Call, ContainerState, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.pod import is_own_annotation
-from nodeagent.core.runtime.answers import Wanted
+from nodeagent.core.runtime.answers import WantedPlacement
+from nodeagent.errors import printable
+
+_MAX_NAME = 63
+"""Characters of a container's name that a reason repeats: Kubernetes' names have no more."""
 
 
 class ContainerKey(Struct, frozen=True, order=True):
@@ -177,7 +181,7 @@ class PutRight(Struct, frozen=True):
 
     key: ContainerKey
     id: str
-    wanted: Wanted
+    wanted: WantedPlacement
     has: NriResources
 
 
@@ -208,7 +212,7 @@ class Stepped(Struct, frozen=True):
     todo: tuple[Todo, ...] = ()
 
 
-def happened(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, Wanted]) -> Stepped:
+def happened(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
     """Return the registry after an event, and what is to be done.
 
     Args:
@@ -256,8 +260,8 @@ def settled(registry: Registry, key: ContainerKey, container_id: str, refusal: s
 
 
 def wanted_by_id(
-    registry: Registry, wanted: Mapping[ContainerKey, Wanted], pool: Wanted, populated: frozenset[str]
-) -> dict[str, Wanted]:
+    registry: Registry, wanted: Mapping[ContainerKey, WantedPlacement], pool: WantedPlacement, populated: frozenset[str]
+) -> dict[str, WantedPlacement]:
     """Return what each container should hold now.
 
     Of several that have processes, CPUs that are their key's alone are the oldest's; the others are in the shared pool until it has ended.
@@ -322,7 +326,7 @@ def _create(registry: Registry, sandbox: Sandbox, container: NriContainer) -> St
     key, asked = ContainerKey.of(sandbox, container), Asked.of(sandbox, container)
     entry = registry.entry(key)
     if _is_over(registry, sandbox, entry, container.id):
-        why = f"container {key.name} or its pod has already been stopped: the kubelet makes another one"
+        why = f"container {printable(key.name[:_MAX_NAME])} or its pod has already been stopped: the kubelet makes another one"
         return Stepped(registry, (Refuse(key, container.id, why, is_first=True),))
     if (refusal := registry.refusal(key, asked)) is not None:
         return Stepped(registry, (Refuse(key, container.id, refusal.reason, is_first=False),))
@@ -349,7 +353,7 @@ def _start(registry: Registry, sandbox: Sandbox, container: NriContainer) -> Ste
     made = next((made for made in entry.made if made.id == container.id), None)
     if made is None or not made.is_placed or made.stage >= Stage.STOPPED:
         why = (
-            f"container {key.name} was not placed when it was created, or has been stopped since: nodeagent was "
+            f"container {printable(key.name[:_MAX_NAME])} was not placed when it was created, or has been stopped since: nodeagent was "
             "not asked, see `nodeagent inspect`; the kubelet makes another one"
         )
         return Stepped(registry, (Refuse(key, container.id, why, is_first=True),))
@@ -435,7 +439,7 @@ def _retry(registry: Registry, pod_uid: str) -> Stepped:
     return Stepped(replace(registry, refused=refused), _once_per_key(todo))
 
 
-def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey, Wanted]) -> Stepped:
+def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
     listed = {container.id: container for container in found.containers if container.sandbox_id in pods}
     entries = {key: KeyEntry(key, is_held=True) for key in wanted}
@@ -471,7 +475,7 @@ def _as_found(entry: KeyEntry, listed: Mapping[str, NriContainer], *, is_held: b
 
 
 def _found(
-    registry: Registry, entry: KeyEntry, sandbox: Sandbox, container: NriContainer, wanted: Wanted | None
+    registry: Registry, entry: KeyEntry, sandbox: Sandbox, container: NriContainer, wanted: WantedPlacement | None
 ) -> tuple[KeyEntry, list[Todo]]:
     """One that the runtime lists. If it is new here and has what is promised, it was placed before the agent's last start."""
     key, stage = entry.key, _listed_stage(container.state)
@@ -495,7 +499,7 @@ def _found(
     return _with(entry, replace(made, is_placed=False)), todo
 
 
-def _has(has: NriResources, wanted: Wanted) -> bool:
+def _has(has: NriResources, wanted: WantedPlacement) -> bool:
     return bool(wanted.cpus) and has.cpus == wanted.cpus and (not wanted.mems or has.mems == wanted.mems)
 
 

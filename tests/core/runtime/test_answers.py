@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Denial, NriResources, Update
-from nodeagent.core.runtime.answers import Occupant, Response, Waiting, Wanted, gate, response
+from nodeagent.core.runtime.answers import Occupant, Response, Waiting, WantedPlacement, gate, response
 
 PERIOD_US = 100_000
 
@@ -19,11 +19,11 @@ def cpus(text: str) -> CpuSet:
 
 
 def shared(name: str, has: str, wants: str, **more: Any) -> Occupant:
-    return Occupant(name, cpus(has), Wanted(cpus(wants)), name, NriResources(cpus=cpus(has)), **more)
+    return Occupant(name, cpus(has), WantedPlacement(cpus(wants)), name, NriResources(cpus=cpus(has)), **more)
 
 
 def alone(name: str, has: str, wants: str) -> Occupant:
-    return replace(shared(name, has, wants), wanted=Wanted(cpus(wants), exclusive_cpus=cpus(wants)))
+    return replace(shared(name, has, wants), wanted=WantedPlacement(cpus(wants), exclusive_cpus=cpus(wants)))
 
 
 def sets(found: Response) -> list[tuple[str, str]]:
@@ -31,7 +31,7 @@ def sets(found: Response) -> list[tuple[str, str]]:
 
 
 def test_siblings_leave_in_the_answer_that_creates_who_comes() -> None:
-    made = Wanted(cpus("2-3"), NumaSet.of(0), CpuMax(None, PERIOD_US), cpus("2-3"))
+    made = WantedPlacement(cpus("2-3"), NumaSet.of(0), CpuMax(None, PERIOD_US), cpus("2-3"))
     asked = NriResources(cpu_shares=2048, cpu_quota_us=200_000, cpu_period_us=PERIOD_US, memory_limit_bytes=2**30)
     found = response([shared("b", "0-3", "0-1"), shared("a", "0-3", "0-1")], created=(made, asked))
     assert found == Response(
@@ -43,14 +43,14 @@ def test_siblings_leave_in_the_answer_that_creates_who_comes() -> None:
 
 
 def test_nothing_differs_nothing_is_said() -> None:
-    wanted = Wanted(cpus("0-1"), NumaSet.of(0), CpuMax(50_000, PERIOD_US))
+    wanted = WantedPlacement(cpus("0-1"), NumaSet.of(0), CpuMax(50_000, PERIOD_US))
     has = NriResources(cpus=cpus("0-1"), mems=NumaSet.of(0), cpu_quota_us=50_000, cpu_period_us=PERIOD_US)
     one = Occupant("a", cpus("0-1"), wanted, "a", has)
     assert response([one], created=(wanted, has)) == Response(Answer())
 
 
 def test_all_is_said_of_the_container_that_its_runtime_is_updating() -> None:
-    wanted = Wanted(cpus("0-1"), NumaSet.of(0), CpuMax(None, PERIOD_US))
+    wanted = WantedPlacement(cpus("0-1"), NumaSet.of(0), CpuMax(None, PERIOD_US))
     has = NriResources(cpus=cpus("0-1"), mems=NumaSet.of(0), cpu_period_us=PERIOD_US)
     one = Occupant("a", cpus("0-1"), wanted, "a", has)
     told = NriResources(cpus=cpus("0-1"), mems=NumaSet.of(0), cpu_quota_us=-1, cpu_period_us=PERIOD_US)
@@ -102,7 +102,9 @@ def test_of_others_nothing_is_asked_but_they_are_waited_for() -> None:
     ],
 )
 def test_quotas(limit: CpuMax | None, has: NriResources, said: tuple[int | None, int | None]) -> None:
-    found = response([], created=(Wanted(cpus("0"), cpu_max=limit), replace(has, cpus=cpus("0")))).answer.adjustment
+    found = response(
+        [], created=(WantedPlacement(cpus("0"), cpu_max=limit), replace(has, cpus=cpus("0")))
+    ).answer.adjustment
     assert said == ((None, None) if found is None else (found.cpu_quota_us, found.cpu_period_us))
 
 
@@ -114,14 +116,16 @@ def test_what_a_cgroup_should_hold_is_wanted() -> None:
         (Attribute.MEMORY_OOM_GROUP, True),
     )
     cgroup = DesiredCgroup("pod1/a", attributes=attributes, exclusive_cpus=cpus("2-3"))
-    wanted = Wanted(cpus("2-3"), NumaSet.of(1), CpuMax(None, PERIOD_US), cpus("2-3"))
-    assert Wanted.of(cgroup) == wanted
-    assert Wanted.of(replace(cgroup, is_starved=True)).cpus == CpuSet()
+    wanted = WantedPlacement(cpus("2-3"), NumaSet.of(1), CpuMax(None, PERIOD_US), cpus("2-3"))
+    assert WantedPlacement.of(cgroup) == wanted
+    assert WantedPlacement.of(replace(cgroup, is_starved=True)).cpus == CpuSet()
 
 
 # The gate
 
-STARTING = Occupant("pod default/db, container server", cpus("2-3"), Wanted(cpus("2-3"), exclusive_cpus=cpus("2-3")))
+STARTING = Occupant(
+    "pod default/db, container server", cpus("2-3"), WantedPlacement(cpus("2-3"), exclusive_cpus=cpus("2-3"))
+)
 
 
 def reason(found: Denial | None) -> str:
@@ -172,7 +176,7 @@ def test_an_undecided_container_in_the_way_is_named() -> None:
         (replace(STARTING, effective=cpus("0-3")), "server may run on CPUs 0-3, and was given 2-3: another NRI plugin"),
         (replace(STARTING, effective=CpuSet()), "server is in no cgroup that can be read, and was given 2-3"),
         (replace(STARTING, wanted=None), "server was not decided on before it was created: `nodeagent inspect`"),
-        (replace(STARTING, wanted=Wanted(CpuSet())), "server has no CPU left to run on: `nodeagent inspect`"),
+        (replace(STARTING, wanted=WantedPlacement(CpuSet())), "server has no CPU left to run on: `nodeagent inspect`"),
     ],
 )
 def test_a_container_that_is_not_where_it_should_be_does_not_begin(starting: Occupant, text: str) -> None:
@@ -183,7 +187,7 @@ def test_a_container_that_is_not_where_it_should_be_does_not_begin(starting: Occ
 
 
 @st.composite
-def changes_of_placement(draw: Any) -> tuple[dict[str, Wanted], dict[str, Wanted]]:
+def changes_of_placement(draw: Any) -> tuple[dict[str, WantedPlacement], dict[str, WantedPlacement]]:
     """Two placements of the same containers: exclusive CPUs are nobody else's, everybody else has the rest."""
     names = draw(st.lists(st.sampled_from("abcdef"), min_size=2, unique=True))
     made = []
@@ -191,13 +195,13 @@ def changes_of_placement(draw: Any) -> tuple[dict[str, Wanted], dict[str, Wanted
         owners = [draw(st.sampled_from([None, None, *names])) for _ in range(8)]
         pool = CpuSet.from_ids(cpu for cpu, owner in enumerate(owners) if owner is None) or cpus("8")
         own = {name: CpuSet.from_ids(cpu for cpu, owner in enumerate(owners) if owner == name) for name in names}
-        made.append({name: Wanted(own[name] or pool, exclusive_cpus=own[name]) for name in names})
+        made.append({name: WantedPlacement(own[name] or pool, exclusive_cpus=own[name]) for name in names})
     return made[0], made[1]
 
 
 @given(changes_of_placement(), st.data())
 def test_no_change_gives_a_cpu_that_somebody_else_has_alone_or_will(
-    placements: tuple[dict[str, Wanted], dict[str, Wanted]], data: st.DataObject
+    placements: tuple[dict[str, WantedPlacement], dict[str, WantedPlacement]], data: st.DataObject
 ) -> None:
     """Any change may fail; what is asked for next follows from what is seen then."""
     before, after = placements
@@ -223,7 +227,7 @@ def test_no_change_gives_a_cpu_that_somebody_else_has_alone_or_will(
 
 @given(changes_of_placement())
 def test_all_is_as_it_should_be_in_the_end_unless_two_wait_for_each_other(
-    placements: tuple[dict[str, Wanted], dict[str, Wanted]],
+    placements: tuple[dict[str, WantedPlacement], dict[str, WantedPlacement]],
 ) -> None:
     before, after = placements
     there = {name: wanted.cpus for name, wanted in before.items()}

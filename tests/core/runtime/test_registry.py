@@ -17,7 +17,7 @@ from nodeagent.core.model.nri import (
     Sandbox,
     Synchronized,
 )
-from nodeagent.core.runtime.answers import Wanted
+from nodeagent.core.runtime.answers import WantedPlacement
 from nodeagent.core.runtime.registry import (
     Adopt,
     AwaitEmpty,
@@ -45,7 +45,7 @@ from nodeagent.core.runtime.registry import (
 
 KEY = ContainerKey("uid-p", "app")
 OTHER = ContainerKey("uid-q", "app")
-WANTED = Wanted(CpuSet.of(2, 3), NumaSet.of(0), exclusive_cpus=CpuSet.of(2, 3))
+WANTED = WantedPlacement(CpuSet.of(2, 3), NumaSet.of(0), exclusive_cpus=CpuSet.of(2, 3))
 SHARES = NriResources(cpu_shares=2048)
 
 
@@ -89,7 +89,9 @@ def after(*happenings: Happening, registry: Registry | None = None, refuse: str 
     return registry
 
 
-def todo(registry: Registry, what: Happening, wanted: dict[ContainerKey, Wanted] | None = None) -> tuple[Todo, ...]:
+def todo(
+    registry: Registry, what: Happening, wanted: dict[ContainerKey, WantedPlacement] | None = None
+) -> tuple[Todo, ...]:
     return happened(registry, what, wanted or {}).todo
 
 
@@ -214,10 +216,10 @@ def test_a_refused_update_leaves_what_there_was() -> None:
 
 # What each should hold
 
-POOL = Wanted(CpuSet.of(0, 1))
+POOL = WantedPlacement(CpuSet.of(0, 1))
 
 
-def held(registry: Registry, *populated: str, wanted: Wanted = WANTED) -> dict[str, Wanted]:
+def held(registry: Registry, *populated: str, wanted: WantedPlacement = WANTED) -> dict[str, WantedPlacement]:
     return wanted_by_id(registry, {KEY: wanted}, POOL, frozenset(populated))
 
 
@@ -230,7 +232,7 @@ def test_what_is_the_keys_alone_is_the_oldest_ones_that_has_processes() -> None:
 
 def test_what_others_share_all_of_the_key_share() -> None:
     both = after(create("b"), begin("b"), registry=RUNS)
-    shared = Wanted(CpuSet.of(0))
+    shared = WantedPlacement(CpuSet.of(0))
     assert held(both, "a", "b", wanted=shared) == {"a": shared, "b": shared}
 
 
@@ -433,7 +435,9 @@ class Node(RuleBasedStateMachine):
         return Call(event, box(pod), told, AMOUNTS[amount] if is_update else None)
 
     def take(self, what: Happening, refuse: bool = False) -> None:
-        wanted = {key: Wanted(CpuSet.of(slot), exclusive_cpus=CpuSet.of(slot)) for key, slot in self.slots.items()}
+        wanted = {
+            key: WantedPlacement(CpuSet.of(slot), exclusive_cpus=CpuSet.of(slot)) for key, slot in self.slots.items()
+        }
         stepped = happened(self.registry, what, wanted)
         self.registry = stepped.registry
         for one in stepped.todo:

@@ -15,7 +15,7 @@ from nodeagent.core.model.nri import (
     Sandbox,
     Synchronized,
 )
-from nodeagent.core.runtime.answers import Occupant, Wanted, gate, response
+from nodeagent.core.runtime.answers import Occupant, WantedPlacement, gate, response
 from nodeagent.core.runtime.registry import (
     ContainerKey,
     Decide,
@@ -53,15 +53,15 @@ class Node(RuleBasedStateMachine):
     # What the agent knows
 
     @property
-    def pool(self) -> Wanted:
+    def pool(self) -> WantedPlacement:
         pool = ALL
         for cpus in self.own.values():
             pool -= cpus
-        return Wanted(pool)
+        return WantedPlacement(pool)
 
     @property
-    def wanted(self) -> dict[ContainerKey, Wanted]:
-        return {key: Wanted(own, exclusive_cpus=own) if own else self.pool for key, own in self.own.items()}
+    def wanted(self) -> dict[ContainerKey, WantedPlacement]:
+        return {key: WantedPlacement(own, exclusive_cpus=own) if own else self.pool for key, own in self.own.items()}
 
     def occupants(self) -> list[Occupant]:
         wanted = wanted_by_id(self.registry, self.wanted, self.pool, frozenset(self.running))
