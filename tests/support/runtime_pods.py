@@ -1,6 +1,7 @@
 """Pods as kubelet hands them to a container runtime, and as that tells a plugin of them."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from nodeagent.core.model.cgroup import cpu_quota, cpu_shares
 from nodeagent.core.model.nri import ContainerState, HugepageLimit, NriContainer, NriResources, Sandbox
@@ -30,9 +31,9 @@ def sandbox_of(pod: Pod, sandbox_id: str | None = None, **annotations: str) -> S
     )
 
 
-def told(pod: Pod, container: Container, capacity_bytes: int = 64 * GIB, **more: object) -> NriContainer:
+def told(pod: Pod, container: Container, capacity_bytes: int = 64 * GIB, **more: Any) -> NriContainer:
     """What kubelet makes of a container (kuberuntime_container_linux.go), without CPUs and memory nodes."""
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "id": f"id-{container.name}",
         "sandbox_id": f"sandbox-{pod.uid}",
         "name": container.name,
@@ -44,7 +45,7 @@ def told(pod: Pod, container: Container, capacity_bytes: int = 64 * GIB, **more:
         "oom_score_adj": _oom_score_adj(pod, container, capacity_bytes),
         "resources": told_resources(container),
     }
-    return NriContainer(**(fields | more))  # type: ignore[arg-type]
+    return NriContainer(**(fields | more))
 
 
 def told_resources(container: Container, period_us: int = PERIOD_US, *, has_quota: bool = True) -> NriResources:

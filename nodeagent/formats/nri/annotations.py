@@ -10,6 +10,7 @@ The notation is that of `kubectl set resources`.
 import re
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.model.nri import Sandbox
 from nodeagent.core.model.pod import (
@@ -68,7 +69,7 @@ def read_annotations(sandbox: Sandbox) -> ReadAnnotations:
 
 def _stated(annotations: Fields) -> StatedPod:
     listed = _listed(annotations)
-    read: dict[str, dict[str, object]] = {name: {"kind": kind} for name, kind in (listed or {}).items()}
+    read = {name: StatedContainer(name, kind) for name, kind in (listed or {}).items()}
     for key in sorted(annotations.present()):
         kind, _, name = key.partition("/")
         if key in {CONTAINERS, pod_schema.PARTITION}:
@@ -81,20 +82,19 @@ def _stated(annotations: Fields) -> StatedPod:
         elif not _NAME.fullmatch(name):
             annotations.report(key, "must name a container of this pod after the slash")
         else:
-            read.setdefault(name, {}).update(_value(annotations, kind, key))
+            read[name] = _with(read.get(name) or StatedContainer(name), annotations, kind, key)
     names = read if listed is not None else sorted(read)
-    containers = (StatedContainer(name, **read[name]) for name in names)  # type: ignore[arg-type]
-    return StatedPod(tuple(containers), listed is not None, read_is_isolated(annotations))
+    containers = tuple(read[name] for name in names)
+    return StatedPod(containers, listed is not None, read_is_isolated(annotations))
 
 
-def _value(annotations: Fields, kind: str, key: str) -> dict[str, object]:
-    match kind:
-        case pod_schema.EXCLUSIVE_CPUS:
-            return {"exclusive_cpus": read_exclusive_cpus(annotations, key)}
-        case pod_schema.INTERRUPTS:
-            return {"interrupts": read_interrupts(annotations, key)}
-        case _:
-            return {"requests" if kind == REQUESTS else "limits": _amounts(annotations, key)}
+def _with(stated: StatedContainer, annotations: Fields, kind: str, key: str) -> StatedContainer:
+    if kind == pod_schema.EXCLUSIVE_CPUS:
+        return replace(stated, exclusive_cpus=read_exclusive_cpus(annotations, key))
+    if kind == pod_schema.INTERRUPTS:
+        return replace(stated, interrupts=read_interrupts(annotations, key))
+    amounts = _amounts(annotations, key)
+    return replace(stated, requests=amounts) if kind == REQUESTS else replace(stated, limits=amounts)
 
 
 def _listed(annotations: Fields) -> dict[str, ContainerKind] | None:
