@@ -5,7 +5,7 @@ container is still to leave: that is asked for again once it has left, as seen i
 exception: its first process waits for `gate`. An empty cpuset can't be said in NRI: who should have no CPU at all stays where it is.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
@@ -89,6 +89,9 @@ def response(
         updated: the container whose update the runtime is about to carry out: all is said of it, whatever it has now.
     """
     there = tuple(others)
+    overdue = CpuSet()
+    for one in there:
+        overdue |= one.overdue
     updates: list[tuple[bool, Update]] = []
     waiting: list[Waiting] = []
     for one in sorted(there, key=lambda occupant: occupant.id):
@@ -97,10 +100,11 @@ def response(
         if not one.wanted.cpus:
             waiting.append(Waiting(one.id, CpuSet()))
             continue
-        taken = _taken(one, there)
+        # None of these is its own to leave: it hasn't got them.
+        taken = (one.wanted.cpus - one.effective) & overdue
         now = one.wanted.cpus - taken
         if taken:
-            waiting.append(Waiting(one.id, taken, tuple(sorted(_overdue_on(taken, one, there)))))
+            waiting.append(Waiting(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken))))
         change = _difference(one.wanted, None if one.id == updated else one.has, now)
         if change is not None:
             updates.append((not now <= one.effective, Update(one.id, change)))
@@ -144,20 +148,6 @@ def gate(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str]
 
 def _in_the_way(one: Occupant, rivals: Collection[str]) -> CpuSet:
     return one.effective if one.id and one.id in rivals else one.overdue
-
-
-def _taken(one: Occupant, there: Iterable[Occupant]) -> CpuSet:
-    """CPUs that it should get and that somebody else is still to leave."""
-    assert one.wanted is not None
-    gained, taken = one.wanted.cpus - one.effective, CpuSet()
-    for other in there:
-        if other is not one:
-            taken |= other.overdue & gained
-    return taken
-
-
-def _overdue_on(cpus: CpuSet, one: Occupant, there: Iterable[Occupant]) -> Iterator[str]:
-    return (other.who for other in there if other is not one and other.overdue & cpus)
 
 
 def _difference(wanted: WantedPlacement, has: NriResources | None, cpus: CpuSet) -> NriResources | None:
