@@ -16,6 +16,17 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
+from nodeagent.core.model.nri import (
+    Answer,
+    Call,
+    Denial,
+    Event,
+    NriContainer,
+    Runtime,
+    Sandbox,
+    Synchronized,
+    Update,
+)
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.nri import messages
 from nodeagent.formats.nri.calls import (
@@ -54,17 +65,6 @@ from nodeagent.formats.nri.ttrpc import (
     read_response,
     spell_request,
     spell_response,
-)
-from nodeagent.formats.nri.values import (
-    Answer,
-    Call,
-    Denial,
-    Event,
-    NriContainer,
-    Runtime,
-    Sandbox,
-    Synchronized,
-    Update,
 )
 
 DEFAULT_SOCKET = Path("/var/run/nri/nri.sock")

@@ -9,9 +9,7 @@ from queue import Queue
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.runtime_link import PAUSES_SECONDS, Push, RuntimeLink
-from nodeagent.edge.nri import Answered, NriError
-from nodeagent.formats.nri.values import (
+from nodeagent.core.model.nri import (
     Answer,
     Call,
     Event,
@@ -20,6 +18,8 @@ from nodeagent.formats.nri.values import (
     Synchronized,
     Update,
 )
+from nodeagent.daemon.runtime_link import PAUSES_SECONDS, Push, RuntimeLink
+from nodeagent.edge.nri import Answered, NriError
 from tests.support.nri_runtime import NRI, PATIENCE_SECONDS, VERSIONS, Runtime, pods_and_containers
 
 UPDATES = tuple(Update(f"{number:064x}", NriResources(cpus=CpuSet.of(0, 1))) for number in range(100))

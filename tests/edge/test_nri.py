@@ -13,10 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.edge.nri import Answered, NriConnection, NriError
-from nodeagent.formats.nri.calls import MAX_SYNCHRONIZED
-from nodeagent.formats.nri.ttrpc import TtrpcCode
-from nodeagent.formats.nri.values import (
+from nodeagent.core.model.nri import (
     Answer,
     Call,
     Denial,
@@ -26,6 +23,9 @@ from nodeagent.formats.nri.values import (
     Synchronized,
     Update,
 )
+from nodeagent.edge.nri import Answered, NriConnection, NriError
+from nodeagent.formats.nri.calls import MAX_SYNCHRONIZED
+from nodeagent.formats.nri.ttrpc import TtrpcCode
 from tests.support.nri_runtime import (
     DEBIAN_NEXT,
     NRI,

@@ -22,11 +22,14 @@ from nodeagent.core.admission.managers import start
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.nri import Call, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.records import Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, Origin
+from nodeagent.core.runtime.pod_model import runtime_pod
+from nodeagent.core.runtime.registry import Registry, happened
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.pod_resources import PodResources
@@ -50,6 +53,7 @@ from nodeagent.formats.checkpoint.node_state import FORMAT, VERSION, NodeStateEr
 from nodeagent.formats.checkpoint.sealed import sealed
 from nodeagent.formats.config.config_yaml import judged_config, parse_config
 from nodeagent.formats.config.effective_config import config_document, config_from_document
+from nodeagent.formats.config.kubelet_beside import KubeletFiles, kubelet_conflicts
 from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed, parse_value
 from nodeagent.formats.kernel.cpu_use import Counted, use_of
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError, parse_histogram
@@ -57,10 +61,10 @@ from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError, SysfsSample
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
 from nodeagent.formats.manifest.variables import process_of
-from nodeagent.formats.nri.calls import NriCallError, read_call
+from nodeagent.formats.nri.annotations import read_annotations
+from nodeagent.formats.nri.calls import NriCallError, Synchronize, read_call
 from nodeagent.formats.nri.mux import MuxError, Reassembly
 from nodeagent.formats.nri.ttrpc import TtrpcError, TtrpcFrame, read_request
-from nodeagent.formats.nri.values import Call
 from nodeagent.formats.scenario.scenario import ScenarioError, scenario_from_text
 from nodeagent.formats.syntax.bind_address import BindAddressError, parse_bind_address
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
@@ -544,7 +548,45 @@ def call_in(frame: TtrpcFrame) -> Hashable:
     except (TtrpcError, NriCallError) as err:
         fits_a_line(str(err))
         return kind_of(err)
-    return type(call).__name__ if not isinstance(call, Call) else call.event
+    if isinstance(call, Call):
+        return call.event, taken(call)
+    return type(call).__name__ if not isinstance(call, Synchronize) else taken(call.part)
+
+
+def taken(what: Call | Synchronized) -> Hashable:
+    """What the core makes of it, whatever it says."""
+    pairs = [(what.sandbox, what.container)] if isinstance(what, Call) else []
+    if isinstance(what, Synchronized):
+        boxes = {box.id: box for box in what.sandboxes}
+        pairs = [(boxes[one.sandbox_id], one) for one in what.containers if one.sandbox_id in boxes]
+    kinds = set()
+    for box, container in pairs:
+        read = read_annotations(box)
+        kinds |= {kind_of(finding) for finding in read.findings}
+        found = runtime_pod(box, () if container is None else (container,), read.stated, 2**36)
+        kinds |= {kind_of(one.what) for one in found.contradictions}
+        for text in (*(one.text for one in found.contradictions), *map(str, read.findings)):
+            fits_a_line(text)
+        assert all(one.value for one in found.known if one.what != "containers")
+    stepped = happened(Registry(), what, {})
+    return frozenset(kinds), tuple(type(one).__name__ for one in stepped.todo[:4])
+
+
+def annotations(content: bytes) -> Hashable:
+    """Lines of `key value`."""
+    lines = content.decode("utf-8", "surrogateescape").split("\n")
+    pairs = {key: value for key, _, value in (line.partition(" ") for line in lines)}
+    box = Sandbox("box", "uid", "pod", "default", (), tuple(sorted(pairs.items())), "")
+    read = read_annotations(box)
+    return findings(read.findings) if read.findings else len(read.stated.containers)
+
+
+def kubelet_files(content: bytes) -> Hashable:
+    text = content.decode("utf-8", "replace")
+    found = kubelet_conflicts(KubeletFiles((("f", content),), (), cpu_state=text, memory_state=text))
+    for finding in found:
+        fits_a_line(str(finding))
+    return tuple(kind_of(finding) for finding in found[:3])
 
 
 EMPTY = empty_state(node(SMALL))
@@ -691,6 +733,23 @@ NRI_WORDS = (
 
 TARGETS = (
     Target("nri", runtime_calls, (*_NRI, b"".join(_NRI)), NRI_WORDS),
+    Target(
+        "pod-annotations",
+        annotations,
+        (
+            b"nodeagent.io/containers a=init, b\nrequests.nodeagent.io/a cpu=1\nlimits.nodeagent.io/b memory=1Gi,cpu=2",
+            b"exclusive-cpus.nodeagent.io/a 1\ninterrupts.nodeagent.io/a eth0\nnodeagent.io/partition isolated",
+        ),
+        words(
+            "nodeagent.io/containers requests.nodeagent.io/ limits.nodeagent.io/ cpu= memory= hugepages-2Mi= =init , 1Gi"
+        ),
+    ),
+    Target(
+        "kubelet-beside",
+        kubelet_files,
+        (b"cpuManagerPolicy: static\nmemoryManagerPolicy: None\n", b'{"policyName":"static","data":"{}"}'),
+        words('cpuManagerPolicy: memoryManagerPolicy: none static {"policyName": "data": [] null'),
+    ),
     Target(
         "manifest",
         manifest,

@@ -10,6 +10,8 @@ from nodeagent.core.model.quantity import Quantity
 CPU = "cpu"
 MEMORY = "memory"
 HUGEPAGES_PREFIX = "hugepages-"
+ANNOTATION_DOMAIN = "nodeagent.io"
+"""Keys of the form `KIND.nodeagent.io/NAME` are the agent's; annotations of others are ignored."""
 _QOS_RESOURCES = (CPU, MEMORY)
 
 
@@ -122,6 +124,12 @@ class Pod(Struct, frozen=True):
     def inits(self) -> Iterator[Container]:
         """Init containers and sidecars."""
         return (c for c in self.containers if c.kind is not ContainerKind.APP)
+
+
+def is_own_annotation(key: str) -> bool:
+    """Whether an annotation is this agent's, by its domain."""
+    kind, slash, _ = key.partition("/")
+    return bool(slash) and f".{kind}".endswith(f".{ANNOTATION_DOMAIN}")
 
 
 def has_pod_level_resources(pod: Pod) -> bool:

@@ -5,7 +5,6 @@ Finds wrong types and unknown or refused fields; formats/manifest/pod_rules.py h
 
 import hashlib
 import json
-import re
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,9 +17,15 @@ from nodeagent.core.model.pod import (
     ResourceRequirements,
     Resources,
     RestartPolicy,
+    is_own_annotation,
 )
 from nodeagent.core.model.pod_resources import with_container_defaults, with_pod_level_defaults
 from nodeagent.formats.manifest import pod_schema
+from nodeagent.formats.manifest.pod_annotations import (
+    read_exclusive_cpus,
+    read_interrupts,
+    read_is_isolated,
+)
 from nodeagent.formats.syntax.fields import Fields, nearest
 
 MAX_INT64 = 2**63 - 1
@@ -28,7 +33,6 @@ MAX_GRACE_SECONDS = 7 * 24 * 3600
 """A pod that refuses to end holds its CPUs for this long; the API server has no cap, but draining a node needs one."""
 _MAX_ID = 2**31 - 1
 """Largest user and group id: the API server's bound (IsValidUserID)."""
-_CPU_COUNT = re.compile(r"[1-9][0-9]{0,6}")
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 
 
@@ -107,37 +111,27 @@ class PodReader:
         return answer[0], answer[1], answer[2]
 
     def _annotated(self, annotations: Fields, pod: Pod) -> Pod:
-        counts: dict[str, int] = {}
+        counts: dict[str, int | None] = {}
         devices: dict[str, tuple[str, ...]] = {}
         names = tuple(container.name for container in pod.containers)
-        kind_of_partition = annotations.one_of(pod_schema.PARTITION, pod_schema.PARTITIONS)
+        is_isolated = read_is_isolated(annotations)
         for key in annotations.present():
-            if key == pod_schema.PARTITION:
+            if key == pod_schema.PARTITION or not is_own_annotation(key):
                 continue
-            kind, slash, name = key.partition("/")
-            if not slash or not f".{kind}".endswith(f".{pod_schema.ANNOTATION_DOMAIN}"):
-                continue
+            kind, _, name = key.partition("/")
             if kind not in {pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS}:
                 known = f"{pod_schema.EXCLUSIVE_CPUS}/<container>, {pod_schema.INTERRUPTS}/<container> or {pod_schema.PARTITION}"
                 annotations.report(key, f"is not an annotation of this agent: use {known}, or remove it")
             elif name not in names:
                 meant = nearest(name, names)
                 annotations.report(key, f"must name a container of this pod after the slash{meant}")
-            elif (text := annotations.string(key)) is None:
-                continue
             elif kind == pod_schema.INTERRUPTS:
-                devices[name] = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-                wrong = next((part for part in devices[name] if not pod_schema.DEVICE.fullmatch(part)), None)
-                if wrong is not None:
-                    rule = "must be network interfaces or addresses of PCI devices, such as eth0, 0000:3b:00.0"
-                    annotations.report(key, rule, text)
-            elif _CPU_COUNT.fullmatch(text):
-                counts[name] = int(text)
+                devices[name] = read_interrupts(annotations, key)
             else:
-                annotations.report(key, 'must be a whole number of CPUs, such as "2"', text)
+                counts[name] = read_exclusive_cpus(annotations, key)
         return replace(
             pod,
-            is_isolated=kind_of_partition == pod_schema.ISOLATED,
+            is_isolated=is_isolated,
             containers=tuple(
                 replace(c, exclusive_cpus=counts.get(c.name), interrupts=devices.get(c.name, ()))
                 for c in pod.containers

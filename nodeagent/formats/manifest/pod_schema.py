@@ -4,11 +4,10 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from nodeagent.core.model.pod import ANNOTATION_DOMAIN
+
 METADATA_SILENT = ("labels",)
 """Without effect on a node anyway: not worth a log line."""
-
-ANNOTATION_DOMAIN = "nodeagent.io"
-"""Keys of the form `KIND.nodeagent.io/NAME` are the agent's; annotations of others are ignored."""
 
 EXCLUSIVE_CPUS = f"exclusive-cpus.{ANNOTATION_DOMAIN}"
 """Of the CPU request of the container that the key names, so many CPUs are exclusive."""

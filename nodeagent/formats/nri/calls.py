@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
-from nodeagent.formats.nri import messages
-from nodeagent.formats.nri.values import (
+from nodeagent.core.model.nri import (
     Answer,
     Call,
     ContainerState,
@@ -20,6 +19,7 @@ from nodeagent.formats.nri.values import (
     Synchronized,
     Update,
 )
+from nodeagent.formats.nri import messages
 from nodeagent.formats.nri.versions import event_mask, nri_version
 from nodeagent.formats.wire.protobuf import Message, MessageType, ProtobufError, decode, encode
 

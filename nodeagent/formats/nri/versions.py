@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from nodeagent.formats.nri.values import Event, Runtime
+from nodeagent.core.model.nri import Event, Runtime
 
 _OLDEST = (0, 6, 0)
 _SHIPPED = {

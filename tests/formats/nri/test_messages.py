@@ -8,10 +8,7 @@ from google.protobuf.json_format import ParseDict
 from hypothesis import given, strategies as st
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.formats.nri import calls, messages, ttrpc
-from nodeagent.formats.nri.calls import Configure, NriCallError, Shutdown, Synchronize, read_call
-from nodeagent.formats.nri.ttrpc import TtrpcCode, TtrpcError, TtrpcFrame, TtrpcFrameType, TtrpcRequest, TtrpcResponse
-from nodeagent.formats.nri.values import (
+from nodeagent.core.model.nri import (
     Answer,
     Call,
     ContainerState,
@@ -24,6 +21,9 @@ from nodeagent.formats.nri.values import (
     Synchronized,
     Update,
 )
+from nodeagent.formats.nri import calls, messages, ttrpc
+from nodeagent.formats.nri.calls import Configure, NriCallError, Shutdown, Synchronize, read_call
+from nodeagent.formats.nri.ttrpc import TtrpcCode, TtrpcError, TtrpcFrame, TtrpcFrameType, TtrpcRequest, TtrpcResponse
 from nodeagent.formats.nri.versions import event_mask, nri_version
 from nodeagent.formats.wire.protobuf import Kind, MessageType
 from tests.support.protos import generated

@@ -1,0 +1,31 @@
+"""Values of the annotations that a pod may have wherever it comes from: text to values, or a finding."""
+
+import re
+
+from nodeagent.formats.manifest import pod_schema
+from nodeagent.formats.syntax.fields import Fields
+
+_CPU_COUNT = re.compile(r"[1-9][0-9]{0,6}")
+
+
+def read_exclusive_cpus(annotations: Fields, key: str) -> int | None:
+    text = annotations.string(key)
+    if text is None or _CPU_COUNT.fullmatch(text):
+        return None if text is None else int(text)
+    annotations.report(key, 'must be a whole number of CPUs, such as "2"', text)
+    return None
+
+
+def read_interrupts(annotations: Fields, key: str) -> tuple[str, ...]:
+    text = annotations.string(key)
+    if text is None:
+        return ()
+    devices = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(pod_schema.DEVICE.fullmatch(device) for device in devices):
+        rule = "must be network interfaces or addresses of PCI devices, such as eth0, 0000:3b:00.0"
+        annotations.report(key, rule, text)
+    return devices
+
+
+def read_is_isolated(annotations: Fields) -> bool:
+    return annotations.one_of(pod_schema.PARTITION, pod_schema.PARTITIONS) == pod_schema.ISOLATED
