@@ -35,9 +35,10 @@ def partitioned(
 ) -> tuple[DesiredCgroup, ...]:
     """Give a pod's cgroups their partitions.
 
-    If every container has CPUs of its own, they are one partition, the pod's. In any other pod each container with CPUs that no other one
-    of its pod runs on has its own partition, as those in the shared pool would have no CPU in the pod's. The kernel takes CPUs that are
-    isolated at boot in no partition that it balances: they and others are never together in one of that kind.
+    If every container has CPUs of its own, and one has an init container's, which two partitions beside each other could not, they are one
+    partition, the pod's; so is a pod's only container. In any other pod each container with CPUs that no other one of its pod runs on has
+    its own partition: in the pod's, those in the shared pool would have no CPU, and one that loses its last CPU would have the others'. The
+    kernel takes CPUs that are isolated at boot in no partition that it balances: they and others are never together in one of that kind.
 
     Args:
         pod: its cgroup.
@@ -48,7 +49,8 @@ def partitioned(
     """
     kind_of = partial(_kind, isolated=isolated, is_unbalanced=is_unbalanced)
     whole = _union(own.values())
-    if len(own) == len(containers) and kind_of(whole) != MEMBER:
+    are_apart = len(own) > 1 and len(whole) == sum(map(len, own.values()))
+    if len(own) == len(containers) and not are_apart and kind_of(whole) != MEMBER:
         apart = {pod.path: whole}
     else:
         apart = {

@@ -45,13 +45,21 @@ def owned(agent: Agent, name: str, container: str = "app") -> CpuSet:
     return cpus
 
 
-def test_a_pod_whose_containers_all_have_their_own_cpus_is_one_partition() -> None:
-    machine, agent = running(pod("a", app("one", cpu="1"), app("two", cpu="1")))
-    both = owned(agent, "a", "one") | owned(agent, "a", "two")
+def test_a_pod_with_one_container_is_a_partition() -> None:
+    machine, agent = running(pod("a", app("one", cpu="2")))
+    own = owned(agent, "a", "one")
     assert machine.partitions() == ("poduid-a",)
-    assert [machine.handed_down(path) for path in (ABOVE, "", "poduid-a", "poduid-a/one")] == [both] * 3 + [CpuSet()]
-    assert machine.left_to_host() == SMALL.online - both
-    assert machine.effective("poduid-a/one") == owned(agent, "a", "one"), "inside each has its own"
+    assert [machine.handed_down(path) for path in (ABOVE, "", "poduid-a", "poduid-a/one")] == [own] * 3 + [CpuSet()]
+    assert machine.left_to_host() == SMALL.online - own
+
+
+def test_containers_with_cpus_of_their_own_are_partitions_each_so_that_none_ever_falls_back_on_another_ones() -> None:
+    machine, agent = running(pod("a", app("one", cpu="1"), app("two", cpu="1")))
+    one, two = owned(agent, "a", "one"), owned(agent, "a", "two")
+    assert machine.partitions() == ("poduid-a/one", "poduid-a/two")
+    assert [machine.handed_down(path) for path in (ABOVE, "", "poduid-a", "poduid-a/one")] == [one | two] * 3 + [one]
+    assert machine.left_to_host() == SMALL.online - one - two
+    assert machine.granted("poduid-a").isdisjoint(one | two)
 
 
 def test_beside_a_shared_container_each_is_its_own() -> None:

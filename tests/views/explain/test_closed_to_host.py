@@ -32,7 +32,7 @@ def test_containers_that_are_alike_are_said_once() -> None:
     document = explained(pod("a", app("one", cpu="1"), app("two", cpu="1")))
     (closed,) = document["pods"][0]["closedToHost"]
     assert closed["containers"] == ["one", "two"]
-    assert (closed["means"], closed["kind"], closed["partitionOf"]) == ("partition", "root", "pod")
+    assert (closed["means"], closed["kind"], closed["partitionOf"]) == ("partition", "root", "container")
     assert closed["cpus"] in render_explanation(document)
 
 
