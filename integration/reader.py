@@ -4,6 +4,7 @@ Each line is typed in a new login, so that the groups are those that the previou
 """
 
 import re
+from collections.abc import Mapping
 
 from integration.guest.base import base_of
 from integration.guest.guest import Completed
@@ -35,12 +36,19 @@ class Reader:
     def leave(self) -> None:
         self.node.run("userdel --remove reader && rm /etc/sudoers.d/reader")
 
-    def has(self, path: str, content: str | bytes, mode: int = 0o644) -> None:
-        """Give the reader a file; a relative path starts at home."""
-        place = path if path.startswith("/") else f"{HOME}/{path}"
-        self.node.guest.put(place, content, mode)
-        if not path.startswith("/"):
-            self.node.run(f"chown -R reader: {HOME}")
+    def has(self, path: str, content: str) -> None:
+        """Give the reader a file; its path starts at home."""
+        self._keep({path: content}, 0o644)
+
+    def has_only(self, files: Mapping[str, str], mode: int) -> None:
+        """Give the reader these files, and take away what else there is at home."""
+        self.node.run(f"find {HOME} -mindepth 1 -delete")
+        self._keep(files, mode)
+
+    def _keep(self, files: Mapping[str, str], mode: int) -> None:
+        for path, content in files.items():
+            self.node.guest.put(f"{HOME}/{path}", content, mode)
+        self.node.run(f"chown -R reader: {HOME}")
 
     def has_wheels(self) -> None:
         """What pip would fetch."""

@@ -10,7 +10,8 @@ from integration.node import Node
 
 Shown = TypeVar("Shown", str, list[str])
 
-_TMUX = "tmux -L screen -f /dev/null"
+_ARGV = ("tmux", "-L", "screen", "-f", "/dev/null")
+_TMUX = shlex.join(_ARGV)
 _PROMPT = "node# "
 
 
@@ -64,7 +65,7 @@ class Screen:
         return self.node.until(look, lambda: f"waited in vain for {what}:\n" + "\n".join(self.lines()))
 
     def _tmux(self, *arguments: str) -> str:
-        return self.node.run(f"{_TMUX} {shlex.join(arguments)}").stdout
+        return self.node.guest.run([*_ARGV, *arguments]).stdout
 
 
 @contextmanager

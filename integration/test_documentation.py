@@ -65,6 +65,20 @@ def reader(node: Node) -> Iterator[Reader]:
     reader.leave()
 
 
+@pytest.fixture(scope="module")
+def members() -> dict[Guest, Reader]:
+    """By guest: the reader of all pages, who may query the agent."""
+    return {}
+
+
+@pytest.fixture
+def member(node: Node, members: dict[Guest, Reader]) -> Reader:
+    if node.guest not in members:
+        members[node.guest] = Reader(node)
+        members[node.guest].ends(JOIN)
+    return members[node.guest]
+
+
 def test_the_tutorial_goes_as_it_is_written(reader: Reader) -> None:
     page = blocks((DOCS / "tutorial.md").read_text())
     assert sum(block.title == ON_A_NODE for block in page) >= 8
@@ -156,18 +170,16 @@ OFTEN_ENOUGH = frozenset({"how-to/fleet.md", "how-to/node-resource-topology.md",
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=[pytest.mark.long] if page in OFTEN_ENOUGH else []) for page in sorted(ON_NODE)]
 )
-def test_a_page_is_typed_as_it_is_written(page: str, reader: Reader) -> None:
+def test_a_page_is_typed_as_it_is_written(page: str, member: Reader) -> None:
     """With amounts that a guest has: see SMALLER."""
-    node = reader.node
-    reader.ends(JOIN)
+    reader, node = member, member.node
     web = pod("web", container("app", SLEEP, cpu="2"))
     web["metadata"]["uid"] = WEB
     node.apply(web)
     node.wait_running("web")
     (pid,) = node.pids(f"{CGROUPS}/pod{WEB}/app")
     shown = {block.title: block.text for block in blocks((DOCS / page).read_text()) if block.is_file}
-    for name, text in (FILES | shown).items():
-        reader.has(name, fitting(text), 0o755)
+    reader.has_only({name: fitting(text) for name, text in (FILES | shown).items()}, 0o755)
     for name in PROGRAMS:
         node.guest.put(f"/usr/local/bin/{name}", "#!/bin/sh\nexec sleep infinity\n", 0o755)
     for block in blocks_of(page):

@@ -10,6 +10,8 @@ from integration.node import Node, container, pod
 from integration.screen import Screen, last_line_has, screen_of
 
 SLEEP = ["sleep", "infinity"]
+LOAD = "while :; do i=0; while [ $i -lt 500 ]; do i=$((i+1)); done; sleep 0.05; done"
+"""It pauses: an emulated processor that never does takes a real one from everybody else."""
 ESCAPE = "\x1b["
 
 
@@ -18,7 +20,7 @@ def screen(two_sockets: Guest) -> Iterator[Screen]:
     """A terminal on a node that has a few pods."""
     node = Node(two_sockets)
     node.apply(
-        pod("busy", container("app", ["sh", "-c", "while :; do :; done"], cpu="2")),
+        pod("busy", container("app", ["sh", "-c", LOAD], cpu="2")),
         *(pod(f"pod-{n:02}", container("app", SLEEP)) for n in range(12)),
     )
     node.wait_running("busy", *(f"pod-{n:02}" for n in range(12)))
@@ -30,7 +32,7 @@ def _is_shown(lines: list[str], row: str) -> bool:
     return any(re.search(row, line) for line in lines)
 
 
-def test_watch_is_drawn_scrolled_sorted_resized_and_left(screen: Screen) -> None:
+def test_watch_is_drawn_scrolled_sorted_resized_left_stopped_and_interrupted(screen: Screen) -> None:
     screen.resize(80, 16)
     screen.type("nodeagent inspect --watch")
     shown = screen.wait(lambda lines: _is_shown(lines, "default/busy app"), "the first frame")
@@ -57,8 +59,8 @@ def test_watch_is_drawn_scrolled_sorted_resized_and_left(screen: Screen) -> None
     )
     assert _is_shown(shown, "nodeagent inspect --watch"), "what was there before is there again"
 
-
-def test_a_watch_is_stopped_and_goes_on_and_is_interrupted(screen: Screen) -> None:
+    screen.resize(80, 24)
+    screen.type("clear")
     screen.type("nodeagent inspect --watch")
     screen.wait(lambda lines: last_line_has(lines, "q leaves"), "the first frame")
     screen.press("C-z")
@@ -70,7 +72,7 @@ def test_a_watch_is_stopped_and_goes_on_and_is_interrupted(screen: Screen) -> No
     assert screen.run("echo status $?; stty -a | grep -o ' [-]*echo '") == ["status 0", " echo"]
 
 
-def test_a_picture_has_colours_where_they_are_wanted(screen: Screen) -> None:
+def test_a_picture_has_colours_where_they_are_wanted_and_tables_fit(screen: Screen) -> None:
     screen.resize(80, 50)
     plain = screen.run("NO_COLOR=1 nodeagent topology")
     assert ESCAPE not in screen.coloured()
@@ -78,9 +80,6 @@ def test_a_picture_has_colours_where_they_are_wanted(screen: Screen) -> None:
     assert ESCAPE in screen.coloured()
     assert max(map(len, plain)) <= 80
 
-
-def test_tables_fit_the_terminal(screen: Screen) -> None:
-    screen.resize(80, 50)
     shown = screen.run("nodeagent inspect")
     assert max(map(len, shown)) <= 80
     assert sum("pod-" in line for line in shown) >= 12

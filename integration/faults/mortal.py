@@ -50,11 +50,13 @@ class Mortal:
 
 @contextmanager
 def mortal(node: Node) -> Iterator[Mortal]:
-    """Run the agent for a while in a way that lets tests order its death."""
+    """Run the agent for a while in a way that lets tests order its death. It has reported the changes that its start made."""
+    agent = Mortal(node)
     node.guest.put(str(DIRECTORY / "sitecustomize.py"), (Path(__file__).parent / "dying.py").read_bytes())
     node.guest.put(_DROP_IN, _UNIT)
+    agent.next_dies_at(NEVER)
     node.run("systemctl daemon-reload; systemctl restart nodeagent")
     try:
-        yield Mortal(node)
+        yield agent
     finally:
         node.run(f"rm -rf {DIRECTORY} {_DROP_IN}; systemctl daemon-reload; systemctl restart nodeagent")

@@ -19,8 +19,8 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, Phase
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.formats.checkpoint.node_state import NodeStateError, decode_state
-from tests.core.turn.test_turns import WatchedAgent
+from nodeagent.formats.checkpoint.node_state import NodeStateError
+from tests.core.turn.test_turns import WatchedAgent, decoded
 from tests.daemon.test_recovery import MEMORY, two_nodes
 from tests.support.daemon_model import Daemon, Files, Steps, watched
 from tests.support.figures import Recorder, keep, report
@@ -152,7 +152,7 @@ class Life:
         try:
             content = (self.directory / STATE_FILE).read_bytes()
             if content != self.judge.saved:
-                decode_state(content)
+                decoded(content)
                 self.judge.saved = content
             return self.judge.promised()
         except (FileNotFoundError, NodeStateError):

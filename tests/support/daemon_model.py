@@ -181,10 +181,10 @@ class Tree:
     root: Path = ROOT
 
     def read(self, _own: frozenset[str]) -> dict[str, Any]:
-        return {path: there for path, there in self.machine.observed().items() if not is_above(path)}
+        return self.machine.observed(lambda path: not is_above(path))
 
     def read_above(self) -> dict[str, Any]:
-        return {path: there for path, there in self.machine.observed().items() if is_above(path)}
+        return self.machine.observed(is_above)
 
     def chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
         above = self.machine.node.kernel.online

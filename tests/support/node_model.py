@@ -5,7 +5,7 @@ grants the parent's, frozen processes don't run, a cgroup with processes can't b
 """
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -164,8 +164,8 @@ class Machine:
 
     # what the agent sees
 
-    def observed(self) -> dict[str, ObservedCgroup]:
-        return {path: self._observed_cgroups(path) for path in sorted(self.groups)}
+    def observed(self, wanted: Callable[[str], bool] = lambda _path: True) -> dict[str, ObservedCgroup]:
+        return {path: self._observed_cgroups(path) for path in sorted(self.groups) if wanted(path)}
 
     def _observed_cgroups(self, path: str) -> ObservedCgroup:
         group = self.groups[path]

@@ -5,6 +5,7 @@ The oracle knows no desired cgroups and no plan. It holds every single write and
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import pytest
@@ -33,6 +34,12 @@ from tests.support.world import SMALL, Node, node
 T = TypeVar("T")
 Overlaps = Mapping[tuple[str, str, str], CpuSet]
 """(who is there, whose CPUs they are, whether they are promised to that one or it uses them now) → the CPUs."""
+
+
+@lru_cache(maxsize=64)
+def decoded(content: bytes) -> NodeState:
+    """What a saved state says; NodeStateError if it can't be read."""
+    return decode_state(content).state
 
 
 class WatchedAgent(Agent):
@@ -88,7 +95,7 @@ class WatchedAgent(Agent):
     def promised(self) -> NodeState:
         """What a restart would find."""
         if self._read_from is not self.saved:
-            self._read_from, self._read = self.saved, decode_state(self.saved).state
+            self._read_from, self._read = self.saved, decoded(self.saved)
         return self._read
 
     def cpus_of(self, state: NodeState) -> dict[str, tuple[CpuSet, CpuSet]]:
@@ -112,14 +119,15 @@ class WatchedAgent(Agent):
             if not own or owner not in machine.groups:
                 continue
             for path, cpus in running.items():
-                if path == owner or self._is_pool_of_one_pod(path, owner):
+                shared = cpus & own
+                if path == owner or not shared or self._is_pool_of_one_pod(path, owner):
                     continue
                 if _pod_of(path) == _pod_of(owner) and self.forced & {path, owner}:
                     continue
                 # Within a pod those after an init container get its CPUs, and wait for its end.
                 if machine.is_populated(owner) and _pod_of(path) != _pod_of(owner):
-                    found[path, owner, "promised"] = cpus & own
-                found[path, owner, "used"] = cpus & own & running.get(owner, CpuSet())
+                    found[path, owner, "promised"] = shared
+                found[path, owner, "used"] = shared & running.get(owner, CpuSet())
         return {pair: cpus for pair, cpus in found.items() if cpus}
 
     def _is_pool_of_one_pod(self, path: str, owner: str) -> bool:
