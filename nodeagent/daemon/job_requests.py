@@ -51,9 +51,11 @@ class JobRequests:
         asked = JsonValue(dict(arguments))
         try:
             name, amounts = asked.field("name").text(), dict(asked.field("amounts").by_name(JsonValue.text))
+            numa = asked.optional("numa")
+            numa_node = None if numa is None else numa.text()
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
-        pod = job_pod(name, str(uuid.uuid4()), amounts)
+        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node)
         own, every = self._waiting[peer.uid], self._waiting.total()
         if every >= _MOST_WAITING or (own >= _MOST_WAITING_PER_USER and peer.uid not in _ROOT):
             raise JobRequestError(

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
-                     [--hugepages-1Gi AMOUNT] [--name NAME] [--user USER]
-                     [--socket PATH] -- COMMAND [ARG ...]"""
+                     [--hugepages-1Gi AMOUNT] [--numa N] [--name NAME]
+                     [--user USER] [--socket PATH] -- COMMAND [ARG ...]"""
     parser.add_argument(
         "--cpus", required=True, metavar="N", help="CPUs: a whole number for CPUs of its own, or such as 500m"
     )
@@ -38,6 +38,9 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         parser.add_argument(
             f"--hugepages-{size}", metavar="AMOUNT", help=f"memory in huge pages of {size}, beside --memory"
         )
+    parser.add_argument(
+        "--numa", metavar="N", help="on this NUMA node: CPUs of its own and memory of no other node, or it is refused"
+    )
     parser.add_argument(
         "--name", metavar="NAME", help="the pod is then jobs/NAME (default: from the command and its process id)"
     )
@@ -53,7 +56,7 @@ exit status: the command's own; 125: not started; 126: command cannot be run; 12
 
 examples:
   nodeagent job --cpus 2 --memory 4Gi -- make -j2
-  nodeagent job --cpus 4 --memory 8Gi --hugepages-2Mi 1Gi -- ./forwarder
+  nodeagent job --cpus 4 --memory 8Gi --hugepages-2Mi 1Gi --numa 1 -- ./forwarder
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
 
 It becomes the command: terminal, signals, environment, working directory, limits and user are the caller's, and what ends it ends
@@ -97,28 +100,35 @@ def _entered(options: argparse.Namespace, name: str) -> dict[str, str]:
     amounts |= {f"hugepages-{size}": given for size in _PAGES if (given := getattr(options, f"hugepages_{size}"))}
     forget_affinity()
     socket = options.socket or DEFAULT_JOB_SOCKET
+    asked = {"name": name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
     try:
-        answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, name=name, amounts=amounts)
+        answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, **asked)
     except ApiError as err:
         if isinstance(err.__cause__, PermissionError):
             hint = "run as root, or have root name a group of yours: `jobs: {group: GROUP}` in the configuration"
             raise JobError(err.message, hint=hint) from err
         raise
     if "refused" in answer:
-        sys.stderr.write(_explained(name, amounts, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
+        sys.stderr.write(_explained(name, amounts, options.numa, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
         raise JobError(f"jobs/{name}: {answer['refused']['reason']}: {answer['refused']['message']}", hint=_REFUSED)
     own = str(own_cpus())
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
         raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_ELSEWHERE)
     environment: dict[str, str] = answer["environment"]
+    if options.numa is not None:
+        from nodeagent.formats.manifest.placement_variables import MEMORY_NODES
+
+        if environment[MEMORY_NODES] != options.numa:
+            raise JobError(f"memory is of NUMA nodes {environment[MEMORY_NODES]}, not of {options.numa}", hint=_OLDER)
     return environment
 
 
 _REFUSED = "ask for less, or wait: `nodeagent inspect` shows who has what"
+_OLDER = "is the agent older than this program? `sudo systemctl restart nodeagent`"
 _ELSEWHERE = "is something else moving processes or setting affinities here? see `nodeagent inspect`"
 
 
-def _explained(name: str, amounts: dict[str, str], directory: str) -> str:
+def _explained(name: str, amounts: dict[str, str], numa: str | None, directory: str) -> str:
     """Explain the refusal step by step; nothing if the node's state is not for us to read."""
     from nodeagent.cli.support.explained_pods import explained_alone
     from nodeagent.cli.support.known_state import known_state
@@ -131,7 +141,7 @@ def _explained(name: str, amounts: dict[str, str], directory: str) -> str:
     try:
         known = known_state(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
         node = what_if_of(known)
-        explained = (explained_alone(node.what_if, job_pod(name, name, amounts)),)
+        explained = (explained_alone(node.what_if, job_pod(name, name, amounts, numa)),)
         document = explanation(
             explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False
         )
