@@ -360,6 +360,8 @@ def test_who_asks_is_told_where_it_is(served: Daemon) -> None:
     (entry,) = served.agent.state.entries
     own = str(served.agent.state.promises.own_set(entry.pod.uid, "main"))
     assert (answer["pod"], answer["exclusiveCPUs"], answer["sharedCPUs"]) == ("jobs/one", own, "")
+    assert answer["numaNodes"] == "0"
+    assert answer["cgroup"] == f"{served.agent.tree.root}/{entry.container_path('main')}"
     environment = answer["environment"]
     assert environment["NODEAGENT_EXCLUSIVE_CPUS"] == own
     assert f"NODEAGENT_EXCLUSIVE_CPUS={own}\n" in Path(environment["NODEAGENT_PLACEMENT_FILE"]).read_text()

@@ -5,6 +5,8 @@ import os
 import pwd
 import re
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, become
 from nodeagent.cli.support.named_files import named_path
@@ -12,6 +14,9 @@ from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
 from nodeagent.edge.cgroup_entry import forget_affinity, own_cpus
 from nodeagent.edge.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
+
+if TYPE_CHECKING:
+    from nodeagent.cli.support.job_report import ReportWriter
 
 _PAGES = ("2Mi", "1Gi")
 _LONGEST_STEM = 40
@@ -29,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N] [--name NAME]
-                     [--user USER] [--socket PATH] -- COMMAND [ARG ...]"""
+                     [--user USER] [--report] [--socket PATH] --
+                     COMMAND [ARG ...]"""
     parser.add_argument(
         "--cpus", required=True, metavar="N", help="CPUs: a whole number for CPUs of its own, or such as 500m"
     )
@@ -48,6 +54,12 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         "--user", metavar="USER", help="run the command as this user, with that user's groups (root only)"
     )
     parser.add_argument(
+        "--report",
+        action="store_true",
+        help="at its end, one line to stderr: where it ran, CPU time and throttling, memory and how much of it was on other nodes, and how "
+        "long others ran on its CPUs",
+    )
+    parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})"
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="what to run")
@@ -57,11 +69,13 @@ exit status: the command's own; 125: not started; 126: command cannot be run; 12
 examples:
   nodeagent job --cpus 2 --memory 4Gi -- make -j2
   nodeagent job --cpus 4 --memory 8Gi --hugepages-2Mi 1Gi --numa 1 -- ./forwarder
+  nodeagent job --cpus 2 --memory 1Gi --report -- ./benchmark
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
 
 It becomes the command: terminal, signals, environment, working directory, limits and user are the caller's, and what ends it ends
 the job. What the command leaves running then gets SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't
-touch it. Needs root, or a member of the group that `jobs:` in the configuration names.
+touch it. With --report the command is a child: nodeagent waits for it, passes signals on and ends as it did.
+Needs root, or a member of the group that `jobs:` in the configuration names.
 next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NAME ends it"""
     parser.set_defaults(parser=parser)
 
@@ -77,15 +91,19 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("name a command after --, such as: -- make")
     try:
         user = _user(options.user)
-        environment = _entered(options, options.name or _made_up(command[0]))
-        os.environ.update(environment)
-        if user is not None:
+        writer = _report_writer() if options.report else None
+        answer = _entered(options, options.name or _made_up(command[0]))
+        os.environ.update(answer["environment"])
+        status = None if writer is None else writer.attend(answer)
+        if status is None and user is not None:
             _turn_into(user)
     except JobError:
         raise
     except NodeAgentError as err:
         raise JobError(err.message, hint=err.hint) from err
-    become(command)
+    if status is None:
+        become(command)
+    return status
 
 
 def _made_up(command: str) -> str:
@@ -94,8 +112,14 @@ def _made_up(command: str) -> str:
     return f"{stem or 'job'}-{os.getpid()}"
 
 
-def _entered(options: argparse.Namespace, name: str) -> dict[str, str]:
-    """Have this process moved into a job of its own. Returns what the command is told about it."""
+def _report_writer() -> "ReportWriter":
+    from nodeagent.cli.support.job_report import ReportWriter
+
+    return ReportWriter.start()
+
+
+def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
+    """Have this process moved into a job of its own. Returns the agent's answer."""
     amounts = {"cpu": options.cpus, "memory": options.memory}
     amounts |= {f"hugepages-{size}": given for size in _PAGES if (given := getattr(options, f"hugepages_{size}"))}
     forget_affinity()
@@ -114,13 +138,16 @@ def _entered(options: argparse.Namespace, name: str) -> dict[str, str]:
     own = str(own_cpus())
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
         raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_ELSEWHERE)
-    environment: dict[str, str] = answer["environment"]
     if options.numa is not None:
         from nodeagent.formats.manifest.placement_variables import MEMORY_NODES
 
-        if environment[MEMORY_NODES] != options.numa:
-            raise JobError(f"memory is of NUMA nodes {environment[MEMORY_NODES]}, not of {options.numa}", hint=_OLDER)
-    return environment
+        nodes = answer["environment"][MEMORY_NODES]
+        if nodes != options.numa:
+            raise JobError(f"memory is of NUMA nodes {nodes}, not of {options.numa}", hint=_OLDER)
+    if options.report and "cgroup" not in answer:
+        raise JobError("the agent doesn't say where the job's cgroup is, for its report", hint=_OLDER)
+    found: Mapping[str, Any] = answer
+    return found
 
 
 _REFUSED = "ask for less, or wait: `nodeagent inspect` shows who has what"
