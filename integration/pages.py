@@ -49,6 +49,10 @@ UNTYPED = {
         "how-to/fleet.md",
         """nodeagent fleet inspect captures/*.json -o json | jq -r '.pods[] | select(.name == "web") | .node'""",
     ): "a guest has no captures of others: tests/cli/test_fleet.py types it, up to the pipe",
+    (
+        "how-to/podman.md",
+        "",
+    ): "guests have none of these tools, and no images: tests/cli/test_cpus.py has each form of the answer",
     ("how-to/packages.md", "make deb"): "two packages, of which one is higher: test_debian_package.py does each step",
     ("performance.md", "make bench"): "takes minutes, and an idle machine",
     ("reliability.md", "make test"): "takes minutes to hours, and runs this",

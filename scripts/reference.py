@@ -166,6 +166,7 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "completion": "none: it writes a shell script",
     "job": "none: the output is that of the command",
     "exec": "none: the output is that of the command",
+    "cpus": ("cpus",),
     "apply": ("apply",),
     "diff": ("diff",),
     "delete": ("delete",),

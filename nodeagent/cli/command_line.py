@@ -24,6 +24,7 @@ COMMANDS = {
     "config": "validate a configuration, show it in full, or migrate kubelet's",
     "completion": "print a completion script for bash, zsh or fish, with names of pods and containers",
     "exec": "run a command in a container's cgroup",
+    "cpus": "print a container's CPUs or memory nodes, as other tools want them",
     "job": "run a command on CPUs and memory of its own, which it gives back at its end",
     "apply": "install manifests, after trying what they would do",
     "diff": "show what manifests would change: what would restart, and where it would land",

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodeagent.core.admission.job_bounds import passed_bound
-from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.cgroup_layout import pod_path
+from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.jobs import JobRefusal, Jobs
 from nodeagent.daemon.placements import placement_directory, placement_name
@@ -51,9 +52,11 @@ class JobRequests:
         asked = JsonValue(dict(arguments))
         try:
             name, amounts = asked.field("name").text(), dict(asked.field("amounts").by_name(JsonValue.text))
+            numa = asked.optional("numa")
+            numa_node = None if numa is None else numa.text()
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
-        pod = job_pod(name, str(uuid.uuid4()), amounts)
+        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node)
         own, every = self._waiting[peer.uid], self._waiting.total()
         if every >= _MOST_WAITING or (own >= _MOST_WAITING_PER_USER and peer.uid not in _ROOT):
             raise JobRequestError(
@@ -83,11 +86,14 @@ class JobRequests:
             self._waiting[peer.uid] -= 1
         if isinstance(placement, JobRefusal):
             return {"refused": {"reason": placement.reason, "message": placement.message}}
+        path = f"{pod_path(qos_class(pod, pod_level_resources=False), pod.uid)}/{JOB_CONTAINER}"
         file = f"{placement_directory(self._agent.node.config)}/{placement_name(pod.uid, JOB_CONTAINER)}"
         return {
             "pod": pod.full_name,
             "exclusiveCPUs": str(placement.exclusive_cpus),
             "sharedCPUs": str(placement.shared_cpus),
+            "numaNodes": str(self._agent.node.topology.numa_of(placement.exclusive_cpus | placement.shared_cpus)),
+            "cgroup": f"{self._agent.tree.root}/{path}",
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
         }
 

@@ -1,9 +1,8 @@
-"""Usage as the kernel counts it: CPU times from psutil, cgroups' `cpu.stat` and `memory.numa_stat` unprocessed."""
+"""Usage as the kernel counts it: CPU times from psutil; cgroups' files and the scheduler's statistics unprocessed."""
 
 import os
 from collections.abc import Iterable
 
-import psutil
 from msgspec import Struct
 
 
@@ -19,6 +18,8 @@ def cpu_times_us() -> tuple[tuple[int, int], ...]:
 
     Waiting for a device doesn't count as busy.
     """
+    import psutil  # noqa: PLC0415 - what looks at one cgroup alone needs none of it
+
     times = []
     for cpu in psutil.cpu_times(percpu=True):
         # guest times are in user and nice already (proc(5))
@@ -32,6 +33,20 @@ def read_usage(root: str, paths: Iterable[str]) -> dict[str, UsageText]:
     return {
         path: UsageText(_text(f"{root}/{path}/cpu.stat"), _text(f"{root}/{path}/memory.numa_stat")) for path in paths
     }
+
+
+class JobUsageText(Struct, frozen=True):
+    """What tells how a job fared. None, as above: it can't be read, or this kernel doesn't have it."""
+
+    cgroup: UsageText
+    memory_peak: str | None
+    schedstat: str | None
+
+
+def read_job_usage(cgroup: str, root: str = "") -> JobUsageText:
+    """Read it of a cgroup and of all CPUs; `root`: where proc/ is."""
+    texts = UsageText(_text(f"{cgroup}/cpu.stat"), _text(f"{cgroup}/memory.numa_stat"))
+    return JobUsageText(texts, _text(f"{cgroup}/memory.peak"), _text(f"{root}/proc/schedstat"))
 
 
 def _text(file: str) -> str | None:

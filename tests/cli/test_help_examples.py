@@ -68,6 +68,7 @@ SCHEMAS = {
     "inspect": ("inspection",),
     "interference": ("interference",),
     "probe": ("probe",),
+    "cpus": ("cpus",),
     "fleet": ("fleet-inspection",),
     "check": ("check",),
     "apply": ("apply",),

@@ -72,6 +72,21 @@ def test_what_is_asked_for_and_by_whom() -> None:
     assert third["name"].startswith("job-")
 
 
+def test_a_numa_node_is_asked_for_and_checked() -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        asked.append(arguments)
+        return {**let_in(arguments, peer), "environment": {"NODEAGENT_MEMORY_NODES": "1"}}
+
+    with agent(remember) as socket:
+        assert run(socket, "--numa", "1", "--", "true").returncode == 0
+        older = run(socket, "--numa", "0", "--", "true")
+    assert [one["numa"] for one in asked] == ["1", "0"]
+    assert older.returncode == 125
+    assert "memory is of NUMA nodes 1, not of 0\nhint: is the agent older" in older.stderr
+
+
 def test_the_command_has_what_the_caller_has(tmp_path: Path) -> None:
     shell = 'echo "$NODEAGENT_EXCLUSIVE_CPUS $MINE $PWD $(umask)"; cat; echo error >&2; exit 9'
     words = ("--", "sh", "-c", shell)

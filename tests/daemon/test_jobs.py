@@ -360,6 +360,8 @@ def test_who_asks_is_told_where_it_is(served: Daemon) -> None:
     (entry,) = served.agent.state.entries
     own = str(served.agent.state.promises.own_set(entry.pod.uid, "main"))
     assert (answer["pod"], answer["exclusiveCPUs"], answer["sharedCPUs"]) == ("jobs/one", own, "")
+    assert answer["numaNodes"] == "0"
+    assert answer["cgroup"] == f"{served.agent.tree.root}/{entry.container_path('main')}"
     environment = answer["environment"]
     assert environment["NODEAGENT_EXCLUSIVE_CPUS"] == own
     assert f"NODEAGENT_EXCLUSIVE_CPUS={own}\n" in Path(environment["NODEAGENT_PLACEMENT_FILE"]).read_text()
@@ -369,6 +371,18 @@ def test_a_refusal_is_an_answer(served: Daemon) -> None:
     assert asked(served, cpu="99")["refused"]["reason"] == "OutOfcpu"
 
 
+def test_a_numa_node_is_part_of_the_request(served: Daemon) -> None:
+    def on(node: str) -> Any:
+        amounts = {"cpu": "1", "memory": "64Mi"}
+        socket = f"{served.directory}/{JOB_SOCKET}"
+        return answered(served, lambda: call(socket, "job", name=f"on-{node}", amounts=amounts, numa=node))
+
+    assert on("0")["environment"]["NODEAGENT_MEMORY_NODES"] == "0"
+    assert served.agent.state.entries[0].pod.numa_node == 0
+    refused = on("7")["refused"]
+    assert refused["message"] == "there is no NUMA node 7, for which it asks: this machine has 0"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -376,6 +390,8 @@ def test_a_refusal_is_an_answer(served: Daemon) -> None:
         ({"name": "one", "amounts": {"cpu": 2}}, "must be a text"),
         ({"name": "One", "amounts": {"cpu": "1", "memory": "1Gi"}}, "metadata.name"),
         ({"name": "one", "amounts": {"cpu": "x", "memory": "1Gi"}}, '"x"'),
+        ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": "a"}, "must be the number of a NUMA node"),
+        ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": 1}, "numa: must be a text"),
     ],
 )
 def test_a_request_that_is_none_is_refused(served: Daemon, arguments: dict[str, Any], said: str) -> None:

@@ -35,6 +35,7 @@ from nodeagent.cli import main as program
 from nodeagent.cli.commands import (
     apply,
     checkpoint,
+    cpus,
     delete,
     diff,
     exec as exec_command,
@@ -432,6 +433,7 @@ CASES = [
     Case("InterferenceError", "a pod that shares", lambda _: interference.claims_of(World().add(pod("web")).view(), "web"), "default/web"),
     Case("IrqbalanceError", "something else there", lambda d: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent), "'hello'"),
     Case("IrqbalanceError", "too long a list", lambda d: irqbalance.ban(CpuSet.from_ids(range(0, 999, 2)), d), "0,2,4"),
+    Case("NoCpusError", "one of several containers", lambda _: cpus.container_of(World().add(pod("web", app("a"), app("b"))).state.entries[0], None), "default/web"),
     Case("EntryError", "no such container", lambda _: check_container(World().add(pod("web")).state.entries[0], "ap"), "'ap'"),
     Case("JobError", "no agent", lambda d: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--socket", f"{d}/s", "--", "true")), "{}/s"),
     Case("JobError", "another user", lambda _: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--user", "no one", "--", "true")), "'no one'" if os.geteuid() == 0 else "only root"),

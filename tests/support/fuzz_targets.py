@@ -48,6 +48,7 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, read_cpu_contents
+from nodeagent.formats.checkpoint.job_record import JobRecord, parse_record, print_record
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, read_memory_contents
 from nodeagent.formats.checkpoint.node_state import FORMAT, VERSION, NodeStateError, decode_state, encode_state
 from nodeagent.formats.checkpoint.sealed import sealed
@@ -59,6 +60,7 @@ from nodeagent.formats.kernel.cpu_use import Counted, use_of
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError, parse_histogram
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError, SysfsSample
+from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
 from nodeagent.formats.manifest.variables import process_of
 from nodeagent.formats.nri.annotations import read_annotations
@@ -384,6 +386,20 @@ def launcher_record(content: bytes) -> Hashable:
     return len(runs)
 
 
+def job_record(content: bytes) -> Hashable:
+    """A record of a job names a process that there may be, and a pod that can be kept: each later agent reads the same of it."""
+    record = parse_record(content)
+    if record is None:
+        return "no record"
+    again = parse_record(print_record(record))
+    assert again is not None
+    assert parse_record(print_record(again)) == again
+    assert 1 <= record.pid <= 2**22
+    assert min(record.user, record.start_ticks) >= 0
+    can_be_kept(again.pod)
+    return len(record.pod.containers), record.pod.numa_node is None, record.pid.bit_length(), record.user.bit_length()
+
+
 # What the kernel writes
 
 
@@ -670,6 +686,10 @@ KUBELET_WORDS = JSON_WORDS + words(
     '"numaAffinity": "type": "size": "data": "dataChecksum":'
 )
 API_WORDS = JSON_WORDS + words('"op": "snapshot" "retry" "ok": "result": "error": "message": "hint":')
+JOB_WORDS = words(
+    '"pid": "startTicks": "user": "pod": "metadata": "annotations": {"nodeagent.io/numa-node":"0"} "spec": "containers": "resources": '
+    '"limits": "requests": "cpu": "memory": "1Gi" "2" "name": "uid": "namespace": "jobs" 4194304 4194305'
+)
 LAUNCHER_WORDS = JSON_WORDS + words(
     '"op": "hello" "start" "list" "signal" "ack" "subscribe" "protocol": "id": "argv": "env": "cwd": "uid": "gid": "groups": '
     '"identifier": "log_file": "grace_seconds": "cgroup": "/sys/fs/cgroup/pods/a" "ids": "after": "statuses": "more": "status": '
@@ -731,6 +751,11 @@ NRI_WORDS = (
     *(method.encode() for method in _CALLS),
 )
 
+_JOBS = tuple(
+    print_record(JobRecord(job_pod("make-7", "uid-7", {"cpu": cpu, "memory": "1Gi"}, node), 1000, 77, 123))
+    for cpu, node in (("2", None), ("500m", "1"))
+)
+
 TARGETS = (
     Target("nri", runtime_calls, (*_NRI, b"".join(_NRI)), NRI_WORDS),
     Target(
@@ -786,6 +811,7 @@ TARGETS = (
     Target("truth-summed", own_state_with_its_sum, tuple(t.splitlines()[1] for t in _TRUTHS), STATE_WORDS),
     Target("any-checkpoint", any_checkpoint, (*_STATES, *_TRUTHS), KUBELET_WORDS + STATE_WORDS),
     Target("launcher-record", launcher_record, (RUN,), LAUNCHER_WORDS),
+    Target("job-record", job_record, _JOBS, STATE_WORDS + JOB_WORDS),
     Target(
         "sysfs",
         machine,

@@ -5,6 +5,8 @@ import os
 import pwd
 import re
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, become
 from nodeagent.cli.support.named_files import named_path
@@ -12,6 +14,9 @@ from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
 from nodeagent.edge.cgroup_entry import forget_affinity, own_cpus
 from nodeagent.edge.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
+
+if TYPE_CHECKING:
+    from nodeagent.cli.support.job_report import ReportWriter
 
 _PAGES = ("2Mi", "1Gi")
 _LONGEST_STEM = 40
@@ -28,8 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
-                     [--hugepages-1Gi AMOUNT] [--name NAME] [--user USER]
-                     [--socket PATH] -- COMMAND [ARG ...]"""
+                     [--hugepages-1Gi AMOUNT] [--numa N] [--name NAME]
+                     [--user USER] [--report] [--socket PATH] --
+                     COMMAND [ARG ...]"""
     parser.add_argument(
         "--cpus", required=True, metavar="N", help="CPUs: a whole number for CPUs of its own, or such as 500m"
     )
@@ -39,10 +45,19 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
             f"--hugepages-{size}", metavar="AMOUNT", help=f"memory in huge pages of {size}, beside --memory"
         )
     parser.add_argument(
+        "--numa", metavar="N", help="on this NUMA node: CPUs of its own and memory of no other node, or it is refused"
+    )
+    parser.add_argument(
         "--name", metavar="NAME", help="the pod is then jobs/NAME (default: from the command and its process id)"
     )
     parser.add_argument(
         "--user", metavar="USER", help="run the command as this user, with that user's groups (root only)"
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="at its end, one line to stderr: where it ran, CPU time and throttling, memory and how much of it was on other nodes, and how "
+        "long others ran on its CPUs",
     )
     parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})"
@@ -53,12 +68,14 @@ exit status: the command's own; 125: not started; 126: command cannot be run; 12
 
 examples:
   nodeagent job --cpus 2 --memory 4Gi -- make -j2
-  nodeagent job --cpus 4 --memory 8Gi --hugepages-2Mi 1Gi -- ./forwarder
+  nodeagent job --cpus 4 --memory 8Gi --hugepages-2Mi 1Gi --numa 1 -- ./forwarder
+  nodeagent job --cpus 2 --memory 1Gi --report -- ./benchmark
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
 
 It becomes the command: terminal, signals, environment, working directory, limits and user are the caller's, and what ends it ends
 the job. What the command leaves running then gets SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't
-touch it. Needs root, or a member of the group that `jobs:` in the configuration names.
+touch it. With --report the command is a child: nodeagent waits for it, passes signals on and ends as it did.
+Needs root, or a member of the group that `jobs:` in the configuration names.
 next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NAME ends it"""
     parser.set_defaults(parser=parser)
 
@@ -74,15 +91,19 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("name a command after --, such as: -- make")
     try:
         user = _user(options.user)
-        environment = _entered(options, options.name or _made_up(command[0]))
-        os.environ.update(environment)
-        if user is not None:
+        writer = _report_writer() if options.report else None
+        answer = _entered(options, options.name or _made_up(command[0]))
+        os.environ.update(answer["environment"])
+        status = None if writer is None else writer.attend(answer)
+        if status is None and user is not None:
             _turn_into(user)
     except JobError:
         raise
     except NodeAgentError as err:
         raise JobError(err.message, hint=err.hint) from err
-    become(command)
+    if status is None:
+        become(command)
+    return status
 
 
 def _made_up(command: str) -> str:
@@ -91,34 +112,50 @@ def _made_up(command: str) -> str:
     return f"{stem or 'job'}-{os.getpid()}"
 
 
-def _entered(options: argparse.Namespace, name: str) -> dict[str, str]:
-    """Have this process moved into a job of its own. Returns what the command is told about it."""
+def _report_writer() -> "ReportWriter":
+    from nodeagent.cli.support.job_report import ReportWriter
+
+    return ReportWriter.start()
+
+
+def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
+    """Have this process moved into a job of its own. Returns the agent's answer."""
     amounts = {"cpu": options.cpus, "memory": options.memory}
     amounts |= {f"hugepages-{size}": given for size in _PAGES if (given := getattr(options, f"hugepages_{size}"))}
     forget_affinity()
     socket = options.socket or DEFAULT_JOB_SOCKET
+    asked = {"name": name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
     try:
-        answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, name=name, amounts=amounts)
+        answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, **asked)
     except ApiError as err:
         if isinstance(err.__cause__, PermissionError):
             hint = "run as root, or have root name a group of yours: `jobs: {group: GROUP}` in the configuration"
             raise JobError(err.message, hint=hint) from err
         raise
     if "refused" in answer:
-        sys.stderr.write(_explained(name, amounts, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
+        sys.stderr.write(_explained(name, amounts, options.numa, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
         raise JobError(f"jobs/{name}: {answer['refused']['reason']}: {answer['refused']['message']}", hint=_REFUSED)
     own = str(own_cpus())
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
         raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_ELSEWHERE)
-    environment: dict[str, str] = answer["environment"]
-    return environment
+    if options.numa is not None:
+        from nodeagent.formats.manifest.placement_variables import MEMORY_NODES
+
+        nodes = answer["environment"][MEMORY_NODES]
+        if nodes != options.numa:
+            raise JobError(f"memory is of NUMA nodes {nodes}, not of {options.numa}", hint=_OLDER)
+    if options.report and "cgroup" not in answer:
+        raise JobError("the agent doesn't say where the job's cgroup is, for its report", hint=_OLDER)
+    found: Mapping[str, Any] = answer
+    return found
 
 
 _REFUSED = "ask for less, or wait: `nodeagent inspect` shows who has what"
+_OLDER = "is the agent older than this program? `sudo systemctl restart nodeagent`"
 _ELSEWHERE = "is something else moving processes or setting affinities here? see `nodeagent inspect`"
 
 
-def _explained(name: str, amounts: dict[str, str], directory: str) -> str:
+def _explained(name: str, amounts: dict[str, str], numa: str | None, directory: str) -> str:
     """Explain the refusal step by step; nothing if the node's state is not for us to read."""
     from nodeagent.cli.support.explained_pods import explained_alone
     from nodeagent.cli.support.known_state import known_state
@@ -131,7 +168,7 @@ def _explained(name: str, amounts: dict[str, str], directory: str) -> str:
     try:
         known = known_state(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
         node = what_if_of(known)
-        explained = (explained_alone(node.what_if, job_pod(name, name, amounts)),)
+        explained = (explained_alone(node.what_if, job_pod(name, name, amounts, numa)),)
         document = explanation(
             explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False
         )

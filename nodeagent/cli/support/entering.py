@@ -1,8 +1,12 @@
-"""Which container a command enters, if it can be entered at all: what `exec` does, `probe` does too."""
+"""Which container of a pod is meant, and whether it can be entered, or has what it was promised: `exec`, `probe` and `cpus` ask."""
+
+from collections.abc import Sequence
 
 from nodeagent.cli.support.known_state import looked_at
+from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
-from nodeagent.core.cgroups.exec_preconditions import obstacle
+from nodeagent.core.cgroups.exec_preconditions import Obstacle, obstacle, unkept
+from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
 from nodeagent.edge.cgroup_entry import used_below
@@ -11,7 +15,7 @@ from nodeagent.formats.node_view import NodeView
 
 
 class EntryError(NodeAgentError):
-    """There is no such container, or it cannot be entered now."""
+    """There is no such container, or it cannot be entered now, or doesn't have what it was promised."""
 
 
 def check_container(entry: PodEntry, name: str) -> None:
@@ -34,18 +38,38 @@ def expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuSet:
     Raises:
         NodeAgentError: nothing can enter it now.
     """
+    view, wanted = _wanted(known, entry)
+    observed, path = view.observed.cgroups or {}, entry.container_path(container)
+    below = used_below(f"{known.cgroup_root}/{path}") if path in observed else ()
+    _raise_if(obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
+    return next(want.cpus() for want in wanted if want.path == path)
+
+
+def placement_now(known: NodeView, entry: PodEntry, container: str) -> ContainerPlacement:
+    """Return where an existing container runs.
+
+    Raises:
+        NodeAgentError: it runs nowhere, or not yet alone on CPUs of its own.
+    """
+    view, wanted = _wanted(known, entry)
+    _raise_if(unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
+    cgroups = {want.path: want for want in wanted}
+    return container_placements(view.node.managers, view.state, cgroups)[entry.container_path(container)]
+
+
+def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:
+    """Look at the cgroups, and compute what they should hold."""
     view = looked_at(known)
-    observed, kernel = view.observed.cgroups or {}, view.kernel
+    kernel = view.kernel
     if entry.is_active and kernel is None:
         problems = "; ".join((*view.problems, *view.observed.problems))
         raise EntryError(
             "the pods' cgroup cannot be read: " + (problems or "its location is unknown"),
             hint="start the pods' unit: systemctl start nodeagent-pods",
         )
-    wanted = () if kernel is None else desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
-    path = entry.container_path(container)
-    below = used_below(f"{known.cgroup_root}/{path}") if path in observed else ()
-    hindrance = obstacle(entry, container, desired=wanted, observed=observed, used_below=below)
+    return view, () if kernel is None else desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
+
+
+def _raise_if(hindrance: Obstacle | None) -> None:
     if hindrance is not None:
         raise EntryError(hindrance.why, hint=hindrance.next_step)
-    return next(want.cpus() for want in wanted if want.path == path)

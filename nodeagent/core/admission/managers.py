@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.invariants import orphans
+from nodeagent.core.admission.one_node import on_its_node, unfit
 from nodeagent.core.admission.one_pod import AdmissionResult, MergeReport, Providers, run_admission
 from nodeagent.core.cpu.manager import build_cpu_manager, judge_cpu_configuration
 from nodeagent.core.cpu.restore import restored_cpus
@@ -190,7 +191,7 @@ def admit(
         promises: to the pods that are already admitted. What belongs to no active pod must have been released (`violations`).
         pod: with defaults applied.
     """
-    outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod))
+    outcome = _run(managers, promises, pod)
     report = _report(managers, outcome, pod)
     if outcome.refusal is None:
         return Admitted(_without_reuse(managers, outcome.promises), outcome.deltas, report)
@@ -200,6 +201,12 @@ def admit(
         cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
         deltas = (*deltas, *released)
     return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, deltas, report)
+
+
+def _run(managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False) -> AdmissionResult:
+    demand = demand_of(managers.rules, pod)
+    why = unfit(managers.providers, managers.topology, demand)
+    return run_admission(on_its_node(managers.providers, demand), promises, demand, is_running=is_running, unfit=why)
 
 
 def _without_reuse(managers: Managers, promises: Promises) -> Promises:
@@ -229,7 +236,7 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
     results: list[tuple[str, Admitted | Rejected]] = []
     deltas: list[MetricDeltas] = []
     for pod in pods:
-        outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod), is_running=True)
+        outcome = _run(managers, promises, pod, is_running=True)
         report = _report(managers, outcome, pod)
         promises = _without_reuse(managers, outcome.promises)
         deltas.append(outcome.deltas)

@@ -86,7 +86,12 @@ class AdmissionResult(Struct, frozen=True):
 
 
 def run_admission(
-    providers: Providers, promises: Promises, pod: PodDemand, *, is_running: bool = False
+    providers: Providers,
+    promises: Promises,
+    pod: PodDemand,
+    *,
+    is_running: bool = False,
+    unfit: Refusal | None = None,
 ) -> AdmissionResult:
     """Take one pod through the topology manager's policy and scope.
 
@@ -95,6 +100,7 @@ def run_admission(
         promises: as they are.
         pod: what it asks for.
         is_running: it was admitted before, and is admitted again after a start.
+        unfit: why nothing can be promised to it; what it holds already, it keeps.
     """
     start = AdmissionResult(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology
@@ -105,6 +111,8 @@ def run_admission(
             providers.managers, held, pod, by_pod=by_pod, is_running=is_running
         ):
             return _kept(providers, start, pod)
+    if unfit is not None:
+        return _counted_error(replace(start, refusal=unfit))
     if topology.policy is TopologyPolicy.NONE:
         return _each_container(providers, start, pod)
     if topology.scope is Scope.CONTAINER:

@@ -52,10 +52,9 @@ class Kernel(Struct, frozen=True):
         """Return it for a machine and its cgroups."""
         root = observed.get("")
         controllers = root.controllers if root else frozenset()
-        with_memory = NumaSet.from_ids(n.id for n in topology.numa if n.memory_bytes > 0)
         return cls(
             page_bytes,
-            with_memory or NumaSet.of(0),
+            topology.memory_nodes or NumaSet.of(0),
             topology.online,
             controllers & _EXTRA_CONTROLLERS,
             path_to_partitions(observed),
@@ -179,7 +178,8 @@ def _container_cgroup(
     promises, uid = state.promises, entry.pod.uid
     own = promises.own_set(uid, container.name)
     cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
-    mems = promises.memory_nodes(uid, container.name) or kernel.memory_nodes
+    asked_for = NumaSet() if entry.pod.numa_node is None else NumaSet.of(entry.pod.numa_node) & kernel.memory_nodes
+    mems = promises.memory_nodes(uid, container.name) or asked_for or kernel.memory_nodes
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
     )

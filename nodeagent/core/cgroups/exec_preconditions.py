@@ -1,6 +1,7 @@
-"""Whether another process may enter a container's cgroup now; if not, why. Knows no file system: the caller passes what lives below it.
+"""Whether a container has what it was promised now, and whether another process may enter its cgroup; if not, why.
 
-A process that enters gets what the container was promised, or doesn't get in: never "nearly" its CPUs.
+A process that enters gets what the container was promised, or doesn't get in: never "nearly" its CPUs. Knows no file system: the caller
+passes what lives below the cgroup.
 """
 
 from collections.abc import Sequence
@@ -41,6 +42,13 @@ def obstacle(
     return (
         _of_pod(entry) or _of_container(entry, name, observed) or _of_cgroup(entry, path, desired, observed, used_below)
     )
+
+
+def unkept(
+    entry: PodEntry, name: str, *, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
+) -> Obstacle | None:
+    """Return why a container's cgroup doesn't hold what was promised now, or others may run on its exclusive CPUs; arguments as above."""
+    return _of_pod(entry) or _of_cgroup(entry, entry.container_path(name), desired, observed, None)
 
 
 def _of_pod(entry: PodEntry) -> Obstacle | None:
@@ -96,8 +104,13 @@ def _of_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle
 
 
 def _of_cgroup(
-    entry: PodEntry, path: str, desired: Sequence[DesiredCgroup], observed: ObservedCgroups, used_below: Sequence[str]
+    entry: PodEntry,
+    path: str,
+    desired: Sequence[DesiredCgroup],
+    observed: ObservedCgroups,
+    used_below: Sequence[str] | None,
 ) -> Obstacle | None:
+    """Judge the cgroup; `used_below` is None: nobody is to enter it."""
     want = next((w for w in desired if w.path == path), None)
     there = observed.get(path)
     if want is None or there is None:
@@ -107,6 +120,11 @@ def _of_cgroup(
             "the container is Starved: no CPU is left in the shared pool, so it is frozen",
             "end a pod that has exclusive CPUs, or reserve CPUs with reservedSystemCPUs",
         )
+    entrance = None if used_below is None else _of_entrance(want, there, used_below)
+    return entrance or _of_values(want, there) or _of_intruders(entry, want, desired, observed)
+
+
+def _of_entrance(want: DesiredCgroup, there: ObservedCgroup, used_below: Sequence[str]) -> Obstacle | None:
     if there.is_frozen or there.get(Attribute.FREEZE) is True:
         return Obstacle(
             "the container is frozen (cgroup.freeze)", "nodeagent thaws it within its reconcile period: try again"
@@ -114,11 +132,11 @@ def _of_cgroup(
     if there.subtree_control - want.controllers or used_below:
         below = f" ({', '.join(used_below)})" if used_below else ""
         return Obstacle(
-            f"cgroup {path} is the parent of other cgroups{below}: a runtime uses it, and the kernel allows no processes beside them "
+            f"cgroup {there.path} is the parent of other cgroups{below}: a runtime uses it, and the kernel allows no processes beside them "
             "(cgroup v2, no internal processes)",
             "use that runtime's own exec, such as `crictl exec` or `crun exec`",
         )
-    return _of_values(want, there) or _of_intruders(entry, want, desired, observed)
+    return None
 
 
 def _of_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:

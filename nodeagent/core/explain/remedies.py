@@ -15,11 +15,17 @@ from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.explain.smaller_requests import smaller_requests
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import StartRefused
 
 _LAXER_POLICIES = ("single-numa-node", "restricted", "best-effort", "none")
-BUDGETS = {RequestChange.REQUEST: 400, RequestChange.CONFIGURATION: 60, RequestChange.REMOVAL: 440}
+BUDGETS = {
+    RequestChange.REQUEST: 400,
+    RequestChange.NODE: 60,
+    RequestChange.CONFIGURATION: 60,
+    RequestChange.REMOVAL: 440,
+}
 """Decisions tried per refusal and kind of change: no kind is left out because another one takes long."""
 MAX_ATTEMPTS = sum(BUDGETS.values())
 
@@ -42,6 +48,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
     """
     kinds = {
         RequestChange.REQUEST: smaller_requests,
+        RequestChange.NODE: _other_nodes,
         RequestChange.CONFIGURATION: _configurations,
         RequestChange.REMOVAL: pods_to_end,
     }
@@ -54,6 +61,18 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
         found += search(attempts)
         all_tried = all_tried and not attempts.cut_short
     return Remedies(tuple(found), all_tried)
+
+
+def _other_nodes(attempts: Attempts) -> Iterator[Remedy]:
+    """Try the other NUMA nodes; several only if one alone doesn't suffice."""
+    asked = attempts.pod.numa_node
+    if asked is None:
+        return
+    nodes = sorted(attempts.what_if.managers.topology.node_ids - NumaSet.of(asked))
+    for node in (*nodes, None):
+        if attempts.admits(replace(attempts.pod, numa_node=node)):
+            yield Remedy(RequestChange.NODE, (), (), str(asked), "" if node is None else str(node))
+            return
 
 
 def _configurations(attempts: Attempts) -> Iterator[Remedy]:

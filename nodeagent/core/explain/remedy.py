@@ -15,6 +15,8 @@ from nodeagent.core.model.pod_amounts import is_within_budget
 class RequestChange(enum.StrEnum):
     REQUEST = "request"
     """Another amount in the manifest."""
+    NODE = "node"
+    """Another NUMA node than the one for which the pod asks, or any."""
     CONFIGURATION = "configuration"
     REMOVAL = "removal"
     """Other pods end first."""
@@ -35,12 +37,14 @@ class Remedy(Struct, frozen=True):
 
     change: RequestChange
     subject: tuple[str, ...]
-    """REQUEST: the containers' names, none for pod-level amounts; CONFIGURATION: the field; REMOVAL: the pods' names."""
+    """REQUEST: the containers' names, none for pod-level amounts; NODE: nothing; CONFIGURATION: the field; REMOVAL: the pods' names."""
     amounts: tuple[Amount, ...] = ()
     """REQUEST: at least one for each of the containers."""
     before: str = ""
     after: str = ""
-    """CONFIGURATION: the current and the possible value of the field; empty: without the option."""
+    """CONFIGURATION: the current and the possible value of the field; empty: without the option. NODE: the same of the NUMA
+    node; empty: any.
+    """
 
 
 class Attempts:

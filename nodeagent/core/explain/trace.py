@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.admission.one_node import on_its_node
 from nodeagent.core.admission.one_pod import Allocated
 from nodeagent.core.cpu.observing import Choosing, Rule, Source, Spread, Took
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
@@ -88,9 +89,10 @@ def trace(what_if: WhatIf, pod: Pod) -> Trace:
     seen: list[Choosing | Spread | Took | Allocated] = []
     decision = what_if.judge(pod, _observed(what_if.managers, seen))
     demand = demand_of(what_if.managers.rules, pod)
+    own = replace(what_if.managers, providers=on_its_node(what_if.managers.providers, demand))
     if isinstance(decision, Insufficient):
         return Trace(pod, demand, decision, ())
-    return Trace(pod, demand, decision, tuple(_steps(what_if, decision, seen, pod, demand)))
+    return Trace(pod, demand, decision, tuple(_steps(replace(what_if, managers=own), decision, seen, pod, demand)))
 
 
 def _observed(managers: Managers, seen: list[Choosing | Spread | Took | Allocated]) -> Managers:

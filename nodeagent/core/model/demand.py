@@ -94,6 +94,8 @@ class PodDemand(Struct, frozen=True):
     cpus: int
     """Of the pod as a whole: what its containers need at the same time, or its own amount."""
     memory: Amounts | None = ()
+    numa_node: int | None = None
+    """On which all of it has to be. None: on any."""
 
 
 def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
@@ -111,7 +113,7 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
         cpus = _peak_cpus(containers)
         memory = _peak_memory(containers) if guaranteed else ()
     skipped = pod.resources is not None and gates.is_skipped_pod(pod)
-    return PodDemand(pod.uid, guaranteed, managed, skipped, containers, cpus, memory)
+    return PodDemand(pod.uid, guaranteed, managed, skipped, containers, cpus, memory, pod.numa_node)
 
 
 def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShared | None:

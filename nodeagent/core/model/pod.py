@@ -11,7 +11,7 @@ CPU = "cpu"
 MEMORY = "memory"
 HUGEPAGES_PREFIX = "hugepages-"
 ANNOTATION_DOMAIN = "nodeagent.io"
-"""Keys of the form `KIND.nodeagent.io/NAME` are the agent's; annotations of others are ignored."""
+"""Keys of the form `KIND.nodeagent.io/CONTAINER` or `nodeagent.io/KIND` are the agent's; annotations of others are ignored."""
 _QOS_RESOURCES = (CPU, MEMORY)
 
 
@@ -108,6 +108,8 @@ class Pod(Struct, frozen=True):
     termination_grace_seconds: int = 30
     is_isolated: bool = False
     """By annotation: no load is balanced over its exclusive CPUs, where they are closed to the host."""
+    numa_node: int | None = None
+    """By annotation: its exclusive CPUs and its memory are on this NUMA node, or it is refused. None: wherever they fit."""
     given_qos: QosClass | None = None
     """`status.qosClass`, if the manifest has it: it takes precedence over the computed class, as in kubelet."""
 

@@ -129,6 +129,11 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds cached p
         """All NUMA nodes, including those without CPUs."""
         return NumaSet.from_ids(n.id for n in self.numa)
 
+    @cached_property
+    def memory_nodes(self) -> NumaSet:
+        """NUMA nodes that have memory; a machine that is only described may have none."""
+        return NumaSet.from_ids(n.id for n in self.numa if n.memory_bytes > 0)
+
     @classmethod
     def of(
         cls,

@@ -149,6 +149,7 @@ def runtime_pod(
         name=sandbox.name,
         containers=tuple(sorted(made, key=lambda container: container.kind is ContainerKind.APP)),
         is_isolated=stated.is_isolated,
+        numa_node=stated.numa_node,
         given_qos=QosClass(qos.value),
     )
     contradictions += _too_many_exclusive(pod)

@@ -23,6 +23,7 @@ class StatedPod(Struct, frozen=True):
     names_all: bool = False
     """There are no others."""
     is_isolated: bool = False
+    numa_node: int | None = None
 
     def container(self, name: str) -> StatedContainer:
         return next((stated for stated in self.containers if stated.name == name), StatedContainer(name))

@@ -16,6 +16,7 @@ class CpuStat(Struct, frozen=True):
     periods: int
     """0: there was no quota, or nothing ran."""
     throttled_periods: int
+    throttled_us: int = 0
 
 
 class ContainerUsage(Struct, frozen=True):
@@ -104,7 +105,7 @@ def _cpu_stat(text: str | None) -> CpuStat | None:
     usage_us = found.get("usage_usec")
     if usage_us is None:
         return None
-    return CpuStat(usage_us, found.get("nr_periods", 0), found.get("nr_throttled", 0))
+    return CpuStat(usage_us, found.get("nr_periods", 0), found.get("nr_throttled", 0), found.get("throttled_usec", 0))
 
 
 def _numa_stat(text: str | None) -> dict[int, int] | None:

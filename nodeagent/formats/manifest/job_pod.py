@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from nodeagent.core.model.pod import Pod, RestartPolicy
 from nodeagent.formats.manifest.pod_manifest import checked_pod_from_document
+from nodeagent.formats.manifest.pod_schema import NUMA_NODE
 
 JOB_NAMESPACE = "jobs"
 JOB_CONTAINER = "main"
@@ -11,22 +12,24 @@ GRACE_SECONDS = 10
 """For what a job's command leaves behind, between SIGTERM and SIGKILL."""
 
 
-def job_pod(name: str, uid: str, amounts: Mapping[str, str]) -> Pod:
+def job_pod(name: str, uid: str, amounts: Mapping[str, str], numa_node: str | None = None) -> Pod:
     """Return the pod.
 
     Args:
         name: of the pod, in the namespace of all jobs.
         uid: of the pod.
         amounts: its limits, which are its requests, too.
+        numa_node: the number of the NUMA node on which it has to be. None: any.
 
     Raises:
         DocumentError: the API server would not accept such a pod.
     """
+    annotations = {} if numa_node is None else {NUMA_NODE: numa_node}
     return checked_pod_from_document(
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": JOB_NAMESPACE, "uid": uid},
+            "metadata": {"name": name, "namespace": JOB_NAMESPACE, "uid": uid, "annotations": annotations},
             "spec": {
                 "restartPolicy": RestartPolicy.NEVER.value,
                 "terminationGracePeriodSeconds": GRACE_SECONDS,

@@ -29,3 +29,11 @@ def read_interrupts(annotations: Fields, key: str) -> tuple[str, ...]:
 
 def read_is_isolated(annotations: Fields) -> bool:
     return annotations.one_of(pod_schema.PARTITION, pod_schema.PARTITIONS) == pod_schema.ISOLATED
+
+
+def read_numa_node(annotations: Fields) -> int | None:
+    text = annotations.string(pod_schema.NUMA_NODE)
+    if text is None or pod_schema.NODE_NUMBER.fullmatch(text):
+        return None if text is None else int(text)
+    annotations.report(pod_schema.NUMA_NODE, 'must be the number of a NUMA node, such as "0"', text)
+    return None

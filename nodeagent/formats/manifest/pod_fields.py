@@ -25,6 +25,7 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_exclusive_cpus,
     read_interrupts,
     read_is_isolated,
+    read_numa_node,
 )
 from nodeagent.formats.syntax.fields import Fields, nearest
 
@@ -114,13 +115,14 @@ class PodReader:
         counts: dict[str, int | None] = {}
         devices: dict[str, tuple[str, ...]] = {}
         names = tuple(container.name for container in pod.containers)
-        is_isolated = read_is_isolated(annotations)
+        is_isolated, numa_node = read_is_isolated(annotations), read_numa_node(annotations)
         for key in annotations.present():
-            if key == pod_schema.PARTITION or not is_own_annotation(key):
+            if key in {pod_schema.PARTITION, pod_schema.NUMA_NODE} or not is_own_annotation(key):
                 continue
             kind, _, name = key.partition("/")
             if kind not in {pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS}:
-                known = f"{pod_schema.EXCLUSIVE_CPUS}/<container>, {pod_schema.INTERRUPTS}/<container> or {pod_schema.PARTITION}"
+                of_containers = f"{pod_schema.EXCLUSIVE_CPUS}/<container>, {pod_schema.INTERRUPTS}/<container>"
+                known = f"{of_containers}, {pod_schema.PARTITION} or {pod_schema.NUMA_NODE}"
                 annotations.report(key, f"is not an annotation of this agent: use {known}, or remove it")
             elif name not in names:
                 meant = nearest(name, names)
@@ -132,6 +134,7 @@ class PodReader:
         return replace(
             pod,
             is_isolated=is_isolated,
+            numa_node=numa_node,
             containers=tuple(
                 replace(c, exclusive_cpus=counts.get(c.name), interrupts=devices.get(c.name, ()))
                 for c in pod.containers
@@ -267,6 +270,7 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
         f"{pod_schema.INTERRUPTS}/{c.name}": ", ".join(c.interrupts) for c in pod.containers if c.interrupts
     }
     annotations |= {pod_schema.PARTITION: pod_schema.ISOLATED} if pod.is_isolated else {}
+    annotations |= {} if pod.numa_node is None else {pod_schema.NUMA_NODE: str(pod.numa_node)}
     if annotations:
         metadata["annotations"] = annotations
     document: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -18,6 +18,10 @@ PARTITION = f"{ANNOTATION_DOMAIN}/partition"
 ROOT, ISOLATED = "root", "isolated"
 PARTITIONS = (ROOT, ISOLATED)
 
+NUMA_NODE = f"{ANNOTATION_DOMAIN}/numa-node"
+"""The pod's exclusive CPUs and its memory are on this NUMA node."""
+NODE_NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")
+
 INTERRUPTS = f"interrupts.{ANNOTATION_DOMAIN}"
 """The interrupts of these devices come to the exclusive CPUs of the container that the key names."""
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

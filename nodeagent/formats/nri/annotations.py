@@ -30,6 +30,7 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_exclusive_cpus,
     read_interrupts,
     read_is_isolated,
+    read_numa_node,
 )
 from nodeagent.formats.syntax.fields import Fields, fields_of, nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings, shown
@@ -39,6 +40,7 @@ CONTAINERS = f"{ANNOTATION_DOMAIN}/containers"
 REQUESTS = f"requests.{ANNOTATION_DOMAIN}"
 LIMITS = f"limits.{ANNOTATION_DOMAIN}"
 _KINDS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, REQUESTS, LIMITS)
+_OF_POD = (CONTAINERS, pod_schema.PARTITION, pod_schema.NUMA_NODE)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _HUGEPAGES = re.compile(rf"{HUGEPAGES_PREFIX}[1-9][0-9]{{0,5}}[KMG]i")
 _NOTATION = "must be amounts such as cpu=1500m, memory=2Gi, hugepages-2Mi=64Mi"
@@ -72,10 +74,10 @@ def _stated(annotations: Fields) -> StatedPod:
     read = {name: StatedContainer(name, kind) for name, kind in (listed or {}).items()}
     for key in sorted(annotations.present()):
         kind, _, name = key.partition("/")
-        if key in {CONTAINERS, pod_schema.PARTITION}:
+        if key in _OF_POD:
             continue
         if kind not in _KINDS:
-            known = ", ".join([CONTAINERS, pod_schema.PARTITION, *(f"{one}/<container>" for one in _KINDS)])
+            known = ", ".join([*_OF_POD, *(f"{one}/<container>" for one in _KINDS)])
             annotations.report(key, f"is not an annotation of this agent: use one of {known}, or remove it")
         elif listed is not None and name not in listed:
             annotations.report(key, f"must name a container that {CONTAINERS} names{nearest(name, listed)}")
@@ -85,7 +87,7 @@ def _stated(annotations: Fields) -> StatedPod:
             read[name] = _with(read.get(name) or StatedContainer(name), annotations, kind, key)
     names = read if listed is not None else sorted(read)
     containers = tuple(read[name] for name in names)
-    return StatedPod(containers, listed is not None, read_is_isolated(annotations))
+    return StatedPod(containers, listed is not None, read_is_isolated(annotations), read_numa_node(annotations))
 
 
 def _with(stated: StatedContainer, annotations: Fields, kind: str, key: str) -> StatedContainer:

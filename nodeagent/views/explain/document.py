@@ -117,6 +117,7 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "namespace": pod.namespace,
         "nodes": [headroom_document(node) for node in _headroom(explained)] if with_headroom else [],
         "notes": list(explained.notes),
+        "numaNode": pod.numa_node,
         "qos": qos_class(pod, pod_level_resources=gate).value,
         "reason": None if isinstance(decision, Admitted) else str(decision.reason),
         "recorded": _recorded(explained),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.explain.numa_headroom import NodeHeadroom
 from nodeagent.core.explain.what_if import WhatIf
@@ -60,6 +61,11 @@ def demands_of(cpus: int, memory: Amounts, before: WhatIf) -> list[Demanded]:
     demands = [Demanded("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
     wanted = tuple((resource, size) for resource, size in memory if size and books.memory)
     return demands + [Demanded(resource, size, fewest_nodes(books, wanted)) for resource, size in wanted]
+
+
+def on_one_node(demands: Iterable[Demanded]) -> list[Demanded]:
+    """Return the demands of a pod that asks for a NUMA node: all on that node."""
+    return [replace(demand, nodes=1) for demand in demands]
 
 
 def wanted_where(demands: Iterable[Demanded]) -> str:

@@ -87,7 +87,7 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         yield from _wrapped(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
     if pod["recorded"] is not None:
         yield f"{_INDENT}uid {pod['uid']}"
-    for text in (*_recorded(pod), *pod["notes"]):
+    for text in (*_asked_for(pod, config), *_recorded(pod), *pod["notes"]):
         yield from _wrapped(f"{_INDENT}{text}", width)
     if pod["containers"]:
         yield ""
@@ -114,7 +114,7 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         yield ""
         yield "Step by step"
         for number, step in enumerate(pod["steps"], start=1):
-            yield from _step(number, step, config, width)
+            yield from _step(number, step, config, width, pod["numaNode"])
 
 
 def _recorded(pod: Document) -> Iterator[str]:
@@ -141,6 +141,12 @@ def _recorded(pod: Document) -> Iterator[str]:
         yield f"It was refused for another reason: {recorded['reason']}: {recorded['message']}"
 
 
+def _asked_for(pod: Document, config: Document) -> Iterator[str]:
+    if pod["numaNode"] is not None:
+        books = "" if config["memoryManagerPolicy"] == "Static" else " (not counted: memoryManagerPolicy is None)"
+        yield f"it asks for NUMA node {pod['numaNode']}: for exclusive CPUs there, and memory from there alone{books}"
+
+
 def container_text(container: Document) -> list[str]:
     """Describe a container in cells: its name, its CPUs, where they and its memory are, why it shares."""
     level = {"container": "exclusive", "mixed": "exclusive", "pod": "the pod's", "host": "shared"}[
@@ -163,7 +169,7 @@ def _closed_text(closed: Document) -> str:
     return f"{cpus} by a partition ({of}, kind {closed['kind']}): {closed['why']}{otherwise}"
 
 
-def _step(number: int, step: Document, config: Document, width: int) -> Iterator[str]:
+def _step(number: int, step: Document, config: Document, width: int, node: int | None) -> Iterator[str]:
     who = "the pod" if step["container"] is None else f"container {step['container']}"
     rows: list[list[str]] = []
     match step["step"]:
@@ -190,7 +196,7 @@ def _step(number: int, step: Document, config: Document, width: int) -> Iterator
     if step["step"] == "merge" and not step["allSets"]:
         yield f"{inner}of so many NUMA nodes not every set is listed"
     if step["step"] == "cpus":
-        yield from _choices(step, enabled(config["cpuManagerPolicyOptions"]), inner, width)
+        yield from _choices(step, enabled(config["cpuManagerPolicyOptions"]), inner, width, node)
     if step["step"] == "memory":
         yield from _taken(step, inner, width)
 
@@ -246,12 +252,13 @@ def _verdict(candidate: Document, step: Document) -> str:
             return _VERDICTS[verdict]
 
 
-def _choice(choice: Document, options: Collection[str]) -> str:
+def _choice(choice: Document, options: Collection[str], node: int | None) -> str:
     isolated = "isolated " if choice["isolated"] else ""
     source = "sockets" if choice["source"] == "hint" and "align-by-socket" in options else choice["source"]
     slice_of = "" if choice["container"] is None else f"for {choice['container']}, "
     free = len_of(choice["available"])
-    return f"{slice_of}{choice['count']} of {free} {isolated}free {_SOURCES[source]}: {choice['available']}"
+    where = f"on NUMA {node}" if source == "anywhere" and node is not None else _SOURCES[source]
+    return f"{slice_of}{choice['count']} of {free} {isolated}free {where}: {choice['available']}"
 
 
 def len_of(cpus: str) -> int:
@@ -260,11 +267,11 @@ def len_of(cpus: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
 
 
-def _choices(step: Document, options: Collection[str], inner: str, width: int) -> Iterator[str]:
+def _choices(step: Document, options: Collection[str], inner: str, width: int, node: int | None) -> Iterator[str]:
     if step["reused"]:
         yield from _wrapped(f"{inner}{step['reused']}: what the pod's init containers had before", width)
     for choice in step["choices"]:
-        yield from _wrapped(f"{inner}{_choice(choice, options)}", width)
+        yield from _wrapped(f"{inner}{_choice(choice, options, node)}", width)
         rows = [[group["cpus"], _rule(group, options)] for group in choice["groups"]]
         yield from (f"{inner}{_INDENT}{line}" for line in table(rows, width - len(inner) - len(_INDENT)))
 

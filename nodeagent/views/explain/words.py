@@ -12,7 +12,7 @@ from nodeagent.core.explain.remedy import Remedy, RequestChange
 from nodeagent.core.explain.trace import CpuStep, MemoryStep, Trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.memory.pods import check_pod as check_memory
-from nodeagent.core.model.demand import Amounts
+from nodeagent.core.model.demand import Amounts, why_shared
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU, ContainerKind
 from nodeagent.core.model.promises import Promises
@@ -22,6 +22,7 @@ from nodeagent.views.explain.lacking import (
     demands_of,
     lacking,
     lacking_in_all,
+    on_one_node,
     sets_text,
     taken_text,
     wanted_where,
@@ -47,13 +48,18 @@ def why_refused(before: WhatIf, trace: Trace) -> list[str]:
     reuse = there.cpu_reuse
     lent = CpuSet() if reuse is None or reuse.pod_uid != trace.pod.uid else reuse.cpus
     nodes = headroom(before.managers, there, (*before.pods, trace.pod), lent)
+    if trace.demand.numa_node is not None:
+        nodes = tuple(node for node in nodes if node.id == trace.demand.numa_node)
     if isinstance(last, MergeTrace):
         return [*_merge(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
     if isinstance(last, CpuStep):
         return [*_cpus(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
     if isinstance(last, MemoryStep):
         return [*_memory(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, CpuSet())]
-    return ["the message says it all"]
+    shared = [(c.name, why_shared(before.managers.placement, trace.pod, c)) for c in trace.pod.containers]
+    return [f"container {name} has no CPUs of its own: {why.value}" for name, why in shared if why is not None] or [
+        "the message says it all"
+    ]
 
 
 def _capacity(before: WhatIf, short: Insufficient) -> Iterator[str]:
@@ -126,13 +132,14 @@ def _merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[NodeHea
     single = topology.rules.single_node
     demands = demands_of(cpus, memory, before)
     where = "on a single NUMA node" if single else wanted_where(demands)
+    if trace.demand.numa_node is not None:
+        single, demands, where = True, on_one_node(demands), f"on {_asked_for(trace)}"
     yield f"{who} wants {_wants(cpus, memory)} {where} (topologyManagerPolicy {topology.policy.value})"
     largest = {demand: max((demand.has(node) for node in nodes), default=0) for demand in demands}
     too_large = [demand for demand in demands if single and demand.amount > largest[demand]]
     if too_large:
-        yield from (
-            f"no NUMA node is that large: the largest has {demand.size(largest[demand])}" for demand in too_large
-        )
+        those = "no NUMA node is that large: the largest" if len(nodes) > 1 else "the node is not that large: it"
+        yield from (f"{those} has {demand.size(largest[demand])}" for demand in too_large)
         return
     yield from lacking(demands, nodes)
     fitting = {
@@ -195,7 +202,8 @@ def _cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom
         halves = f"; {','.join(split)} are halves of cores" if split else ""
         yield f"{counted(cores, 'core')} {'is' if cores == 1 else 'are'} free as a whole, {counted(free, 'CPU')} in all{halves}"
     else:
-        yield f"{who} wants {counted(cpus, 'CPU')} of its own, and {free} can still be given: {max(0, cpus - free)} short"
+        where = "" if trace.demand.numa_node is None else f" on {_asked_for(trace)}"
+        yield f"{who} wants {counted(cpus, 'CPU')} of its own{where}, and {free} can still be given: {max(0, cpus - free)} short"
     yield from _holders(nodes)
     if before.managers.placement.isolated_cpus == "only":
         yield "isolatedCPUs is only: no other CPUs than the isolated ones are given"
@@ -219,8 +227,11 @@ def _memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[NodeHea
     first = (
         "" if step.hint.mask is None else f": of NUMA {step.hint.mask} first, as the hint says, or of others with it"
     )
+    demands = demands_of(0, memory, before)
+    if trace.demand.numa_node is not None:
+        demands, first = on_one_node(demands), f" on {_asked_for(trace)}"
     yield f"{who} wants {wanted}{first}"
-    yield from lacking_in_all(demands_of(0, memory, before), nodes)
+    yield from lacking_in_all(demands, nodes)
     for node in nodes[:MOST_NODES]:
         free = {m.resource: m.free_bytes for m in node.memory}
         amounts = ", ".join(f"{_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
@@ -228,8 +239,12 @@ def _memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[NodeHea
         yield f"NUMA {node.id}: free are {amounts}{group}"
     yield from _others(nodes)
     total = {r: sum(m.free_bytes for node in nodes for m in node.memory if m.resource == r) for r, _ in memory}
-    if all(total[resource] >= size for resource, size in memory):
+    if len(nodes) > 1 and all(total[resource] >= size for resource, size in memory):
         yield "in all there is enough; but a NUMA node whose memory is in use by itself, or in a group, can't be taken into another group"
+
+
+def _asked_for(trace: Trace) -> str:
+    return f"NUMA {trace.demand.numa_node}, for which it asks"
 
 
 def remedy_text(remedy: Remedy) -> str:
@@ -241,6 +256,8 @@ def remedy_text(remedy: Remedy) -> str:
                 + " and ".join(f"{each.resource} {each.after} instead of {each.before}" for each in amounts)
                 for name, amounts in groupby(remedy.amounts, key=lambda each: each.container)
             )
+        case RequestChange.NODE:
+            return f"let it be on {f'NUMA {remedy.after}' if remedy.after else 'any NUMA node'} instead of NUMA {remedy.before}"
         case RequestChange.CONFIGURATION:
             field, _, option = remedy.subject[0].partition(".")
             if option:

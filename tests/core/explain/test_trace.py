@@ -23,7 +23,7 @@ from nodeagent.core.model.pod_amounts import MIB
 from nodeagent.core.model.pod_resources import with_pod_level_defaults
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
-from tests.support.builders import ALPHA, GIB, MACHINE_B, PLRM, machine, managers, pod
+from tests.support.builders import ALPHA, GIB, MACHINE_B, PLRM, admitted, machine, managers, pod
 from tests.support.decision_vectors import FILES, FOLDER
 from tests.support.pods import app, exclusive, init, shared
 
@@ -115,7 +115,18 @@ def test_every_remedy_is_one() -> None:
         for remedy in remedies(what_if, reported.pod).found:
             assert isinstance(carried_out(remedy, what_if, reported.pod), Admitted), remedy
             seen.add(remedy.change)
-    assert seen == set(RequestChange)
+    assert seen == set(RequestChange) - {RequestChange.NODE}, "which asks for what kubelet doesn't know"
+
+
+@pytest.mark.parametrize("cpus", [3, 7])
+def test_another_numa_node_is_a_remedy(cpus: int) -> None:
+    node = managers(reserved="0,8")
+    there = pod("there", app("c", "6", "1Gi"), numa_node=1)
+    before = WhatIf.of(node, admitted(node, there), (there,))
+    asking = pod("new", app("c", str(cpus), "1Gi"), numa_node=1)
+    (found,) = (remedy for remedy in remedies(before, asking).found if remedy.change is RequestChange.NODE)
+    assert (found.before, found.after) == ("1", "0" if cpus == 3 else "")
+    assert isinstance(carried_out(found, before, asking), Admitted)
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4])
@@ -153,6 +164,8 @@ def carried_out(remedy: Remedy, what_if: WhatIf, new: Pod) -> object:
             other = what_if.under(configured(what_if.managers.placement, remedy))
             assert isinstance(other, WhatIf)
             return other.judge(new)
+        case RequestChange.NODE:
+            return what_if.judge(replace(new, numa_node=int(remedy.after) if remedy.after else None))
         case RequestChange.REQUEST:
             return what_if.judge(requesting(new, remedy))
 

@@ -483,7 +483,9 @@ def test_exclusive_cpus_need_a_request_and_no_resources_of_the_pod_as_a_whole() 
     assert "doesn't go with resources of the pod as a whole (spec.resources): remove one of them" in found
     (found,) = refused(annotated('exclusive-cpu.nodeagent.io/web: "1"'))
     assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container>, " in found
-    assert "interrupts.nodeagent.io/<container> or nodeagent.io/partition, or remove it" in found
+    assert (
+        "interrupts.nodeagent.io/<container>, nodeagent.io/partition or nodeagent.io/numa-node, or remove it" in found
+    )
 
 
 names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
@@ -509,6 +511,20 @@ def test_a_pod_names_the_kind_of_its_partition(kind: str, *, isolated: bool) -> 
     (refusal,) = refused(annotated("nodeagent.io/partition: isolate"))
     assert "metadata.annotations[nodeagent.io/partition]" in refusal
     assert "isolated" in refusal
+
+
+@pytest.mark.parametrize("node", [0, 12])
+def test_a_pod_asks_for_a_numa_node(node: int) -> None:
+    found = accepted(annotated(f'nodeagent.io/numa-node: "{node}"')).pod
+    assert found.numa_node == node
+    assert pod_from_document(pod_to_document(found)) == found
+
+
+@pytest.mark.parametrize("node", ['""', "'-1'", "'01'", "'0-1'", "any", "'10000'"])
+def test_what_is_no_numa_node_is_refused(node: str) -> None:
+    (refusal,) = refused(annotated(f"nodeagent.io/numa-node: {node}"))
+    assert "metadata.annotations[nodeagent.io/numa-node]" in refusal
+    assert 'must be the number of a NUMA node, such as "0"' in refusal
 
 
 @pytest.mark.parametrize("devices", ['""', '"eth0,"', '"../eth0"', '".."', '"a/b"', '"an interface"', "'0000:3b:00'"])
@@ -546,6 +562,7 @@ def pods(draw: st.DrawFn) -> Pod:
         restart_policy=draw(st.sampled_from(RestartPolicy)),
         termination_grace_seconds=draw(st.integers(0, 100)),
         given_qos=draw(st.none() | st.sampled_from(QosClass)),
+        numa_node=draw(st.none() | st.integers(0, 9999)),
     )
     # Our own documents come from pods with defaults applied.
     return pod_from_document(pod_to_document(pod))

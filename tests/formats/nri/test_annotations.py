@@ -28,6 +28,7 @@ def test_everything_that_can_be_stated() -> None:
             "exclusive-cpus.nodeagent.io/worker": "1",
             "interrupts.nodeagent.io/worker": "eth0, 0000:3b:00.0",
             "nodeagent.io/partition": "isolated",
+            "nodeagent.io/numa-node": "1",
             "kubernetes.io/config.source": "file",
             "example.com/requests.nodeagent.io": "not ours",
         }
@@ -49,6 +50,7 @@ def test_everything_that_can_be_stated() -> None:
             ),
             names_all=True,
             is_isolated=True,
+            numa_node=1,
         )
     )
 
@@ -90,6 +92,7 @@ def test_without_a_list_any_container_may_come() -> None:
         ("exclusive-cpus.nodeagent.io/a", "two", '"two": must be a whole number of CPUs, such as "2"'),
         ("interrupts.nodeagent.io/a", "not/a/device", "must be network interfaces or addresses of PCI devices"),
         ("nodeagent.io/partition", "yes", '"yes": must be one of root, isolated'),
+        ("nodeagent.io/numa-node", "any", '"any": must be the number of a NUMA node, such as "0"'),
         ("request.nodeagent.io/a", "cpu=1", "is not an annotation of this agent: use one of nodeagent.io/containers,"),
         ("nodeagent.io/numa", "0", "is not an annotation of this agent"),
     ],

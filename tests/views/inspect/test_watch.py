@@ -59,7 +59,7 @@ def sample(at_us: int, cpus: dict[int, tuple[int, int]] | None = None, **contain
 
 
 def test_both_files_are_read_as_the_kernel_writes_them() -> None:
-    assert container_usage(CPU_STAT, NUMA_STAT) == ContainerUsage(CpuStat(5_000_000, 40, 10), {0: 4096, 1: 12288})
+    assert container_usage(CPU_STAT, NUMA_STAT) == ContainerUsage(CpuStat(5_000_000, 40, 10, 77), {0: 4096, 1: 12288})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""`nodeagent cpus`: what another tool needs to be told to be on a container's CPUs."""
+
+import argparse
+import sys
+
+from nodeagent.cli.support.documents import add_output_argument, spelled
+from nodeagent.cli.support.entering import check_container, placement_now
+from nodeagent.cli.support.known_state import shown_state
+from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.cli.support.standard_streams import complain
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.state import PodEntry
+from nodeagent.edge.cgroup_entry import own_cpus
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.pod_names import find_pod
+from nodeagent.views.container_cpus import Document, container_cpus
+
+_CPUS, _EXCLUSIVE, _SHARED, _MEMS = "cpus", "exclusiveCPUs", "sharedCPUs", "memoryNodes"
+"""Fields of the document: each can be asked for alone."""
+
+
+class NoCpusError(NodeAgentError):
+    """The container doesn't have what was asked about, or it isn't clear which one is meant."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pod", metavar="POD", help="name, namespace/name or UID")
+    parser.add_argument(
+        "container", nargs="?", metavar="CONTAINER", help="name of one of its containers, if it has several"
+    )
+    which = parser.add_mutually_exclusive_group()
+    for option, field, what in (
+        ("--exclusive", _EXCLUSIVE, "only the CPUs on which no other container runs"),
+        ("--shared", _SHARED, "only the CPUs that it shares with others"),
+        ("--mems", _MEMS, "its memory nodes instead of its CPUs"),
+    ):
+        which.add_argument(option, dest="which", action="store_const", const=field, default=_CPUS, help=what)
+    parser.add_argument(
+        "--format",
+        choices=("list", "mask"),
+        help="list: 2-3,10, as `taskset -c`, `--cpuset-cpus`, numactl and DPDK's `-l` read it; mask: 0x40c, as `taskset` and DPDK's `-c` "
+        "do (default: list)",
+    )
+    add_output_argument(parser)
+    add_agent_arguments(parser)
+    parser.epilog = """\
+exit status: 0: printed; 1: not known, refused, not there yet, or none of the kind that was asked for: stdout is empty; 2: wrong arguments
+
+examples:
+  nodeagent cpus default/web app
+  nodeagent cpus cgroup-only --mems
+  nodeagent cpus cgroup-only --exclusive --format mask
+  nodeagent cpus default/web app -o json | jq -r .exclusiveCPUs
+
+Prints the CPUs where the container may run now: those of its own, of the shared pool, or, of a container that has both, all of them. The
+pool changes when other pods come and go. CPUs of its own are printed when everybody else has left them.
+docs/how-to/podman.md has examples for containers and for programs that pin their own threads.
+next: nodeagent exec runs a command on these CPUs, nodeagent inspect POD shows where they are"""
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print them.
+
+    Raises:
+        NodeAgentError: the state is unknown, or the container doesn't have any now.
+    """
+    if options.output != "text" and (options.which != _CPUS or options.format is not None):
+        options.parser.error(f"-o {options.output} has them all, in each form: leave the other options out")
+    known = shown_state(options.config, options.socket)
+    entry = find_pod(known.state, options.pod)
+    name = container_of(entry, options.container)
+    placement = placement_now(known, entry, name)
+    is_closed = known.node.config.host_isolation != "none" and bool(placement.exclusive_cpus)
+    document = container_cpus(entry.pod, name, placement, is_closed=is_closed)
+    sys.stdout.write(_text(document, options) if options.output == "text" else spelled(document, options.output))
+    if is_closed and not placement.exclusive_cpus <= own_cpus() and options.which in {_CPUS, _EXCLUSIVE}:
+        complain(_closed(placement.exclusive_cpus, entry, name))
+    return 0
+
+
+def container_of(entry: PodEntry, name: str | None) -> str:
+    """Return the container that is meant.
+
+    Raises:
+        NodeAgentError: there is no such one, or it isn't clear which one.
+    """
+    if name is not None:
+        check_container(entry, name)
+        return name
+    names = [container.name for container in entry.pod.containers]
+    if len(names) == 1:
+        return names[0]
+    pod = entry.pod.full_name
+    raise NoCpusError(
+        f"pod {pod} has {len(names)} containers",
+        hint=f"name one: `nodeagent cpus {pod} {names[0]}`; it has: {', '.join(names)}",
+    )
+
+
+def _text(document: Document, options: argparse.Namespace) -> str:
+    found = document["masks"] if options.format == "mask" else document
+    if not document[options.which]:
+        pod, name = document["pod"], document["container"]
+        what = "exclusive CPUs" if options.which == _EXCLUSIVE else "CPUs that it shares"
+        raise NoCpusError(
+            f"container {name} of pod {pod} has no {what}",
+            hint=f"`nodeagent explain {pod}` says why; without the option, its CPUs are printed",
+        )
+    return f"{found[options.which]}\n"
+
+
+def _closed(cpus: CpuSet, entry: PodEntry, name: str) -> str:
+    return (
+        f"nodeagent: note: CPUs {cpus} are closed to what is not in the container's cgroup (hostIsolation)\n"
+        f"hint: start it there: nodeagent exec {entry.pod.full_name} {name} -- COMMAND\n"
+    )

@@ -1,0 +1,238 @@
+"""`nodeagent job --report`: who waits for the command and passes on what is sent, what is looked at, and what the line says."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.cli.support.job_report import watched
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.formats.kernel.job_usage import JobUsage, job_usage
+from nodeagent.formats.wire.exchange import Peer
+from nodeagent.views.job_report import JobPlace, report_text
+from tests.cli.test_job import agent, let_in
+
+MIB = 2**20
+
+
+def schedstat(**ran_ns: int) -> str:
+    """As kernel 6.12 writes it, with domains between the CPUs."""
+    lines = "".join(f"{cpu} 0 0 0 0 0 0 {ns} 17 4\ndomain0 MC 3 1 2 3\n" for cpu, ns in ran_ns.items())
+    return f"version 17\ntimestamp 4295034291\n{lines}"
+
+
+def numa_stat(*pages: int) -> str:
+    anon = " ".join(f"N{node}={size}" for node, size in enumerate(pages))
+    return f"anon {anon}\nfile N0=0 N1=0\nkernel_stack N0=4096 N1=4096\n"
+
+
+def cpu_stat(usage_us: int, throttled_us: int = 0) -> str:
+    return f"usage_usec {usage_us}\nuser_usec 1\nsystem_usec 2\nnr_periods 9\nnr_throttled 3\nthrottled_usec {throttled_us}\n"
+
+
+class Cgroup:
+    """Plain files, as the kernel's."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.directory = root / "pod"
+        self.directory.mkdir()
+        (root / "proc").mkdir()
+
+    @property
+    def place(self) -> JobPlace:
+        return JobPlace("jobs/one", str(self.directory), CpuSet.parse("2-3"), CpuSet(), NumaSet.of(1))
+
+    def holds(self, **texts: str) -> None:
+        for name, text in texts.items():
+            path = self.root / "proc" / name if name == "schedstat" else self.directory / name.replace("_", ".", 1)
+            path.write_text(text)
+
+    def report(self, *looks: Callable[[], None]) -> str:
+        """Return the report of a command during which the files changed so."""
+        left = iter(looks)
+
+        def is_over() -> bool:
+            change = next(left)
+            change()
+            return change is looks[-1]
+
+        return watched(self.place, begun=lambda: None, is_over=is_over, root=str(self.root))
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path) -> Cgroup:
+    return Cgroup(tmp_path)
+
+
+def test_the_line_says_what_the_kernel_has_counted(cgroup: Cgroup) -> None:
+    cgroup.holds(
+        cpu_stat=cpu_stat(500), schedstat=schedstat(cpu1=9, cpu2=10**9, cpu3=0), memory_numa_stat=numa_stat(0, 0)
+    )
+    said = cgroup.report(
+        lambda: cgroup.holds(memory_numa_stat=numa_stat(3 * MIB, 512 * MIB)),
+        lambda: cgroup.holds(memory_numa_stat=numa_stat(MIB, 512 * MIB)),
+        lambda: cgroup.holds(
+            cpu_stat=cpu_stat(4_000_500, 250_000),
+            schedstat=schedstat(cpu1=10**12, cpu2=4 * 10**9, cpu3=1_030_000_000),
+            memory_numa_stat=numa_stat(0, 0),
+            memory_peak=f"{600 * MIB}\n",
+        ),
+    )
+    who, used, memory, others = said.removesuffix("\n").split("; ")
+    assert who.startswith("nodeagent: jobs/one: 0.")
+    assert who.endswith(" s on CPUs 2-3 of NUMA 1")
+    assert used == "4.00 s of CPU time, throttled for 0.25 s"
+    assert memory == "memory: at most 600Mi, 3Mi on other nodes", "what was seen while it ran"
+    assert others == "others ran there for 0.03 s (who: only `nodeagent interference` counts)"
+
+
+def test_what_cannot_be_read_is_said(cgroup: Cgroup) -> None:
+    said = cgroup.report(lambda: None).removesuffix("\n").partition("; ")[2]
+    assert said == (
+        "its CPU time is not known; memory: not known how much, not known on other nodes; not known how long others ran there"
+    )
+
+
+def test_who_shares_cpus_is_never_alone() -> None:
+    usage = job_usage(cpu_stat(1), numa_stat(0, 0), "0\n", schedstat(cpu0=5))
+    place = JobPlace("jobs/one", "", CpuSet(), CpuSet.parse("0-7"), NumaSet.of(0, 1))
+    said = report_text(place, 1_000_000, usage, usage, 0)
+    assert said.startswith("nodeagent: jobs/one: 1.00 s on shared CPUs 0-7 of NUMA 0-1; ")
+    assert said.endswith("; memory: at most 0, 0 on other nodes; others share these CPUs\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "version 17\n", "cpu0 1 2\n", "cpu0 0 0 0 0 0 0 x 1 1\n", "cpu0 0 0 0 0 0 0 -1 1 1\n", "cpux 1\n"]
+)
+def test_what_is_no_schedstat_is_unknown(text: str) -> None:
+    assert job_usage(None, None, "max\n", text) == JobUsage(job_usage(None, None, None, None).usage, None, None)
+
+
+# from the outside
+
+
+@contextmanager
+def node(cgroup: Cgroup) -> Iterator[str]:
+    cgroup.holds(cpu_stat=cpu_stat(10_000), memory_numa_stat=numa_stat(0, 4096), memory_peak="4096\n")
+
+    def answer(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        return {**let_in(arguments, peer), "cgroup": str(cgroup.directory), "numaNodes": "0"}
+
+    with agent(answer) as socket:
+        yield socket
+
+
+def job(socket: str, *words: str) -> tuple[str, ...]:
+    asked = ("job", "--socket", socket, "--cpus", "2", "--memory", "1Gi", "--report", *words)
+    return (sys.executable, "-m", "nodeagent", *asked)
+
+
+def run(socket: str, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(job(socket, *words), capture_output=True, text=True, check=False, **more)
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (("sh", "-c", "cat; echo error >&2; exit 9"), 9),
+        (("sh", "-c", "cat; echo error >&2; kill -TERM $$"), -signal.SIGTERM),
+    ],
+)
+def test_the_command_has_all_but_the_last_line(command: tuple[str, ...], status: int, cgroup: Cgroup) -> None:
+    with node(cgroup) as socket:
+        done = run(socket, "--", *command, input="in\n")
+    assert (done.returncode, done.stdout) == (status, "in\n")
+    error, report = done.stderr.splitlines()
+    assert (error, report[:20]) == ("error", "nodeagent: jobs/one:")
+    assert " on shared CPUs 0 of NUMA 0; 0.01 s of CPU time, " in report
+    assert "; memory: at most 4Ki, 4Ki on other nodes; " in report
+
+
+def test_a_command_that_cannot_be_run_keeps_its_status(cgroup: Cgroup) -> None:
+    with node(cgroup) as socket:
+        done = run(socket, "--", "no-such")
+    assert done.returncode == 127
+    assert done.stderr.startswith("nodeagent: cannot run 'no-such': not found")
+
+
+def test_what_is_refused_has_no_report() -> None:
+    def refuse(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
+        return {"refused": {"reason": "OutOfcpu", "message": "not enough"}}
+
+    with agent(refuse) as socket:
+        done = run(socket, "--", "true")
+    assert (done.returncode, done.stderr.count("nodeagent: jobs/")) == (125, 1)
+    with agent(let_in) as socket:
+        older = run(socket, "--", "true")
+    assert older.returncode == 125
+    assert "doesn't say where the job's cgroup is" in older.stderr
+
+
+def test_what_is_sent_to_who_waits_is_passed_on(cgroup: Cgroup) -> None:
+    shell = "trap 'echo usr1' USR1; trap 'exit 3' TERM; echo up; while :; do read line; done"
+    with node(cgroup) as socket:
+        words = job(socket, "--", "sh", "-c", shell)
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waits:
+            assert waits.stdout is not None
+            assert waits.stdin is not None
+            assert waits.stderr is not None
+            assert waits.stdout.readline() == b"up\n"
+            waits.send_signal(signal.SIGUSR1)
+            waits.stdin.write(b"\n")
+            waits.stdin.flush()
+            assert waits.stdout.readline() == b"usr1\n"
+            waits.send_signal(signal.SIGTERM)
+            assert waits.wait() == 3
+            assert b"jobs/one" in waits.stderr.read()
+
+
+def test_a_terminals_interrupt_ends_the_command_and_then_who_waits(cgroup: Cgroup) -> None:
+    ours, terminal = os.openpty()
+    try:
+        with node(cgroup) as socket:
+            words = ("setsid", "--ctty", *job(socket, "--", "sh", "-c", "echo up; exec sleep 1000"))
+            with subprocess.Popen(words, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waits:
+                assert waits.stdout is not None
+                assert waits.stderr is not None
+                assert waits.stdout.readline() == b"up\n"
+                os.write(ours, b"\x03")
+                assert waits.wait() == -signal.SIGINT
+                assert b"jobs/one" in waits.stderr.read()
+    finally:
+        os.close(ours)
+        os.close(terminal)
+
+
+def test_output_that_the_command_has_closed_is_closed(cgroup: Cgroup) -> None:
+    """Nobody who stands beside it holds it open."""
+    with node(cgroup) as socket:
+        words = job(socket, "--", "sh", "-c", "exec >&-; read line")
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waits:
+            assert waits.stdout is not None
+            assert waits.stdin is not None
+            assert waits.stdout.read() == b""
+            assert waits.poll() is None
+            waits.stdin.close()
+            assert waits.wait() == 1
+
+
+def test_who_asks_owns_the_job_and_the_watcher_is_not_in_it(cgroup: Cgroup) -> None:
+    asked: list[int] = []
+
+    def answer(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        asked.append(peer.pid)
+        return {**let_in(arguments, peer), "cgroup": str(cgroup.directory), "numaNodes": "0"}
+
+    with agent(answer) as socket:
+        done = run(socket, "--", "sh", "-c", 'echo $PPID; ps -o pid= --ppid $PPID | grep -vc "^ *$$ *$"')
+    owner, beside = done.stdout.split()
+    assert [int(owner)] == asked
+    assert beside == "1", "the watcher, which was there before the agent was asked"
+    assert os.getpid() not in asked
