@@ -164,7 +164,13 @@ def _closed_text(closed: Document) -> str:
     cpus = f"CPUs {closed['cpus']} are closed to the host"
     if closed["means"] == "systemd":
         return f"{cpus} by systemd (AllowedCPUs), not by a partition: {closed['why']}"
-    of = "the pod's" if closed["partitionOf"] == "pod" else "the container's"
+    of = (
+        "the pod's"
+        if closed["partitionOf"] == "pod"
+        else "each container's"
+        if closed["containers"][1:]
+        else "the container's"
+    )
     otherwise = " (before kernel 6.7: by systemd's AllowedCPUs)" if closed["assumed"] else ""
     return f"{cpus} by a partition ({of}, kind {closed['kind']}): {closed['why']}{otherwise}"
 
