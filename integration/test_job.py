@@ -8,6 +8,7 @@ import pytest
 from integration.guest.guest import Guest
 from integration.guest.session import Request
 from integration.node import CONFIG, READY, STATE, Document, Node, container, pod
+from nodeagent.core.model.idset import CpuSet
 
 JOB = "nodeagent job --cpus 2 --memory 64Mi"
 BOUNDS = b"jobs: {group: runners, maxCPUs: 4, maxMemory: 1Gi, maxPerUser: 2} #"
@@ -73,6 +74,23 @@ def test_a_refused_job_says_why(node: Node) -> None:
     assert "would admit" in refused.stderr, "the explanation"
     assert node.run("test -e /run/never", check=False).returncode == 1
     node.wait(lambda state: names(state) == {"other"}, "the refused job to be forgotten", of=["other"])
+
+
+def test_it_is_on_the_numa_node_that_it_names_and_says_at_its_end_what_it_used(node: Node) -> None:
+    shell = "awk '/^Cpus_allowed_list/ {print \\$2}' /proc/self/status; exit 3"
+    done = node.run(f'{JOB} --numa 1 --name far --report -- sh -c "{shell}"', check=False)
+    cpus = done.stdout.strip()
+    assert done.returncode == 3, done.stderr
+    assert CpuSet.parse(cpus) <= CpuSet.parse("8-15")
+    assert done.stderr.startswith("nodeagent: jobs/far: ")
+    assert f" s on CPUs {cpus} of NUMA 1; " in " ".join(done.stderr.split())
+    node.wait(gone, "the job to be gone")
+
+
+def test_the_cpus_of_a_pod_are_told_for_other_tools(node: Node) -> None:
+    node.apply(pod("slot", container("slot", None, cpu="2")))
+    promised = node.wait_running("slot")["promises"]["pods"]["uid-slot"]["cpus"]["slot"]
+    assert node.run("nodeagent cpus slot").stdout == f"{promised}\n"
 
 
 def test_it_ends_with_its_process_and_with_nothing_else(node: Node) -> None:
