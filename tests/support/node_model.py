@@ -625,7 +625,7 @@ class Agent:
                     continue
                 both = cpus & foreign.exclusive_cpus
                 assert not both, f"{path} may run on {both} of {other}"
-                if want.is_exclusive and other.rpartition("/")[0] != path.rpartition("/")[0]:
+                if other.rpartition("/")[0] != path.rpartition("/")[0]:
                     both = machine.fallback(path) & foreign.exclusive_cpus
                     assert machine.fallback(path) >= cpus
                     assert not both, f"{path} may fall back on {both} of {other}"

@@ -160,6 +160,11 @@ def _pod_cgroups(
     )
 
 
+def _shared_by_all(managers: Managers, promises: Promises) -> CpuSet:
+    """Where what has no CPUs of its own may fall back: a thread that has narrowed itself to one CPU of the pool, once this goes."""
+    return promises.default if managers.providers.cpu.static else managers.topology.online | managers.topology.offline
+
+
 def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:
     """CPUs of everything without exclusive CPUs. Policy none doesn't track them (kubelet's default set stays empty): all."""
     return promises.default & online if managers.providers.cpu.static else online
@@ -183,10 +188,9 @@ def _container_cgroup(
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
     )
-    # Constant as long as its CPUs are there: nothing is to be written when the shared pool changes.
-    everything = managers.topology.online | managers.topology.offline
+    # Its own CPUs also while they are offline: nothing is to be written when they go and come.
     attributes: list[tuple[Attribute, Value]] = [
-        (Attribute.FALLBACK_CPUS, own | cpus | managers.reserved if own else everything),
+        (Attribute.FALLBACK_CPUS, (own | cpus if own else _shared_by_all(managers, promises)) | managers.reserved),
         (Attribute.CPUSET_MEMS, mems),
         (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
         (Attribute.CPU_MAX, _container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),

@@ -111,18 +111,16 @@ def test_a_pods_cgroup_holds_its_containers_cpus_the_reserved_ones_and_the_pool_
         assert desired_by_path[path].cpus() == own | others
 
 
-def test_a_container_with_cpus_of_its_own_falls_back_on_the_reserved_ones_whatever_the_pool_is() -> None:
+def test_a_container_falls_back_on_its_own_cpus_and_the_reserved_ones_or_on_the_pool_that_it_shares() -> None:
     agent, before = admitted(pod("g", app("x", cpu="2")), pod("s", app("s")))
     own, reserved = before["poduid-g/x"].cpus(), agent.machine.node.managers.reserved
     assert before["poduid-g/x"].fallback_cpus() == own | reserved
-    assert before["besteffort/poduid-s/s"].fallback_cpus() == agent.machine.node.managers.topology.online
+    assert before["besteffort/poduid-s/s"].fallback_cpus() == agent.state.promises.default
     agent.want(*(manifest.pod for manifest in agent.wanted), pod("h", app("y", cpu="1")))
     agent.rest()
     after = {want.path: want for want in agent.desired_cgroups()}
-    assert after["besteffort/poduid-s/s"].cpus() != before["besteffort/poduid-s/s"].cpus()
-    assert {path: want.fallback_cpus() for path, want in after.items() if path in before} == {
-        path: want.fallback_cpus() for path, want in before.items()
-    }
+    assert after["poduid-g/x"].fallback_cpus() == own | reserved, "whatever the pool is"
+    assert after["besteffort/poduid-s/s"].fallback_cpus() == before["besteffort/poduid-s/s"].cpus() - after["poduid-h/y"].cpus()
     _, desired_by_path = admitted(pod("g", app("x", cpu="7")), of=starving())
     assert desired_by_path["poduid-g"].cpus() == CpuSet.parse("0-7"), "the pool is empty, CPU 0 strictly reserved"
 
