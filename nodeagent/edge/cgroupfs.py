@@ -219,14 +219,14 @@ class CgroupTree:
         return replace(seen, elsewhere=cpus) if seen is not None and cpus else None
 
     def _elsewhere(self, path: str) -> CpuSet:
-        """Return the CPUs beside the effective ones that its threads may run on."""
+        """Return the CPUs beside the effective ones that its threads may run on, also those in cgroups that it has made itself."""
         effective = self._effective(path, EFFECTIVE_CPUS, CpuSet)
         if not effective:
             return CpuSet()
         own, beside = frozenset(effective), set[int]()
-        for tid in (self._text(payload_path(path), "cgroup.threads") or "").split():
+        for tid in self.threads(path):
             with suppress(ProcessLookupError):
-                beside |= os.sched_getaffinity(int(tid)) - own
+                beside |= os.sched_getaffinity(tid) - own
         return CpuSet.from_ids(beside)
 
     def _parsed(self, path: str, attribute: Attribute, text: str) -> Value:

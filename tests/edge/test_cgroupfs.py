@@ -244,6 +244,16 @@ def test_threads_that_may_run_elsewhere_are_seen_in_partitions(tmp_path, partiti
     assert tree.read(frozenset())["pod1/app"].elsewhere == (mine - CpuSet.of(min(mine)) if is_seen else CpuSet())
 
 
+@pytest.mark.parametrize("where", [".", "payload/nested/deeper"])
+def test_so_are_those_wherever_they_are_in_the_container(tmp_path, where):
+    mine = CpuSet.from_ids(os.sched_getaffinity(0))
+    container_in(tmp_path, min(mine), "root\n")
+    nested = tmp_path / "pod1/app" / where
+    nested.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "pod1/app/payload/cgroup.threads").rename(nested / "cgroup.threads")
+    assert CgroupTree(str(tmp_path)).read(frozenset())["pod1/app"].elsewhere == mine - CpuSet.of(min(mine))
+
+
 def test_threads_that_are_elsewhere_for_one_look_only_are_not(tmp_path):
     """CPUs come and go between two looks."""
     mine = CpuSet.from_ids(os.sched_getaffinity(0))

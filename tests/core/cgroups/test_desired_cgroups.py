@@ -120,7 +120,10 @@ def test_a_container_falls_back_on_its_own_cpus_and_the_reserved_ones_or_on_the_
     agent.rest()
     after = {want.path: want for want in agent.desired_cgroups()}
     assert after["poduid-g/x"].fallback_cpus() == own | reserved, "whatever the pool is"
-    assert after["besteffort/poduid-s/s"].fallback_cpus() == before["besteffort/poduid-s/s"].cpus() - after["poduid-h/y"].cpus()
+    assert (
+        after["besteffort/poduid-s/s"].fallback_cpus()
+        == before["besteffort/poduid-s/s"].cpus() - after["poduid-h/y"].cpus()
+    )
     _, desired_by_path = admitted(pod("g", app("x", cpu="7")), of=starving())
     assert desired_by_path["poduid-g"].cpus() == CpuSet.parse("0-7"), "the pool is empty, CPU 0 strictly reserved"
 
