@@ -1,5 +1,6 @@
 """Entering a cgroup: which processes are below it, moving this process there, and what the kernel then reports. Decides nothing."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -118,4 +119,6 @@ def own_cpus() -> CpuSet:
 
 def _failure(doing: str, path: str, err: OSError) -> CgroupEntryError:
     hint = "run as root; `nodeagent inspect` shows the container's state, dmesg may have the kernel's reason"
+    if err.errno == errno.EOPNOTSUPP:
+        hint = "a process is in the cgroup above instead, not by `nodeagent exec`: see cgroup.threads there, and end it"
     return CgroupEntryError(f"cannot {doing}: {os.strerror(err.errno or 0)}", path=path, hint=hint)

@@ -1,5 +1,6 @@
 """Who may enter a container's cgroup, and what the kernel says of one who did."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -212,6 +213,19 @@ def test_joining_nothing_names_the_path(tmp_path):
         join(str(tmp_path))
     assert caught.value.path == f"{tmp_path}/cgroup.procs"
     assert caught.value.hint
+
+
+def test_who_entered_the_cgroup_above_by_hand_keeps_others_out_and_is_named_as_the_cause(tmp_path, monkeypatch):
+    """The kernel makes that one the root of threaded cgroups then, and lets processes into none below it."""
+    (tmp_path / "cgroup.procs").touch()
+
+    def refuse(descriptor, content):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "write", refuse)
+    with pytest.raises(CgroupEntryError, match="Operation not supported") as caught:
+        join(str(tmp_path))
+    assert "in the cgroup above" in caught.value.hint
 
 
 def test_own_cpus_are_the_kernels():
