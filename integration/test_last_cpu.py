@@ -36,14 +36,14 @@ def promised(state: Document, name: str) -> CpuSet:
     return CpuSet.parse(state["promises"]["pods"][f"uid-{name}"]["cpus"]["app"])
 
 
-def with_others(guest: Guest, host: str) -> tuple[Node, CpuSet]:
+def with_others(guest: Guest, host: str, cpus_each: int = 4) -> tuple[Node, CpuSet]:
     """Return a node and the exclusive CPUs of three pods on it."""
     node = Node(guest)
     node.configure(
         re.sub(r'^(reservedSystemCPUs: )"0"', rf'\1"{RESERVED}"', configuration(host, "none"), flags=re.MULTILINE)
     )
     names = ("first", "second", "third")
-    node.apply(*(pod(name, container("app", SLEEP, cpu="4")) for name in names))
+    node.apply(*(pod(name, container("app", SLEEP, cpu=str(cpus_each))) for name in names))
     state = node.wait_running(*names)
     others = CpuSet.from_ids(cpu for name in names for cpu in promised(state, name))
     assert 0 in others
@@ -106,3 +106,21 @@ def test_what_has_narrowed_itself_to_a_cpu_of_the_pool_stays_in_the_pool(
     assert has_gone
     assert moved
     assert others.isdisjoint(CpuSet.from_ids(moved))
+
+
+def test_what_shares_the_only_cpu_outside_of_partitions_is_gathered_when_that_refuses_to_go(four_nodes: Guest) -> None:
+    """The kernel finds no CPU to fall back on then, and lets it run on any."""
+    node, others = with_others(four_nodes, "partition", cpus_each=5)
+    assert others | RESERVED == CpuSet.parse("0-15")
+    node.apply(pod("shares", container("app", SPIN)))
+    node.wait_running("shares")
+    (pid,) = node.pids(node.cgroup("shares", "app", qos="besteffort"))
+    cursor = node.cursor()
+
+    refused = node.run(f"echo 0 >/sys/devices/system/cpu/cpu{RESERVED}/online", check=False)
+
+    assert "busy" in refused.stderr
+    line = node.wait_log(cursor, "processes_gathered")
+    assert (line["pod"], CpuSet.parse(line["found"]), line["cpus"]) == ("default/shares", others, str(RESERVED))
+    assert node.allowed(pid)[0] == str(RESERVED)
+    assert node.inspect()["differences"] == []

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 
 from nodeagent.core.cgroups.partitions import without_partition
-from nodeagent.core.cgroups.write_order import Change, MakeCgroup, SetAttribute, is_of_partitions
+from nodeagent.core.cgroups.write_order import Change, GatherThreads, MakeCgroup, SetAttribute, is_of_partitions
 from nodeagent.core.metrics.agent_metrics import REMOVED
-from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
-from nodeagent.core.model.cgroup_layout import is_within
+from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.step import World
 from nodeagent.daemon.execution import ExecutionResult
@@ -35,7 +34,7 @@ def corrected(
 
 
 def gathered(world: World, outcome: ExecutionResult, state: NodeState, log: Log) -> None:
-    """Log which containers' processes are back on their own CPUs, as the partition that holds them has begun anew.
+    """Log which containers' processes are back on the CPUs that are theirs.
 
     Args:
         world: as the turn saw it.
@@ -43,15 +42,13 @@ def gathered(world: World, outcome: ExecutionResult, state: NodeState, log: Log)
         state: whose pods the cgroups belong to.
         log: gets each container.
     """
-    begun = {
-        change.path
-        for change in outcome.written
-        if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS_PARTITION and change.grants
-    }
-    for path, there in world.observed.items():
-        if there.elsewhere and any(is_within(path, partition) for partition in begun):
+    for change in outcome.written:
+        if isinstance(change, GatherThreads):
+            there = world.observed[change.path]
             found, cpus = str(there.elsewhere), str(there.cpus_effective)
-            log.warning("processes_gathered", **owner_of(state, path), cgroup=path, found=found, cpus=cpus)
+            log.warning(
+                "processes_gathered", **owner_of(state, change.path), cgroup=change.path, found=found, cpus=cpus
+            )
 
 
 def as_desired(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> dict[str, DesiredCgroup]:

@@ -12,6 +12,7 @@ from nodeagent.core.cgroups.write_failures import WriteFailure
 from nodeagent.core.cgroups.write_order import (
     Change,
     EnableControllers,
+    GatherThreads,
     MakeCgroup,
     Plan,
     RemoveCgroup,
@@ -111,7 +112,7 @@ def carry_out(
         if _is_held_back(change, progress):
             progress.held_back.append(change)
             _note_undone(change, progress)
-            if isinstance(change, SetAttribute):
+            if isinstance(change, SetAttribute | GatherThreads):
                 progress.occupied |= change.vacates
             continue
         try:
@@ -119,7 +120,7 @@ def carry_out(
         except CgroupError as err:
             progress.failed.append((change, err))
             _note_undone(change, progress)
-            if isinstance(change, SetAttribute):
+            if isinstance(change, SetAttribute | GatherThreads):
                 progress.occupied |= change.vacates
         else:
             progress.written.append(change)
@@ -157,7 +158,7 @@ def _is_held_back(change: Change, progress: _Execution) -> bool:
             return _is_out_of_reach(payload_path(change.path), progress)
         case SetAttribute():
             return _is_out_of_reach(change.path, progress) or bool(change.grants & progress.occupied)
-        case MakeCgroup() | EnableControllers():
+        case MakeCgroup() | EnableControllers() | GatherThreads():
             return _is_out_of_reach(change.path, progress)
         case RemoveCgroup():
             return any(path.startswith(change.path + "/") for path in progress.left)

@@ -14,10 +14,17 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.write_failures import WriteFailure, write_failure
-from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
+from nodeagent.core.cgroups.write_order import (
+    Change,
+    EnableControllers,
+    GatherThreads,
+    MakeCgroup,
+    RemoveCgroup,
+    SetAttribute,
+)
 from nodeagent.core.model.cgroup import MEMBER, Attribute, ObservedCgroup, Partition, PartitionKind, Value
 from nodeagent.core.model.cgroup_layout import ABOVE, is_above, payload_path
-from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
+from nodeagent.core.model.idset import MOST_CPUS, CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
@@ -100,16 +107,13 @@ def _oom_kills(events: Mapping[str, int]) -> int:
     return max(events.get("oom_kill", 0) - group_kills, group_kills)
 
 
-def _in_partitions(observed: Mapping[str, ObservedCgroup]) -> Iterator[str]:
-    """Containers with processes whose cgroup, or pod's, is a partition."""
-    for path, there in observed.items():
-        if not there.is_populated or there.get(Attribute.FALLBACK_CPUS) is None:
-            continue
-        for each in (there, observed.get(path.rpartition("/")[0])):
-            found = each.get(Attribute.CPUSET_CPUS_PARTITION) if each else None
-            if isinstance(found, Partition) and found.kind is not PartitionKind.MEMBER:
+def _besides_partitions(observed: Mapping[str, ObservedCgroup]) -> Iterator[str]:
+    """Containers with processes, in partitions and outside, where there are any: there a CPU may refuse to go."""
+    kinds = (there.get(Attribute.CPUSET_CPUS_PARTITION) for there in observed.values())
+    if any(isinstance(found, Partition) and found.kind is not PartitionKind.MEMBER for found in kinds):
+        for path, there in observed.items():
+            if there.is_populated and there.get(Attribute.FALLBACK_CPUS) is not None:
                 yield path
-                break
 
 
 class CgroupTree:
@@ -138,7 +142,7 @@ class CgroupTree:
         """
         found = {path: seen for path in self._walk(own) if (seen := self._read_one(path)) is not None}
         return found | {
-            path: seen for path in _in_partitions(found) if (seen := self._read_with_threads(path)) is not None
+            path: seen for path in _besides_partitions(found) if (seen := self._read_with_threads(path)) is not None
         }
 
     def read_above(self) -> dict[str, ObservedCgroup]:
@@ -297,11 +301,35 @@ class CgroupTree:
                     self._make(payload_path(path))
             case EnableControllers(path, controllers):
                 self._write(path, "cgroup.subtree_control", " ".join(f"+{c}" for c in controllers))
+            case GatherThreads(path):
+                self._gather(path)
             case SetAttribute(path, attribute, value):
                 self._set(path, attribute, value)
                 self._verify(path, attribute, value)
             case RemoveCgroup(path):
                 self._remove(path)
+
+    def _gather(self, path: str) -> None:
+        """Let each thread that may run elsewhere run on all CPUs of its cgroup; what it had narrowed itself to before is not known.
+
+        An id that is another thread's by now does that no harm: it gets no CPU that its own cgroup doesn't have.
+        """
+        own = frozenset(self._effective(path, EFFECTIVE_CPUS, CpuSet) or ())
+        for tid in self.threads(path):
+            try:
+                if not os.sched_getaffinity(tid) <= own:
+                    os.sched_setaffinity(tid, range(MOST_CPUS))
+            except ProcessLookupError:
+                continue
+            except OSError as err:
+                raise _failure(f"bring thread {tid} back to {self.root / path}", self.root / path, err) from err
+        if left := self._elsewhere(path):
+            raise CgroupError(
+                f"threads of {self.root / path} may still run on {left}",
+                path=str(self.root / path),
+                error=None,
+                hint="compare Cpus_allowed_list in /proc/TID/status with cpuset.cpus.effective",
+            )
 
     def kill(self, path: str) -> None:
         """Kill every process of a cgroup and of those below it (`cgroup.kill`, kernel 5.14).

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.core.cgroups.write_failures import WriteFailure
+from nodeagent.core.cgroups.write_order import GatherThreads
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.cgroupfs import HELD_AT_ONCE, CgroupError, CgroupTree
 
@@ -252,6 +254,27 @@ def test_so_are_those_wherever_they_are_in_the_container(tmp_path, where):
     nested.mkdir(parents=True, exist_ok=True)
     (tmp_path / "pod1/app/payload/cgroup.threads").rename(nested / "cgroup.threads")
     assert CgroupTree(str(tmp_path)).read(frozenset())["pod1/app"].elsewhere == mine - CpuSet.of(min(mine))
+
+
+def test_threads_are_gathered_where_the_kernel_does_so_and_those_that_are_at_home_are_left_alone(tmp_path):
+    """Only a cpuset keeps the kernel from giving a thread all CPUs: where there is none, it stays elsewhere, which is said."""
+    mine = CpuSet.from_ids(os.sched_getaffinity(0))
+    container_in(tmp_path, mine, "root\n")
+    tree, gather = CgroupTree(str(tmp_path)), GatherThreads("pod1/app", vacates=CpuSet())
+    narrowed = {min(mine)}
+    os.sched_setaffinity(0, narrowed)
+    try:
+        tree.apply(gather)
+        assert os.sched_getaffinity(0) == narrowed
+        (tmp_path / "pod1/app/cpuset.cpus.effective").write_text("8191\n")
+        with pytest.raises(CgroupError, match=f"threads of .*/pod1/app may still run on {mine}") as caught:
+            tree.apply(gather)
+        assert caught.value.failure is WriteFailure.RETRY
+        assert os.sched_getaffinity(0) == set(mine)
+    finally:
+        os.sched_setaffinity(0, set(mine))
+    (tmp_path / "pod1/app/payload/cgroup.threads").write_text("4194305\n")
+    tree.apply(gather)
 
 
 def test_threads_that_are_elsewhere_for_one_look_only_are_not(tmp_path):

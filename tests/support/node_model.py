@@ -18,6 +18,7 @@ from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, path_to_part
 from nodeagent.core.cgroups.write_order import (
     Change,
     EnableControllers,
+    GatherThreads,
     MakeCgroup,
     Plan,
     RemoveCgroup,
@@ -38,7 +39,7 @@ from nodeagent.core.model.cgroup import (
     PartitionKind,
     Value,
 )
-from nodeagent.core.model.cgroup_layout import ABOVE, is_within
+from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
@@ -253,10 +254,6 @@ class Machine:
             return False
         if self.has_partitions:
             self._end_partitions()
-        if attribute is Attribute.CPUSET_CPUS_PARTITION and value == MEMBER:
-            for below, group in self.groups.items():
-                if is_within(below, path):
-                    group.elsewhere = CpuSet()
         return True
 
     def _may_hand_down(self) -> bool:
@@ -307,6 +304,8 @@ class Machine:
                 available = self._observed_cgroups(path).controllers
                 assert available >= set(controllers), f"{path} cannot enable {controllers}"
                 self.groups[path].enabled |= set(controllers)
+            case GatherThreads(path):
+                self.groups[path].elsewhere = CpuSet()
             case SetAttribute(path, attribute, value):
                 there = self._observed_cgroups(path)
                 assert there.get(attribute) is not None, f"{path} has no {attribute.value}"

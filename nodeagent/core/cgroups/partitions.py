@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, ObservedCgroups, Partition, PartitionKind
-from nodeagent.core.model.cgroup_layout import is_within
 from nodeagent.core.model.idset import CpuSet
 
 PARTITION_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.CPUSET_CPUS_PARTITION})
@@ -99,14 +98,10 @@ class Step(Struct, frozen=True):
 
 
 def endings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
-    """End each partition that shall not be there as it is, then withdraw the CPUs that are not for partitions any more.
-
-    With the end of a partition the kernel gathers processes that it had let go elsewhere.
-    """
-    elsewhere = _elsewhere(observed)
+    """End each partition that shall not be there as it is, then withdraw the CPUs that are not for partitions any more."""
     for want in reversed(desired):
         before = _partition(want, observed)
-        if before is not None and _has_to_end(want, observed, elsewhere):
+        if before is not None and _has_to_end(want, observed):
             yield Step(want.path, Attribute.CPUSET_CPUS_PARTITION, MEMBER, before)
     for want in reversed(desired):
         before_cpus = _handed_down(want, observed)
@@ -122,12 +117,11 @@ def beginnings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> I
         if want.partition_cpus() - before_cpus:
             kept = before_cpus & want.partition_cpus()
             yield Step(want.path, Attribute.CPUSET_CPUS_EXCLUSIVE, want.partition_cpus(), kept)
-    elsewhere = _elsewhere(observed)
     for want in desired:
         wanted = want.get(Attribute.CPUSET_CPUS_PARTITION)
         if not isinstance(wanted, Partition) or wanted == MEMBER:
             continue
-        before = None if _has_to_end(want, observed, elsewhere) else _partition(want, observed)
+        before = None if _has_to_end(want, observed) else _partition(want, observed)
         if before != wanted:
             yield Step(want.path, Attribute.CPUSET_CPUS_PARTITION, wanted, before, grants=want.partition_cpus())
 
@@ -138,18 +132,11 @@ def running_without(desired: Sequence[DesiredCgroup], observed: ObservedCgroups)
     return _union(step.grants for step in begin if observed[step.path].is_populated)
 
 
-def _has_to_end(want: DesiredCgroup, observed: ObservedCgroups, elsewhere: Sequence[str]) -> bool:
+def _has_to_end(want: DesiredCgroup, observed: ObservedCgroups) -> bool:
     before = _partition(want, observed)
     if before is None or before == MEMBER:
         return False
-    is_other = (
-        want.get(Attribute.CPUSET_CPUS_PARTITION) == MEMBER or _handed_down(want, observed) != want.partition_cpus()
-    )
-    return is_other or any(is_within(path, want.path) for path in elsewhere)
-
-
-def _elsewhere(observed: ObservedCgroups) -> tuple[str, ...]:
-    return tuple(path for path, there in observed.items() if there.elsewhere)
+    return want.get(Attribute.CPUSET_CPUS_PARTITION) == MEMBER or _handed_down(want, observed) != want.partition_cpus()
 
 
 def _has_any(want: DesiredCgroup) -> bool:

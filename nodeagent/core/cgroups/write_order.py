@@ -34,6 +34,14 @@ class EnableControllers(Struct, frozen=True):
     controllers: tuple[str, ...]
 
 
+class GatherThreads(Struct, frozen=True):
+    """Put the threads that the kernel has driven elsewhere back on the CPUs of their cgroup."""
+
+    path: str
+    vacates: CpuSet
+    """CPUs on which none of them runs any more then."""
+
+
 class SetAttribute(Struct, frozen=True):
     path: str
     attribute: Attribute
@@ -50,7 +58,7 @@ class RemoveCgroup(Struct, frozen=True):
     path: str
 
 
-Change = MakeCgroup | EnableControllers | SetAttribute | RemoveCgroup
+Change = MakeCgroup | EnableControllers | GatherThreads | SetAttribute | RemoveCgroup
 
 
 def is_of_partitions(change: Change) -> bool:
@@ -160,6 +168,10 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             yield from _departure(want, there, want.cpus())
         elif (kept := _held(want, there) & want.cpus()) and _held(want, there) - kept:
             yield from _departure(want, there, kept)
+    for want in leaves:
+        there = observed.get(want.path)
+        if there is not None and there.elsewhere:
+            yield GatherThreads(want.path, vacates=there.elsewhere)
 
 
 def _held(want: DesiredCgroup, there: ObservedCgroup | None) -> CpuSet:

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from nodeagent.core.cgroups.write_order import EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
+from nodeagent.core.cgroups.write_order import (
+    EnableControllers,
+    GatherThreads,
+    MakeCgroup,
+    Plan,
+    RemoveCgroup,
+    SetAttribute,
+)
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEMS, print_value
@@ -55,7 +62,7 @@ def _of_structure(plan: Plan) -> Iterator[Difference]:
                 yield Difference(path, None, "no cgroup", "an empty one that no pod owns")
             case EnableControllers(path, controllers) if path not in made:
                 yield Difference(path, "cgroup.subtree_control", " ".join(controllers), "without them")
-            case EnableControllers() | SetAttribute():
+            case EnableControllers() | GatherThreads() | SetAttribute():
                 pass
 
 

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, usable_cpus
+from nodeagent.core.cgroups.write_order import GatherThreads
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, Value, cpu_shares, cpu_weight
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod, QosClass, ResourceRequirements
@@ -126,6 +127,32 @@ def test_a_container_falls_back_on_its_own_cpus_and_the_reserved_ones_or_on_the_
     )
     _, desired_by_path = admitted(pod("g", app("x", cpu="7")), of=starving())
     assert desired_by_path["poduid-g"].cpus() == CpuSet.parse("0-7"), "the pool is empty, CPU 0 strictly reserved"
+
+
+@pytest.mark.parametrize("path", ["poduid-a/app", "poduid-a/beside"], ids=["of its own", "shared"])
+def test_processes_that_the_kernel_drove_elsewhere_are_gathered_and_nothing_else_is_touched(path: str) -> None:
+    machine, agent = started(node(SMALL), pod("a", app(cpu="1"), app("beside", cpu="100m")), pod("b", app(cpu="2")))
+    free = max(agent.state.promises.default)
+    machine.groups[path].elsewhere = CpuSet.of(free)
+    before = len(machine.writes)
+    assert agent.plan().occupied >= CpuSet.of(free) - machine.granted(path)
+    agent.turn()
+    assert machine.writes[before:] == [GatherThreads(path, vacates=CpuSet.of(free))]
+    assert not machine.groups[path].elsewhere
+    assert agent.plan().changes == ()
+
+
+def test_cpus_on_which_such_processes_may_still_be_are_given_to_nobody() -> None:
+    machine, agent = started(node(SMALL), pod("a", app("beside", cpu="100m")))
+    (path,) = machine.populated()
+    machine.groups[path].elsewhere = agent.state.promises.default
+    machine.broken[path, GatherThreads] = "Device or resource busy"
+    agent.want(*(manifest.pod for manifest in agent.wanted), pod("b", app(cpu="2")))
+    agent.turn()
+    assert machine.populated() == (path,)
+    machine.broken.clear()
+    agent.rest()
+    assert machine.populated() == (path, "poduid-b/app")
 
 
 MIXED = pytest.mark.parametrize(

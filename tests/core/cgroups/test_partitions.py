@@ -232,22 +232,6 @@ def test_one_that_is_refused_keeps_no_other_from_its_own() -> None:
     assert machine.partitions() == ("poduid-b",)
 
 
-@pytest.mark.parametrize("containers", [(app("own", cpu="1"),), (app("own", cpu="1"), app("beside", cpu="100m"))])
-def test_processes_that_the_kernel_drove_elsewhere_are_gathered_by_a_new_beginning(
-    containers: tuple[Container, ...],
-) -> None:
-    machine, agent = running(pod("a", *containers), pod("b", app("app", cpu="2")))
-    (path,) = (path for path in machine.partitions() if path.startswith("poduid-a"))
-    machine.groups["poduid-a/own"].elsewhere = CpuSet.of(0)
-    before = len(machine.writes)
-    assert agent.plan().occupied == CpuSet.of(0)
-    agent.turn()
-    written = [(c.path, c.attribute, c.value) for c in machine.writes[before:] if isinstance(c, SetAttribute)]
-    assert written == [(path, PARTITION, MEMBER), (path, PARTITION, ROOT)], "and nothing of the other pod"
-    assert not machine.groups["poduid-a/own"].elsewhere
-    assert agent.plan().changes == ()
-
-
 @pytest.mark.parametrize("problem", ["", "Invalid cpu list in cpuset.cpus.exclusive"])
 def test_one_that_the_kernel_or_somebody_has_ended_begins_again(problem: str) -> None:
     machine, agent = running(pod("a", app(cpu="2")))
