@@ -92,7 +92,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     root = config.cgroup_root or _cgroup_of_pods(client, wakeups, manager, log)
     if root is None:
         return 0  # asked to stop before the launcher answered
-    tree, runner = CgroupTree(root, client.begin_partition), Runner(client)
+    tree, runner = CgroupTree(root, client.begin_partition, client.gather), Runner(client)
     if start is None:
         node, _ = without_withheld(node, tree)
         start = start_state(node, pods, now_ms, lambda: _what_runs(tree, runner, wakeups, manager, log))

@@ -123,12 +123,18 @@ class CgroupTree:
         root: directory of the pods' cgroup. Of those above it only `cpuset.cpus.exclusive` is ever written (D27).
         begin_partition: writes `cpuset.cpus.partition` of a cgroup with the right that takes (CAP_SYS_ADMIN); raises NodeAgentError. None:
             this process has it.
+        gather: lets threads of a cgroup that may run elsewhere run on all of its CPUs; raises NodeAgentError. None: this process does it.
 
     """
 
-    def __init__(self, root: str, begin_partition: Callable[[Path, str], None] | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        begin_partition: Callable[[Path, str], None] | None = None,
+        gather: Callable[[Path], None] | None = None,
+    ) -> None:
         self.root = Path(root)
-        self._begin_partition = begin_partition
+        self._begin_partition, self._gather_threads = begin_partition, gather
 
     def read(self, own: frozenset[str]) -> dict[str, ObservedCgroup]:
         """Read the pods' cgroup and every cgroup of ours below it.
@@ -314,6 +320,23 @@ class CgroupTree:
 
         An id that is another thread's by now does that no harm: it gets no CPU that its own cgroup doesn't have.
         """
+        try:
+            if self._gather_threads is not None:
+                self._gather_threads(self.root / path)
+            else:
+                self._bring_back_threads(path)
+        except NodeAgentError as err:
+            hint = err.hint or "see `systemctl status nodeagent-launcher`"
+            raise CgroupError(str(err), path=str(self.root / path), error=None, hint=hint) from err
+        if left := self._elsewhere(path):
+            raise CgroupError(
+                f"threads of {self.root / path} may still run on {left}",
+                path=str(self.root / path),
+                error=None,
+                hint="compare Cpus_allowed_list in /proc/TID/status with cpuset.cpus.effective",
+            )
+
+    def _bring_back_threads(self, path: str) -> None:
         own = frozenset(self._effective(path, EFFECTIVE_CPUS, CpuSet) or ())
         for tid in self.threads(path):
             try:
@@ -323,13 +346,6 @@ class CgroupTree:
                 continue
             except OSError as err:
                 raise _failure(f"bring thread {tid} back to {self.root / path}", self.root / path, err) from err
-        if left := self._elsewhere(path):
-            raise CgroupError(
-                f"threads of {self.root / path} may still run on {left}",
-                path=str(self.root / path),
-                error=None,
-                hint="compare Cpus_allowed_list in /proc/TID/status with cpuset.cpus.effective",
-            )
 
     def kill(self, path: str) -> None:
         """Kill every process of a cgroup and of those below it (`cgroup.kill`, kernel 5.14).

@@ -88,6 +88,10 @@ class LauncherClient:
         """Write to `cpuset.cpus.partition` what takes a right that this process lacks. The kernel may grant it or not: see the file."""
         self._served(protocol.decode_partition(self._ask(protocol.encode_partition(str(cgroup), kind))))
 
+    def gather(self, cgroup: Path) -> None:
+        """Have the threads of a cgroup that may run elsewhere run on its CPUs, which takes a system call that this process may not use."""
+        self._served(protocol.decode_gather(self._ask(protocol.encode_gather(str(cgroup)))))
+
     def write_host(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
         """Write settings of the host, which this process may only read.
 

@@ -92,18 +92,26 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
 
 def partition_file(message: Mapping[str, Any], root: Path | None) -> tuple[Path, str]:
     """What to write, and where, for a request to begin a partition."""
-    cgroup, kind = message.get("cgroup"), message.get("kind")
-    if type(cgroup) is not str or kind not in PARTITION_KINDS:
+    kind = message.get("kind")
+    if kind not in PARTITION_KINDS:
         raise RefusedError("bad_request", f"partition: not a cgroup and one of {', '.join(PARTITION_KINDS)}")
+    return our_cgroup(message, root, "partition") / "cpuset.cpus.partition", str(kind)
+
+
+def our_cgroup(message: Mapping[str, Any], root: Path | None, operation: str) -> Path:
+    """Which cgroup of a pod, or below it, a request is about."""
+    cgroup = message.get("cgroup")
+    if type(cgroup) is not str:
+        raise RefusedError("bad_request", f"{operation}: no cgroup")
     try:
         is_ours = root is not None and is_inside(cgroup, root)
     except (ValueError, OSError, RuntimeError) as err:
-        raise RefusedError("bad_request", f"partition: {err}") from err
+        raise RefusedError("bad_request", f"{operation}: {err}") from err
     if not is_ours:
         raise RefusedError(
-            "outside_cgroup", f"partition: {cgroup[:MAX_ID]!r} is not a plain path of a cgroup below {root}"
+            "outside_cgroup", f"{operation}: {cgroup[:MAX_ID]!r} is not a plain path of a cgroup below {root}"
         )
-    return Path(cgroup, "cpuset.cpus.partition"), str(kind)
+    return Path(cgroup)
 
 
 def host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove]:

@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.launcher.order import (
+    MAX_CPU,
     MAX_ID,
     FileWrite,
     Order,
     RefusedError,
     ThreadMove,
+    cpus_of,
     host_writes,
+    our_cgroup,
     parse_order,
     partition_file,
 )
@@ -241,6 +244,8 @@ class Launcher:
                 return {"subscribed": True}
             case "partition":
                 return self.begin_partition(*partition_file(message, self.root))
+            case "gather":
+                return {"gathered": gather(our_cgroup(message, self.root, "gather"))}
             case "host":
                 return {"results": [write_host(one) for one in host_writes(message)]}
         name = str(message.get("op"))[:40]
@@ -420,6 +425,27 @@ def write(file: Path, value: str) -> None:
     """In one system call, to a file of the kernel's."""
     with file.open("r+b", buffering=0) as opened:
         opened.write(value.encode())
+
+
+def gather(cgroup: Path) -> int:
+    """Let threads of a cgroup, and of those below it, that may run elsewhere run on all of its CPUs, and nowhere else. Returns how many.
+
+    The kernel gives a thread no CPU that its cgroup doesn't have, nor one by now that has the id of one that has ended.
+    """
+    count = 0
+    try:
+        text = (cgroup / "cpuset.cpus.effective").read_text(encoding="ascii").strip()
+        own = {cpu for part in cpus_of(text) for cpu in part}
+        for file in cgroup.rglob("cgroup.threads"):
+            for tid in map(int, file.read_text(encoding="ascii").split()):
+                with contextlib.suppress(ProcessLookupError):
+                    if not os.sched_getaffinity(tid) <= own:
+                        os.sched_setaffinity(tid, range(MAX_CPU + 1))
+                        count += 1
+    except OSError as err:
+        raise RefusedError("not_written", f"gather: {cgroup}: {err.strerror}") from err
+    log("gathered", cgroup=str(cgroup), threads=count)
+    return count
 
 
 def write_host(one: FileWrite | ThreadMove) -> str | None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.core.model.idset import MOST_CPUS
 from nodeagent.edge.launcher import LauncherError
 from nodeagent.formats.wire.launcher_protocol import (
     MAX_ANSWER_BYTES,
@@ -359,6 +360,32 @@ def test_nothing_but_partitions_of_pods_is_written(
     with pytest.raises(LauncherError, match=why):
         running.client.begin_partition(Path(cgroup.format(root=root, tmp=tmp_path)), kind)
     assert [file for file in tmp_path.rglob("cpuset.cpus.partition") if file.read_bytes()] == []
+
+
+def test_threads_that_may_run_elsewhere_are_gathered_with_the_launchers_rights(running: LauncherProcess) -> None:
+    mine = os.sched_getaffinity(0)
+    (running.container / "cpuset.cpus.effective").write_text("8191\n")
+    (running.container / "payload").mkdir()
+    (running.container / "payload/cgroup.threads").write_text(f"{os.getpid()}\n4194305\n")
+    os.sched_setaffinity(0, {min(mine)})
+    try:
+        running.client.gather(running.container)
+        assert os.sched_getaffinity(0) == mine, "all that the kernel lets it have"
+        (running.container / "cpuset.cpus.effective").write_text(f"0-{MOST_CPUS - 1}\n")
+        os.sched_setaffinity(0, {min(mine)})
+        running.client.gather(running.container)
+        assert os.sched_getaffinity(0) == {min(mine)}, "who is at home is left alone"
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "why"),
+    [("{root}", "outside_cgroup"), ("{root}/../x", "outside_cgroup"), ("{root}/pod1/none", "not_written")],
+)
+def test_nobody_elses_threads_are_gathered(running: LauncherProcess, tmp_path: Path, cgroup: str, why: str) -> None:
+    with pytest.raises(LauncherError, match=why):
+        running.client.gather(Path(cgroup.format(root=tmp_path / "cgroup")))
 
 
 def test_without_cgroups_none_can_be_asked_for(tmp_path: Path) -> None:

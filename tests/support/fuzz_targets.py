@@ -694,7 +694,7 @@ LAUNCHER_WORDS = JSON_WORDS + words(
     '"op": "hello" "start" "list" "signal" "ack" "subscribe" "protocol": "id": "argv": "env": "cwd": "uid": "gid": "groups": '
     '"identifier": "log_file": "grace_seconds": "cgroup": "/sys/fs/cgroup/pods/a" "ids": "after": "statuses": "more": "status": '
     '"failed": "stage": "exec" "errno": "message": "refused": "code": "exit_code": "finished_at_ms": "unknown": "delivered": '
-    '"acked": "subscribed": "partition" "kind": "root" "isolated" "host" "writes": "thread 2@1" "results": '
+    '"acked": "subscribed": "partition" "kind": "root" "isolated" "host" "gather" "gathered": "writes": "thread 2@1" "results": '
     '"pid": "start_ticks": "boot_id": "started_at_ms":'
 )
 _STATES = tuple(content for content, _ in versions.FILES.values())
@@ -884,6 +884,7 @@ TARGETS = (
             b'{"acked":["a"]}',
             b'{"subscribed":true}',
             b'{"partition":"root"}',
+            b'{"gathered":2}',
             b'{"results":[null,"Invalid argument"]}',
         ),
         LAUNCHER_WORDS,

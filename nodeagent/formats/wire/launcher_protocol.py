@@ -168,6 +168,11 @@ def encode_partition(cgroup: str, kind: str) -> bytes:
     return _encode("partition", {"cgroup": cgroup, "kind": kind})
 
 
+def encode_gather(cgroup: str) -> bytes:
+    """Cgroup: absolute path."""
+    return _encode("gather", {"cgroup": cgroup})
+
+
 def encode_host(writes: Sequence[tuple[str, str]]) -> bytes:
     """Writes: absolute path of a setting of the host, and what to write to it."""
     return _encode("host", {"writes": writes})
@@ -250,6 +255,16 @@ def decode_partition(packet: bytes) -> Refused | None:
         case {"partition": str()}:
             return None
     raise _unreadable(packet, "no answer about a partition")
+
+
+def decode_gather(packet: bytes) -> int | Refused:
+    """How many threads were brought back."""
+    match _decode(packet):
+        case Refused() as refused:
+            return refused
+        case {"gathered": int(count)}:
+            return count
+    raise _unreadable(packet, "no number of gathered threads")
 
 
 def decode_host(packet: bytes) -> tuple[str | None, ...] | Refused:
