@@ -197,7 +197,9 @@ def test_a_terminals_interrupt_ends_the_command_and_then_who_waits(cgroup: Cgrou
     ours, terminal = os.openpty()
     try:
         with node(cgroup) as socket:
-            words = ("setsid", "--ctty", *job(socket, "--", "sh", "-c", "echo up; exec sleep 1000"))
+            # whoever runs the tests may ignore the signal, as a shell lets what it starts in the background
+            heeding = ("env", "--default-signal=INT", "setsid", "--ctty")
+            words = (*heeding, *job(socket, "--", "sh", "-c", "echo up; exec sleep 1000"))
             with subprocess.Popen(words, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waits:
                 assert waits.stdout is not None
                 assert waits.stderr is not None
