@@ -37,7 +37,11 @@ class KubeletOrder:
 
 def _is_later(change: Change, observed: ObservedCgroups) -> bool:
     there = observed.get(change.path)
-    is_cpuset = isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS
+    # either would move them
+    is_cpuset = isinstance(change, SetAttribute) and change.attribute in {
+        Attribute.CPUSET_CPUS,
+        Attribute.FALLBACK_CPUS,
+    }
     return is_cpuset and there is not None and there.is_populated
 
 
