@@ -140,6 +140,7 @@ def test_what_a_killed_one_has_made_goes_with_it(debian_12: Node) -> None:
     node.run(f'until test -z "$(ls {INSTANCES})"; do sleep 0.1; done')
 
 
+@pytest.mark.long  # the short form is the test above, whose leftovers go without another run
 def test_the_next_run_removes_what_is_left(debian_12: Node) -> None:
     node = debian_12
     pinned(node, "idle", command=["sleep", "infinity"])
