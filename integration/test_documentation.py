@@ -163,7 +163,9 @@ def assert_pinned(node: Node) -> None:
     assert node.allowed(worker["pid"])[0] == promised
 
 
-OFTEN_ENOUGH = frozenset({"how-to/fleet.md", "how-to/node-resource-topology.md", "how-to/job.md"})
+OFTEN_ENOUGH = frozenset(
+    {"how-to/fleet.md", "how-to/node-resource-topology.md", "how-to/job.md", "how-to/latency-test.md"}
+)
 """Pages whose commands tests of their own run, but for the few that need a node: these are typed in the long form."""
 
 
