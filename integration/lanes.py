@@ -21,6 +21,7 @@ SECOND_LANE = (
     "manifests_live",
     "metrics_live",
     "no_overlap",
+    "no_overlap_isolated",
     "pinning",
     "policies",
     "probe",
