@@ -5,7 +5,7 @@ Every turn is the same, whether it is the first after a start or caused by a tim
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Protocol
@@ -23,7 +23,7 @@ from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.host.claims import claims
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
+from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
@@ -41,9 +41,10 @@ from nodeagent.core.turn.actions import (
     stopping,
 )
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
-from nodeagent.core.turn.pod_sources import PodSource, is_unclear
+from nodeagent.core.turn.pod_sources import PodSource, is_unclear, offered
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
+from nodeagent.daemon.domains import Domains, Systemd, unit_paths
 from nodeagent.daemon.drift import as_desired, corrected, gathered
 from nodeagent.daemon.execution import ExecutionResult, answered, carry_out, not_begun
 from nodeagent.daemon.host_settings import HostSettings, Wanted, alone_of
@@ -115,12 +116,14 @@ class Agent:
         wakeups: Wakeups,
         machine: Machine,
         recovery: Recovery | None = None,
+        systemd: Systemd | None = None,
         alive: Callable[[], None] = lambda: None,
         let_in: LetIn = lambda _state, _ready, _placed, _tree: None,
     ) -> None:
         self.node = node
         self.state = state
         self.tree = tree
+        self._domains = Domains(tree, systemd)
         self.runner = runner
         self.sources = sources
         self.recorder = recorder
@@ -178,7 +181,7 @@ class Agent:
         self._report_problems(sources)
         looked = self.runner.look()
         runs = None if isinstance(looked, Trouble) else looked
-        observed = self._read(runs)
+        observed = self._read(runs, sources, rescan=bool(reasons & READ_MACHINE))
         troubles += [found for found in (looked, observed) if isinstance(found, Trouble)]
         requests = self.requests.take()
         if isinstance(observed, Trouble):
@@ -205,6 +208,7 @@ class Agent:
         if unsaved is not None:
             troubles.append(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
+        troubles += [Trouble(one.problem, owner_of(self.state, one.path)) for one in self._domains.unknown]
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
         outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
@@ -299,10 +303,13 @@ class Agent:
         assert not isinstance(promises, StartRefused), "it was judged when the machine was taken over"
         return replace(self.state, promises=promises)
 
-    def _read(self, runs: Mapping[str, Run] | None) -> ObservedCgroups | Trouble:
+    def _read(
+        self, runs: Mapping[str, Run] | None, sources: Iterable[PodSource], *, rescan: bool
+    ) -> ObservedCgroups | Trouble:
         """Return the pods' cgroups, or why they can't be written. systemd creates its units' cgroups itself, and nobody else may (D9)."""
+        pods = (*self.state.active_pods(), *(manifest.pod for manifest in offered(tuple(sources))))
         try:
-            observed: ObservedCgroups = self.tree.read(OWN_DIRECTORIES) | self.tree.read_above()
+            observed = self._domains.read(unit_paths(pods), rescan=rescan)
         except CgroupError as err:
             return trouble_of(err)
         if self.node.config.cgroup_root:
@@ -382,7 +389,7 @@ class Agent:
             refused = running_without(wanted, world.observed)
         disturbing = self._keep_host_away(wanted, refused, rescan=rescan)
         plan: Plan = diff(wanted, world.observed)
-        outcome = carry_out(plan, wanted, self.tree, self._alive)
+        outcome = carry_out(plan, wanted, self._domains, self._alive)
         self._kept = replace(
             self._kept,
             answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)),
@@ -413,7 +420,8 @@ class Agent:
             partitioned |= want.partition_cpus()
         alone = alone_of(self.node.config, exclusive, partitioned - refused)
         asked = claims(self.state)
-        troubles = self.host_settings.keep(Wanted(alone, self._kept.whole.online - exclusive, asked), rescan=rescan)
+        host = self._kept.whole.online - exclusive
+        troubles = self.host_settings.keep(Wanted(alone, host, asked, self._pinned(wanted)), rescan=rescan)
         if self.host_settings.lost_record is not None:
             self.notices[_RECORD] = self.host_settings.lost_record
         self.notices.pop(_PARTITIONS, None)
@@ -424,6 +432,15 @@ class Agent:
             without_effect = void_claims(asked, self.host_settings.claimed)
             self.notices |= {_DEVICES: without_effect} if without_effect else {}
         return troubles
+
+    def _pinned(self, wanted: tuple[DesiredCgroup, ...]) -> dict[str, CpuSet]:
+        """Return the exclusive CPUs of systemd's units, by where their cgroups are."""
+        places = self._domains.unit_cgroups
+        return {
+            places[unit_at(want.path)]: want.exclusive_cpus
+            for want in wanted
+            if is_of_systemd(want.path) and want.is_exclusive and unit_at(want.path) in places
+        }
 
     def _act(
         self, world: World, outcome: ExecutionResult, placed: Mapping[str, ContainerPlacement]
@@ -532,6 +549,7 @@ class Agent:
             node=self.node,
             state=self._with_held_off(),
             cgroup_root=str(self.tree.root),
+            unit_cgroups=self._domains.unit_cgroups,
             pids=running,
             problems=problems,
             recovery=None if self.recovery is None else recovery_document(self.recovery, self.recorder.set_aside),

@@ -56,7 +56,7 @@ def as_desired(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> d
     undone = [*(change for change, _ in outcome.failed), *outcome.held_back]
     of_partitions = {change.path for change in undone if is_of_partitions(change)}
     unsettled = {change.path for change in undone if not is_of_partitions(change)}
-    settled = (want for want in wanted if want.path not in unsettled)
+    settled = (want for want in wanted if want.path not in unsettled and want.goes_back_to is None)
     return {want.path: without_partition(want) if want.path in of_partitions else want for want in settled}
 
 

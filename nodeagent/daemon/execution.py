@@ -13,6 +13,7 @@ from nodeagent.core.cgroups.write_order import (
     Change,
     EnableControllers,
     GatherThreads,
+    GiveUnitBack,
     MakeCgroup,
     Plan,
     RemoveCgroup,
@@ -160,6 +161,8 @@ def _is_held_back(change: Change, progress: _Execution) -> bool:
             return _is_out_of_reach(change.path, progress) or bool(change.grants & progress.occupied)
         case MakeCgroup() | EnableControllers() | GatherThreads():
             return _is_out_of_reach(change.path, progress)
+        case GiveUnitBack():
+            return False
         case RemoveCgroup():
             return any(path.startswith(change.path + "/") for path in progress.left)
 

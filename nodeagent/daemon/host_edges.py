@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from nodeagent.edge.kernel_threads import ThreadKey
 from nodeagent.edge.units import UnitsError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.host_files import place_of, spelled
+from nodeagent.formats.kernel.unit_names import slices_around, unit_in
 
 Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
 """Writes to files and kernel threads, each given with its value; returns for each None, or why it failed."""
@@ -58,13 +59,21 @@ class HostEdges:
         self._files = HostSettingsFiles(root)
         self._irqbalance = Path(root, irqbalance.DIRECTORY.relative_to("/"))
 
-    def read(self, kinds: AbstractSet[SettingKind]) -> Reading:
-        """Return the settings of these kinds that can be changed."""
+    def read(
+        self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
+    ) -> Reading:
+        """Return the settings of these kinds that can be changed.
+
+        Args:
+            kinds: of which kinds.
+            beside: paths of units' cgroups: of these units none, but of all in the slices around them.
+            known: settings that were changed before: those that are left of them are among the answer.
+        """
         found: dict[Setting, CpuSet] = {}
         failed: dict[SettingKind, NodeAgentError] = {}
         for kind in sorted(kinds - _ASKED):
             try:
-                found |= self._read(kind)
+                found |= self._read_units(beside, known) if kind is SettingKind.UNIT else self._read(kind)
             except NodeAgentError as err:
                 failed[kind] = err
         asked = kinds & _ASKED
@@ -78,20 +87,22 @@ class HostEdges:
         match kind:
             case SettingKind.THREAD:
                 return _read_threads()
-            case SettingKind.UNIT:
-                return self._read_units()
             case _:
                 return self._files.read({kind})
 
-    def _read_units(self) -> dict[Setting, CpuSet]:
-        """Return those of systemd but for the one that the pods are in."""
+    def _read_units(self, beside: Collection[str], known: Collection[Setting]) -> dict[Setting, CpuSet]:
+        """Return those of systemd but for the ones that pods are in, or are."""
         if not Path(self._root, SYSTEMD).is_dir():
             raise UnitsError(
                 "nothing keeps the host's processes off exclusive CPUs that are in no partition: systemd is not the first process",
                 hint="kernel 6.7 or later has partitions; `hostIsolation: none` does without",
             )
         cgroups = Path(self._root, units.CGROUPS.relative_to("/"))
-        there = units.read_units(possible_cpus(self._root), ours=self._ours, cgroups=cgroups)
+        nested = (setting.name for setting in known if setting.kind is SettingKind.UNIT)
+        within = {slice_ for path in (*beside, *nested) for slice_ in slices_around(path)}
+        there = units.read_units(
+            possible_cpus(self._root), ours=self._ours, cgroups=cgroups, within=within, without=beside
+        )
         return {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}
 
     def _read_irqbalance(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
@@ -137,7 +148,9 @@ class HostEdges:
         if systems:
             until = units.deadline()  # for all of them: a systemd that hangs costs one limit, however many there are
             with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
-                answers = pool.map(lambda item: _allow(item[0].name, item[1], possible, until), systems.items())
+                answers = pool.map(
+                    lambda item: _allow(unit_in(item[0].name), item[1], possible, until), systems.items()
+                )
                 refused |= {setting: why for setting, why in zip(systems, answers, strict=True) if why is not None}
         if _IRQBALANCE in values and (why := self._ban(possible - values[_IRQBALANCE])) is not None:
             refused[_IRQBALANCE] = why

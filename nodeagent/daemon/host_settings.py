@@ -1,6 +1,6 @@
 """Keeps settings of the host off exclusive CPUs: reads them, records what they were, writes what differs, puts them back (D28)."""
 
-from collections.abc import Mapping, Set as AbstractSet
+from collections.abc import Collection, Mapping, Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from nodeagent.edge.launcher import LauncherError
 from nodeagent.edge.state_files import StateFileError
 from nodeagent.formats.checkpoint.host_record import MAX_BYTES, HostRecordError, decode_record, encode_record
 from nodeagent.formats.kernel.host_files import HostFileError, described
+from nodeagent.formats.kernel.unit_names import slices_around
 
 HOST_SETTINGS = "host_settings"
 """The record, in the state directory; there is none while nothing is changed."""
@@ -32,8 +33,10 @@ _WORK = frozenset({SettingKind.WORKQUEUE, SettingKind.THREAD})
 class HostPlaces(Protocol):
     """Where the settings are."""
 
-    def read(self, kinds: AbstractSet[SettingKind]) -> Reading:
-        """Return those of these kinds that can be changed."""
+    def read(
+        self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
+    ) -> Reading:
+        """Return those of these kinds that can be changed; of units also those in the slices around some, and those known before."""
         ...
 
     def cpus(self, host: CpuSet) -> Cpus:
@@ -58,6 +61,10 @@ class Wanted(Struct, frozen=True):
     """CPUs for what would have none left."""
     claims: tuple[DeviceClaim, ...] = ()
     """Devices whose interrupts a container wants on its own CPUs."""
+    pinned: Mapping[str, CpuSet] = {}
+    """The exclusive CPUs of systemd's units that pods stand for, by the paths of their cgroups: the slices around them keep these, and all
+    else in these slices leaves.
+    """
 
 
 def alone_of(config: Config, exclusive: CpuSet, partitioned: CpuSet) -> dict[SettingKind, CpuSet]:
@@ -90,7 +97,7 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
     record = read_record(str(Path(directory) / HOST_SETTINGS), boot)
     if not record:
         return 0, ()
-    reading = places.read({setting.kind for setting in record})
+    reading = places.read({setting.kind for setting in record}, known=record.keys())
     planned = plan(
         record,
         reading.settings,
@@ -107,6 +114,15 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
         *(f"{described(setting)}: {why}" for setting, why in refused.items()),
         *(err.message for err in reading.failed.values()),
     )
+
+
+def _spared(pinned: Mapping[str, CpuSet]) -> dict[Setting, CpuSet]:
+    spared: dict[Setting, CpuSet] = {}
+    for path, cpus in pinned.items():
+        for around in slices_around(path):
+            setting = Setting(SettingKind.UNIT, around)
+            spared[setting] = spared.get(setting, CpuSet()) | cpus
+    return spared
 
 
 def read_record(path: str, boot: str) -> Record:
@@ -194,7 +210,7 @@ class HostSettings:
         claims |= {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in self.claimed.holders}
         kinds = wanted.alone.keys() | {setting.kind for setting in (*record, *claims)}
         put_off = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
-        reading = self._places.read(kinds - put_off)
+        reading = self._places.read(kinds - put_off, beside=wanted.pinned.keys(), known=record.keys())
         was_put_back = Path(self._put_back_path).exists()
         planned = plan(
             maybe_put_back(record) if was_put_back else record,
@@ -202,6 +218,7 @@ class HostSettings:
             alone=wanted.alone,
             cpus=self._places.cpus(wanted.host),
             claims=claims,
+            spared=_spared(wanted.pinned),
             facts=reading.facts,
             unread=reading.failed.keys() | put_off,
         )

@@ -19,6 +19,7 @@ from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.domains import Domains, unit_paths
 from nodeagent.daemon.host_edges import HostEdges, write_directly
 from nodeagent.daemon.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, put_back
 from nodeagent.daemon.logs import make_log
@@ -89,17 +90,19 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
     """
     config, trouble = node.config, ""
 
+    watch = ManifestWatch(config.static_pod_path, lambda: None)
+    with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
+        known = manifests.look(rescan=True).pods
+
     def look() -> Evidence | None:
         nonlocal trouble
         runs = pods.runner.look()
         if isinstance(runs, Trouble):
             trouble = runs
             return None
-        return Evidence(pods.tree.read(OWN_DIRECTORIES), runs)
+        return Evidence(Domains(pods.tree).read(unit_paths(manifest.pod for manifest in known)), runs)
 
-    watch = ManifestWatch(config.static_pod_path, lambda: None)
-    with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
-        start = start_state(node, manifests.look(rescan=True).pods, time.time_ns() // 1_000_000, look)
+    start = start_state(node, known, time.time_ns() // 1_000_000, look)
     if start is None:
         raise DrainError(
             f"cannot find out which processes run: {trouble}", hint="`systemctl status nodeagent-launcher`"

@@ -4,14 +4,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nodeagent import __version__
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.domains import Domains, unit_paths
 from nodeagent.daemon.heartbeat import Heartbeat
 from nodeagent.daemon.host_edges import HostEdges
 from nodeagent.daemon.host_settings import HostSettings
@@ -95,7 +96,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     tree, runner = CgroupTree(root, client.begin_partition, client.gather), Runner(client)
     if start is None:
         node, _ = without_withheld(node, tree)
-        start = start_state(node, pods, now_ms, lambda: _what_runs(tree, runner, wakeups, manager, log))
+        start = start_state(node, pods, now_ms, lambda: _what_runs(tree, runner, pods, wakeups, manager, log))
     if start is None:
         return 0  # asked to stop before what runs could be read
     if start.recovery is not None:
@@ -235,7 +236,12 @@ def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceMa
 
 
 def _what_runs(
-    tree: CgroupTree, runner: Runner, wakeups: Wakeups, manager: ServiceManager, log: Log
+    tree: CgroupTree,
+    runner: Runner,
+    manifests: Sequence[Manifest],
+    wakeups: Wakeups,
+    manager: ServiceManager,
+    log: Log,
 ) -> Evidence | None:
     """Read cgroups and launcher until both can be read: a state rebuilt from one alone would lose half. None: asked to stop."""
     said: list[Trouble] = []
@@ -243,7 +249,7 @@ def _what_runs(
         runs = runner.look()
         troubles = [runs] if isinstance(runs, Trouble) else []
         try:
-            seen = tree.read(OWN_DIRECTORIES)
+            seen = Domains(tree).read(unit_paths(manifest.pod for manifest in manifests))
         except CgroupError as err:
             troubles.append(trouble_of(err))
         else:

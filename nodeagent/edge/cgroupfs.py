@@ -179,6 +179,17 @@ class CgroupTree:
             path, frozenset(), frozenset(), attributes, None, None, is_populated=False, is_frozen=False
         )
 
+    def look(self, directory: str) -> ObservedCgroup | None:
+        """Read any cgroup, also one that isn't the pods'. None: it is not there.
+
+        Args:
+            directory: absolute, or relative to the pods' cgroup.
+
+        Raises:
+            CgroupError: a file cannot be read, or holds what the kernel would not write.
+        """
+        return self._read_one(directory)
+
     def _walk(self, own: frozenset[str]) -> Iterator[str]:
         yield ""
         pending = [name for name in self._children("") if name in own or name.startswith("pod")]

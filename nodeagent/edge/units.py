@@ -1,4 +1,4 @@
-"""AllowedCPUs= of systemd's topmost units: which CPUs everything on the host but the pods may use.
+"""AllowedCPUs= and AllowedMemoryNodes= of systemd's units: which CPUs and memory everything on the host but the pods may use.
 
 Changed through systemctl, so that systemd stays the only writer of these cgroups. Read from the cgroups: systemd also reports CPUs as
 allowed that it could not set, and after a daemon-reload another drop-in may count.
@@ -7,12 +7,13 @@ allowed that it could not set, and after a daemon-reload another drop-in may cou
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.unit_names import unit_of
+from nodeagent.formats.kernel.unit_properties import PROPERTIES, UnitProperties, parse_units
 
 CGROUPS = Path("/sys/fs/cgroup")
 OURS = "nodeagent.slice"
@@ -26,29 +27,52 @@ class UnitsError(NodeAgentError):
     """systemd cannot be asked, or refuses. One that has not answered in time may still do it."""
 
 
-def read_units(possible: CpuSet, *, ours: str = OURS, cgroups: Path = CGROUPS) -> dict[str, CpuSet]:
-    """Return the CPUs that each unit at the top of the hierarchy may use, by name: what its cgroup holds, whatever systemd says.
+def read_units(
+    possible: CpuSet,
+    *,
+    ours: str = OURS,
+    cgroups: Path = CGROUPS,
+    within: Collection[str] = (),
+    without: Collection[str] = (),
+) -> dict[str, CpuSet]:
+    """Return the CPUs that units may use, by the paths of their cgroups: what these hold, whatever systemd says.
+
+    Those at the top of the hierarchy, and those directly in some slices.
 
     Args:
         possible: all CPUs: what a unit without a restriction may use.
-        ours: a unit that is left out.
+        ours: a unit at the top that is left out.
         cgroups: the root of all.
+        within: paths of these slices.
+        without: paths of units that are left out.
 
     Raises:
         UnitsError: the cgroups could not be read.
     """
-    try:
-        names = [entry.name for entry in cgroups.iterdir() if entry.is_dir()]
-    except OSError as err:
-        raise UnitsError(
-            f"cannot list {cgroups}: {err.strerror}", hint="the host needs cgroup v2: see `nodeagent check`"
-        ) from err
     found = {}
-    for name in sorted(names):
-        unit = unit_of(name)
-        if unit not in {None, ours, OURS} and (cpus := _cpus_of(cgroups / name)) is not None:
-            found[str(unit)] = cpus or possible
+    for directory in ("", *sorted(within)):
+        for name in _names(cgroups / directory):
+            unit, path = unit_of(name), f"{directory}/{name}" if directory else name
+            is_ours = not directory and unit in {ours, OURS}
+            if unit is None or is_ours or path in without or (cpus := _cpus_of(cgroups / path)) is None:
+                continue
+            found[path if directory else unit] = cpus or possible
     return found
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
+    except FileNotFoundError:
+        if directory.parent.is_dir():  # a slice that has gone
+            return []
+        raise _no_cgroups(directory, "No such file or directory") from None
+    except OSError as err:
+        raise _no_cgroups(directory, str(err.strerror)) from err
+
+
+def _no_cgroups(directory: Path, why: str) -> UnitsError:
+    return UnitsError(f"cannot list {directory}: {why}", hint="the host needs cgroup v2: see `nodeagent check`")
 
 
 def _cpus_of(cgroup: Path) -> CpuSet | None:
@@ -103,9 +127,48 @@ def clear_allowed_cpus(
     _set(unit, "", systemctl, until)
 
 
+def show_units(names: Collection[str], systemctl: str = "systemctl") -> dict[str, UnitProperties]:
+    """Return what systemd knows of units, by the names asked for; also of those that there are not.
+
+    Raises:
+        UnitsError: with what systemd said.
+    """
+    asked = sorted(names)
+    what = f"cannot ask systemd about {', '.join(asked)}"
+    command = (systemctl, "--no-ask-password", "show", f"--property={','.join(PROPERTIES)}", "--", *asked)
+    answer = _run(what, command, CALL_SECONDS)
+    try:
+        return dict(zip(asked, parse_units(answer), strict=True))
+    except ValueError as err:
+        raise UnitsError(f"{what}: its answer makes no sense: {err}", hint=f"see `{shlex.join(command)}`") from err
+
+
+def set_unit(
+    unit: str, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None, systemctl: str = "systemctl"
+) -> None:
+    """Let a unit use these CPUs and memory nodes only, until the next boot: what runs there moves at once, and what starts there follows.
+
+    Args:
+        unit: its name. It need not be active.
+        cpus: as they are to be; none: all, but systemd leaves a running unit those that it has (#43846). None: as they are.
+        memory_nodes: likewise.
+        systemctl: the program.
+
+    Raises:
+        UnitsError: with what systemd said.
+    """
+    properties = [] if cpus is None else [f"AllowedCPUs={cpus}"]
+    properties += [] if memory_nodes is None else [f"AllowedMemoryNodes={memory_nodes}"]
+    _set_properties(unit, properties, systemctl, deadline())
+
+
 def _set(unit: str, cpus: str, systemctl: str, until: float) -> None:
-    what = f"cannot set AllowedCPUs={cpus} of {unit}"
-    command = (systemctl, "--no-ask-password", "set-property", "--runtime", "--", unit, f"AllowedCPUs={cpus}")
+    _set_properties(unit, (f"AllowedCPUs={cpus}",), systemctl, until)
+
+
+def _set_properties(unit: str, properties: Sequence[str], systemctl: str, until: float) -> None:
+    what = f"cannot set {' '.join(properties)} of {unit}"
+    command = (systemctl, "--no-ask-password", "set-property", "--runtime", "--", unit, *properties)
     _run(what, command, until - time.monotonic())
 
 

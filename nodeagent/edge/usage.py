@@ -1,7 +1,7 @@
 """Usage as the kernel counts it: CPU times from psutil; cgroups' files and the scheduler's statistics unprocessed."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -28,10 +28,16 @@ def cpu_times_us() -> tuple[tuple[int, int], ...]:
     return tuple(times)
 
 
-def read_usage(root: str, paths: Iterable[str]) -> dict[str, UsageText]:
-    """Read the usage below a cgroup, by path."""
+def read_usage(root: str, paths: Mapping[str, str]) -> dict[str, UsageText]:
+    """Read the usage of cgroups.
+
+    Args:
+        root: the pods' cgroup.
+        paths: from there to each, by what it is called in the answer.
+    """
     return {
-        path: UsageText(_text(f"{root}/{path}/cpu.stat"), _text(f"{root}/{path}/memory.numa_stat")) for path in paths
+        name: UsageText(_text(f"{root}/{path}/cpu.stat"), _text(f"{root}/{path}/memory.numa_stat"))
+        for name, path in paths.items()
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups, UnitSettings
 from nodeagent.core.model.host_processes import HostInterrupt, HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod
@@ -38,6 +38,8 @@ VERSION = 1
 MAX_BYTES = 256 * 2**20
 _ELSEWHERE = "elsewhere"
 """Beside the texts of a cgroup's files: CPUs that its processes may run on, and are not to."""
+_ALLOWED_CPUS, _ALLOWED_MEMORY_NODES = "AllowedCPUs", "AllowedMemoryNodes"
+"""Beside these texts, too: what systemd was told, if the cgroup is that of a unit."""
 LEFT_OUT = ("left-out",)
 """Stands for the command of a container that has one."""
 
@@ -149,11 +151,16 @@ def _texts(observed: ObservedCgroup) -> dict[str, str]:
         "memory.events": f"oom_kill {observed.oom_kills}",
         **{name: str(ids) for name, ids in effective.items() if ids is not None},
         **({_ELSEWHERE: str(observed.elsewhere)} if observed.elsewhere else {}),
+        **({} if observed.unit is None else _unit_texts(observed.unit)),
         **{
             attribute.value: "" if isinstance(value, CpuSet | NumaSet) and not value else print_value(value)
             for attribute, value in observed.attributes
         },
     }
+
+
+def _unit_texts(unit: UnitSettings) -> dict[str, str]:
+    return {_ALLOWED_CPUS: str(unit.allowed_cpus), _ALLOWED_MEMORY_NODES: str(unit.allowed_memory_nodes)}
 
 
 def _host_document(host: HostProcesses) -> Document:
@@ -239,6 +246,12 @@ def _observed_cgroups(path: str, texts: Mapping[str, str]) -> ObservedCgroup:
         is_frozen=events.get("frozen") == 1,
         oom_kills=parse_flat_keyed(texts.get("memory.events", "")).get("oom_kill", 0),
         elsewhere=JsonValue(texts.get(_ELSEWHERE, ""), f"cgroups[{path}].{_ELSEWHERE}").cpus(),
+        unit=None
+        if _ALLOWED_CPUS not in texts
+        else UnitSettings(
+            JsonValue(texts[_ALLOWED_CPUS], f"cgroups[{path}].{_ALLOWED_CPUS}").cpus(),
+            JsonValue(texts.get(_ALLOWED_MEMORY_NODES, ""), f"cgroups[{path}].{_ALLOWED_MEMORY_NODES}").nodes(),
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
 from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
@@ -72,11 +73,41 @@ class NodeView(Struct, frozen=True):
     """When the copy was made, for people; None: unknown."""
     observation: Observation | None = None
     """None: not observed yet."""
+    unit_cgroups: Mapping[str, str] = field(default_factory=dict)
+    """Where the cgroups of the systemd units are that pods stand for: path below the root of all cgroups, by the unit's name."""
 
     @property
     def observed(self) -> Observation:
         """What was observed; empty if nothing was observed."""
         return self.observation or Observation()
+
+    def cgroup_of(self, path: str) -> str:
+        """Return the path of a container's cgroup, as one goes there from the pods' cgroup: that of a systemd unit is elsewhere.
+
+        Args:
+            path: as `PodEntry.container_path` has it.
+        """
+        where = self._of_unit(path)
+        above = self._below_all.count("/")
+        return path if where is None else f"{'../' * above}{where}"
+
+    def cgroup_name(self, path: str) -> str:
+        """Return what the kernel calls a container's cgroup in /proc/PID/cgroup; `path` as for `cgroup_of`."""
+        where = self._of_unit(path)
+        return f"{self._below_all}/{path}" if where is None else f"/{where}"
+
+    def shown_cgroup(self, path: str) -> str:
+        """Return what people find a cgroup by: relative to the pods' one, or complete for a systemd unit's."""
+        where = self._of_unit(path)
+        return path if where is None else f"/sys/fs/cgroup/{where}"
+
+    def _of_unit(self, path: str) -> str | None:
+        return self.unit_cgroups.get(unit_at(path)) if is_of_systemd(path) else None
+
+    @property
+    def _below_all(self) -> str:
+        """The pods' cgroup, below the root of all."""
+        return (self.cgroup_root or "").removeprefix("/sys/fs/cgroup")
 
     @property
     def kernel(self) -> Kernel | None:
@@ -97,6 +128,7 @@ def view_document(view: NodeView) -> Document:
         **differing,
         "cgroupRoot": view.cgroup_root,
         "manifestDirectory": view.node.config.static_pod_path,
+        **({"unitCgroups": dict(view.unit_cgroups)} if view.unit_cgroups else {}),
         "pids": None if view.pids is None else dict(view.pids),
         "live": view.is_live,
         "ready": view.is_ready,
@@ -133,10 +165,12 @@ class ViewReader:
             self._node = of_node, _node(document)
         saved = self._state[1]
         root, pids, recovery = (document.optional(name) for name in ("cgroupRoot", "pids", "recovery"))
+        units = document.optional("unitCgroups")
         return NodeView(
             node=self._node[1],
             state=saved.state,
             cgroup_root=None if root is None else root.text(),
+            unit_cgroups={} if units is None else dict(units.by_name(JsonValue.text)),
             pids=None if pids is None else dict(pids.by_name(JsonValue.whole)),
             problems=document.field("problems").each(JsonValue.text),
             recovery=None if recovery is None else _recovery(recovery),

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterator, Mapping, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,6 +49,7 @@ from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.edge.launcher import LauncherError
 from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.formats.kernel.host_files import described
+from nodeagent.formats.kernel.unit_names import slices_around
 from nodeagent.formats.wire.launcher_protocol import (
     Exited,
     Killed,
@@ -311,8 +312,18 @@ class HostSettingsModel:
     machine: Machine
     steps: Steps
 
-    def read(self, kinds: AbstractSet[SettingKind]) -> Reading:
-        there = {setting: cpus for setting, cpus in self.machine.settings.items() if setting.kind in kinds}
+    def read(
+        self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
+    ) -> Reading:
+        units = (*beside, *(setting.name for setting in known if setting.kind is SettingKind.UNIT))
+        slices = {"", *(around for path in units for around in slices_around(path))}
+        there = {
+            setting: cpus
+            for setting, cpus in self.machine.settings.items()
+            if setting.kind in kinds
+            and setting.name not in beside
+            and (setting.kind is not SettingKind.UNIT or setting.name.rpartition("/")[0] in slices)
+        }
         failed = {kind: err for kind, err in self.machine.unreadable.items() if kind in kinds}
         found = {s: cpus for s, cpus in there.items() if s.kind not in failed}
         return Reading(found, {s: i for s, i in self.machine.facts.items() if s in found}, failed)

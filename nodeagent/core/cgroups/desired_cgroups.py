@@ -80,7 +80,13 @@ def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: N
     burstable = [pod_cgroup_amounts(e.pod, pod_level_resources=gate) for e in present if e.qos is QosClass.BURSTABLE]
     burstable_milli = sum(amounts.cpu_request_milli for amounts in burstable)
     pods = tuple(
-        want for entry in present for want in _pod_cgroups(config, managers, kernel, state, entry, controllers)
+        want
+        for entry in present
+        for want in (
+            _units(managers, kernel, state, entry)
+            if entry.is_of_systemd
+            else _pod_cgroups(config, managers, kernel, state, entry, controllers)
+        )
     )
     return (
         *_above_pods(kernel, controllers, pods),
@@ -160,6 +166,43 @@ def _pod_cgroups(
     )
 
 
+def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
+    """Return the units that a pod's containers stand for, as far as they have been seen.
+
+    CPUs and memory nodes are decided here, all else is in the units' own files. There is no cgroup around them; one that has no CPU left
+    runs with the host, on the reserved ones.
+    """
+    pool = shared_pool(managers, state.promises, kernel.online) or managers.reserved & kernel.online
+    for container, status in entry.pairs():
+        if status.unit_before is None:
+            continue
+        path = entry.container_path(container.name)
+        if entry.deleting_since_ms is not None:
+            yield DesiredCgroup(path, is_leaf=True, goes_back_to=status.unit_before)
+            continue
+        own = state.promises.own_set(entry.pod.uid, container.name)
+        level = isolation(managers, state.promises, entry.pod, container.name)
+        cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
+        # Where nothing is decided about its memory, its own file counts.
+        mems = _decided_nodes(kernel, state.promises, entry.pod, container)
+        mems = mems or status.unit_before.allowed_memory_nodes & kernel.memory_nodes
+        yield DesiredCgroup(
+            path,
+            attributes=(
+                (Attribute.CPUSET_CPUS, cpus),
+                (Attribute.CPUSET_MEMS, mems or kernel.memory_nodes),
+            ),
+            exclusive_cpus=CpuSet() if own is None else own & kernel.online,
+            shares_with=entry.pod_path + "/",
+            is_leaf=True,
+        )
+
+
+def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Container) -> NumaSet:
+    asked_for = NumaSet() if pod.numa_node is None else NumaSet.of(pod.numa_node) & kernel.memory_nodes
+    return promises.memory_nodes(pod.uid, container.name) or asked_for
+
+
 def _shared_by_all(managers: Managers, promises: Promises) -> CpuSet:
     """Where what has no CPUs of its own may fall back: a thread that has narrowed itself to one CPU of the pool, once this goes."""
     return promises.default if managers.providers.cpu.static else managers.topology.online | managers.topology.offline
@@ -183,8 +226,7 @@ def _container_cgroup(
     promises, uid = state.promises, entry.pod.uid
     own = promises.own_set(uid, container.name)
     cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
-    asked_for = NumaSet() if entry.pod.numa_node is None else NumaSet.of(entry.pod.numa_node) & kernel.memory_nodes
-    mems = promises.memory_nodes(uid, container.name) or asked_for or kernel.memory_nodes
+    mems = _decided_nodes(kernel, promises, entry.pod, container) or kernel.memory_nodes
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
     )

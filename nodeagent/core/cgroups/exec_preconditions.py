@@ -72,6 +72,11 @@ def _of_pod(entry: PodEntry) -> Obstacle | None:
 
 def _of_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
     container, status, there = entry.pod.container(name), entry.status(name), observed.get(entry.container_path(name))
+    if container.unit:
+        return Obstacle(
+            f"container {name} of pod {entry.pod.full_name} stands for {container.unit}: systemd starts what runs there",
+            f"put it into the unit's own file (`systemctl cat {container.unit}`), or into a unit of its slice",
+        )
     if not container.is_launched:
         return _of_inits(entry, name, observed)
     # Any process left in a container whose command has ended is killed with it, and keeps it from starting.

@@ -2,7 +2,8 @@
 
 The order is the promise that no exclusive CPU has two users at any moment:
 
-1. Remove empty cgroups that are no longer desired; create new ones and enable controllers, from the top down. End partitions.
+1. Remove empty cgroups that are no longer desired; create new ones and enable controllers, from the top down. End partitions. Give systemd
+   its units back.
 2. Vacate CPUs: freeze those that no CPU is left for; then pods' cgroups, which bound those of their containers; then exclusive cgroups
    that shrink, then all shared ones.
 3. Grant exclusive CPUs, and write everything else that differs. Begin partitions (partitions.py).
@@ -18,8 +19,15 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from nodeagent.core.cgroups.partitions import PARTITION_ATTRIBUTES, Step, beginnings, endings
-from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups, Value
-from nodeagent.core.model.cgroup_layout import is_above
+from nodeagent.core.model.cgroup import (
+    Attribute,
+    DesiredCgroup,
+    ObservedCgroup,
+    ObservedCgroups,
+    UnitSettings,
+    Value,
+)
+from nodeagent.core.model.cgroup_layout import is_above, is_of_systemd
 from nodeagent.core.model.idset import CpuSet
 
 
@@ -58,7 +66,14 @@ class RemoveCgroup(Struct, frozen=True):
     path: str
 
 
-Change = MakeCgroup | EnableControllers | GatherThreads | SetAttribute | RemoveCgroup
+class GiveUnitBack(Struct, frozen=True):
+    """Let a unit of systemd's have again what it had before a pod stood for it: from then on it is one of the host's."""
+
+    path: str
+    before: UnitSettings
+
+
+Change = MakeCgroup | EnableControllers | GatherThreads | SetAttribute | RemoveCgroup | GiveUnitBack
 
 
 def is_of_partitions(change: Change) -> bool:
@@ -79,12 +94,13 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
 
     Args:
         desired: every cgroup that should exist, parents before children.
-        observed: every cgroup below the pods' cgroup, and that cgroup itself (path "").
+        observed: every cgroup below the pods' cgroup, that cgroup itself (path ""), those above, and the units that pods stand for.
     """
-    wants = tuple(desired)
-    desired_by_path = {want.path: want for want in wants}
+    everything = tuple(desired)
+    wants = tuple(want for want in everything if want.goes_back_to is None)
+    desired_by_path = {want.path: want for want in everything}
     leftovers = sorted(
-        (path for path in observed if path and not is_above(path) and path not in desired_by_path), reverse=True
+        (path for path in observed if path and _is_ours(path) and path not in desired_by_path), reverse=True
     )
     orphans = tuple(path for path in leftovers if observed[path].is_populated and not _has_children(path, observed))
     occupied = CpuSet()
@@ -96,12 +112,25 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
         *(RemoveCgroup(path) for path in leftovers if not observed[path].is_populated),
         *_structure(wants, observed),
         *_written(endings(wants, observed)),
+        *_given_back(everything, observed),
         *_departures(wants, observed),
         *_settings(wants, observed),
         *_written(beginnings(wants, observed)),
         *_thaws(wants, observed),
     )
     return Plan(changes, occupied, orphans)
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a cgroup is the agent's to remove."""
+    return not is_above(path) and not is_of_systemd(path)
+
+
+def _given_back(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+    for want in desired:
+        there = observed.get(want.path)
+        if want.goes_back_to is not None and there is not None and there.unit != want.goes_back_to:
+            yield GiveUnitBack(want.path, want.goes_back_to)
 
 
 def _written(steps: Iterable[Step]) -> Iterator[Change]:
@@ -123,6 +152,8 @@ def _has_children(path: str, observed: ObservedCgroups) -> bool:
 
 def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     for want in desired:
+        if is_of_systemd(want.path):
+            continue
         there = observed.get(want.path)
         has_payload = want.get(Attribute.FALLBACK_CPUS) is not None
         if there is None or (has_payload and there.get(Attribute.FALLBACK_CPUS) is None):
@@ -195,7 +226,11 @@ def _departure(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet) 
 
 
 def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
-    """An exclusive cgroup was moved off its CPUs by others: none of them is left to fall back on, so it pauses while it is moved back."""
+    """An exclusive cgroup was moved off its CPUs by others: none of them is left to fall back on, so it pauses while it is moved back. A
+    unit of systemd's doesn't: that would be a state that somebody could ask systemd for.
+    """
+    if is_of_systemd(want.path):
+        return False
     usable = _usable(there)
     return want.is_exclusive and bool(usable) and there is not None and there.is_populated and not usable & want.cpus()
 

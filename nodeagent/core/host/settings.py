@@ -31,7 +31,9 @@ class SettingKind(enum.StrEnum):
     THREAD = "thread"
     """The affinity of a kernel thread that is bound to no CPU; its id and its start in clock ticks since boot, `45@1234`."""
     UNIT = "unit"
-    """`AllowedCPUs` of one of systemd's topmost units; its name. One that is gone comes back with what it was given."""
+    """`AllowedCPUs` of one of systemd's units: the path of its cgroup below the root of all, so of a topmost one its name. One that is gone
+    comes back with what it was given.
+    """
 
 
 class Setting(Struct, frozen=True, order=True):
@@ -161,6 +163,7 @@ def plan(
     alone: Mapping[SettingKind, CpuSet],
     cpus: Cpus,
     claims: Mapping[Setting, CpuSet] = {},
+    spared: Mapping[Setting, CpuSet] = {},
     facts: Mapping[Setting, Facts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
@@ -175,6 +178,7 @@ def plan(
         alone: CPUs to be left alone, by kind. Settings of a kind that is missing go back.
         cpus: of the machine.
         claims: settings that a container wants for its own CPUs, and these.
+        spared: CPUs that a setting need not leave alone: whoever has them for itself is within.
         facts: what else is known of those that are observed.
         unread: kinds that could not be read now: nothing is known of them, and nothing changes.
     """
@@ -192,7 +196,8 @@ def plan(
             before = _before(setting, now, of, record.get(NEW_IRQS), cpus)
         wanted = claims.get(setting)
         if wanted is None:
-            wanted = _apart(before, now, alone.get(setting.kind, CpuSet()), cpus)
+            off = alone.get(setting.kind, CpuSet()) - spared.get(setting, CpuSet())
+            wanted = _apart(before, now, off, cpus)
         if known is None:
             is_new_thread = setting.kind is SettingKind.THREAD and keeps_threads
             is_written = wanted != now or (is_new_thread and wanted != cpus.possible)

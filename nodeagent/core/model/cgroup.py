@@ -72,6 +72,15 @@ Value = CpuSet | NumaSet | CpuMax | ByteLimit | Partition | int | bool
 Attributes = tuple[tuple[Attribute, Value], ...]
 
 
+class UnitSettings(Struct, frozen=True):
+    """What systemd was told that a unit may use. Nothing in a set: it may use all."""
+
+    allowed_cpus: CpuSet = CpuSet()
+    """`AllowedCPUs`."""
+    allowed_memory_nodes: NumaSet = NumaSet()
+    """`AllowedMemoryNodes`."""
+
+
 class DesiredCgroup(Struct, frozen=True):
     """What one cgroup should hold."""
 
@@ -88,6 +97,8 @@ class DesiredCgroup(Struct, frozen=True):
     """No CPU is available for it now: it stays frozen, and nothing may be started in it."""
     is_leaf: bool = False
     """It holds processes."""
+    goes_back_to: UnitSettings | None = None
+    """It is a unit of systemd's that is given back. None: it isn't."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _value(self.attributes, attribute)
@@ -134,6 +145,10 @@ class ObservedCgroup(Struct, frozen=True):
     elsewhere: CpuSet = CpuSet()
     """CPUs beside the effective ones that its processes may run on: the kernel let them go there when it tried in vain to take the last CPU
     of their partition offline, and leaves them there.
+    """
+    unit: UnitSettings | None = None
+    """What systemd was told, if it is a unit's cgroup: that counts while the unit isn't active, too. Its attributes are those of the cgroup
+    where there is one.
     """
 
     def get(self, attribute: Attribute) -> Value | None:

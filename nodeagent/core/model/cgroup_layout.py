@@ -12,6 +12,8 @@ PAYLOAD = "payload"
 """Cgroup below each container's, in which its processes are: the container's cgroup says where they run, this one where they go if none of
 that is left (`Attribute.FALLBACK_CPUS`).
 """
+UNITS = "units"
+"""In front of the paths of systemd's units that pods stand for: where their cgroups really are is systemd's to say."""
 _PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
 
 
@@ -36,3 +38,18 @@ def payload_path(container: str) -> str:
 
 def pod_path(qos: QosClass, uid: str) -> str:
     return f"{_PARENT[qos]}pod{uid}"
+
+
+def pod_of_units_path(uid: str) -> str:
+    """Return what stands for the cgroup of a pod whose containers are systemd's units: there is none."""
+    return f"{UNITS}/pod{uid}"
+
+
+def is_of_systemd(path: str) -> bool:
+    """Whether a cgroup is that of a unit which a pod's container stands for, and so systemd's to write."""
+    return path.startswith(f"{UNITS}/")
+
+
+def unit_at(path: str) -> str:
+    """Return the name of the unit at such a path."""
+    return path.rpartition("/")[2]

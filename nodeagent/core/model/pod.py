@@ -62,6 +62,15 @@ class QosClass(enum.Enum):
     BEST_EFFORT = "BestEffort"
 
 
+class Domain(enum.StrEnum):
+    """Who makes a pod's cgroups, and starts and ends its processes (D30)."""
+
+    OWN = "own"
+    """The agent."""
+    SYSTEMD = "systemd"
+    """systemd, for its units: the agent asks it to set their CPUs and memory nodes."""
+
+
 class Container(Struct, frozen=True):
     name: str
     kind: ContainerKind = ContainerKind.APP
@@ -82,6 +91,8 @@ class Container(Struct, frozen=True):
 
     interrupts: tuple[str, ...] = ()
     """By annotation: PCI devices and network interfaces whose interrupts it wants on its exclusive CPUs."""
+    unit: str = ""
+    """By annotation: the systemd unit that it stands for, whose processes systemd starts and ends. Empty: it is a cgroup of the agent's."""
 
     @property
     def is_mixed(self) -> bool:
@@ -116,6 +127,15 @@ class Pod(Struct, frozen=True):
     @property
     def full_name(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def domain(self) -> Domain:
+        return Domain.SYSTEMD if self.units else Domain.OWN
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The systemd units that its containers stand for: all of them, or none."""
+        return tuple(container.unit for container in self.containers if container.unit)
 
     def container(self, name: str) -> Container:
         return next(c for c in self.containers if c.name == name)

@@ -18,6 +18,8 @@ STATE_NOT_SAVED = "StateNotSaved"
 """Why a pod is refused while decisions can't be made durable: the agent's own reason; kubelet continues."""
 RELEASED = "Released"
 """Why a pod does not run although its manifest is there: it was ended by hand, and stays ended like a refused pod (D7)."""
+UNIT_TAKEN = "UnitTaken"
+"""Why a pod is refused that stands for a systemd unit: another one does. The agent's own reason."""
 
 
 class Refusal(Struct, frozen=True):

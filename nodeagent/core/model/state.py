@@ -7,9 +7,10 @@ from hashlib import sha256
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.model.cgroup_layout import pod_path
+from nodeagent.core.model.cgroup import UnitSettings
+from nodeagent.core.model.cgroup_layout import pod_of_units_path, pod_path
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass
+from nodeagent.core.model.pod import Container, ContainerKind, Domain, Pod, QosClass
 from nodeagent.core.model.promises import Promises
 
 
@@ -67,6 +68,8 @@ class ContainerStatus(Struct, frozen=True):
     """The cgroup's oom_kill counter when the attempt was decided on, and later when it ended: it outlives container restarts."""
     had_cpus: CpuSet | None = None
     """Its exclusive CPUs until the pod finished, which may now belong to others. None: the pod has not finished, or had none."""
+    unit_before: UnitSettings | None = None
+    """What its systemd unit goes back to in the end. None: it has no unit, or that has not been seen yet, and is not touched before."""
 
     @property
     def restarts(self) -> int:
@@ -156,12 +159,17 @@ class PodEntry(Struct, frozen=True):
 
     @property
     def pod_path(self) -> str:
-        """Its cgroup, relative to the pods' cgroup."""
-        return pod_path(self.qos, self.pod.uid)
+        """Its cgroup, relative to the pods' cgroup; of one whose containers are systemd's units, what stands for it."""
+        return pod_of_units_path(self.pod.uid) if self.is_of_systemd else pod_path(self.qos, self.pod.uid)
+
+    @property
+    def is_of_systemd(self) -> bool:
+        """Whether its containers are systemd's units (D30)."""
+        return self.pod.domain is Domain.SYSTEMD
 
     def container_path(self, name: str) -> str:
-        """Return a container's cgroup, relative to the pods' cgroup."""
-        return f"{self.pod_path}/{name}"
+        """Return a container's cgroup, relative to the pods' cgroup; for a systemd unit, what stands for it."""
+        return f"{self.pod_path}/{self.pod.container(name).unit if self.is_of_systemd else name}"
 
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
         """Return each container with its status; those of a refused pod have none."""

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import is_by_pod
-from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups, UnitSettings
+from nodeagent.core.model.cgroup_layout import is_of_systemd
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
@@ -55,7 +56,7 @@ def found(
         by_prefix.setdefault(before + slash, {})[tail] = run
     for entry in entries:
         past = _past(entry, by_prefix)
-        there = [observed.get(entry.container_path(c.name)) for c in entry.containers]
+        there = [_of_pod(entry, c.name, observed) for c in entry.containers]
         if not past and not any(there) and entry.pod.uid not in recorded:
             continue
         is_running = any(group is not None and group.is_populated for group in there)
@@ -63,6 +64,12 @@ def found(
         held = _held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
         pods.append(Found(known, Claim(entry.pod, held, is_running)))
     return tuple(sorted(pods, key=lambda pod: pod.entry.decided_at_ms))
+
+
+def _of_pod(entry: PodEntry, name: str, observed: ObservedCgroups) -> ObservedCgroup | None:
+    """Return a container's cgroup. A unit of systemd's shows that a pod stands for it by the CPUs that it is given."""
+    there = observed.get(entry.container_path(name))
+    return None if entry.is_of_systemd and there is not None and there.unit == UnitSettings() else there
 
 
 # What it did
@@ -93,6 +100,9 @@ def _life(text: str) -> tuple[int, int]:
 def _with_past(
     entry: PodEntry, past: Mapping[str, tuple[int, int, Run]], observed: ObservedCgroups, now_ms: int
 ) -> PodEntry:
+    if entry.is_of_systemd:
+        # What its units had before is lost. What they have now is by the agent: it isn't what they go back to.
+        return replace(entry, containers=tuple(replace(s, unit_before=UnitSettings()) for s in entry.containers))
     if not past:
         return entry
     moment = next(iter(past.values()))[0]
@@ -126,7 +136,7 @@ def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]
 
 
 def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
-    groups = {c.name: observed.get(entry.container_path(c.name)) for c in entry.containers}
+    groups = {c.name: _of_pod(entry, c.name, observed) for c in entry.containers}
     found = _found(managers, entry, groups, observed)
     online = managers.topology.online
     if any(_contradicts(recorded, container, groups[container.name], online) for container in entry.pod.containers):
@@ -238,8 +248,12 @@ def _blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
 
 
 def populated_pods(observed: ObservedCgroups) -> frozenset[str]:
-    """Paths of the pods that have processes."""
-    return frozenset(path.rpartition("/")[0] for path, group in observed.items() if "/" in path and group.is_populated)
+    """Paths of the pods that have processes; without those whose containers are systemd's units, which have had theirs before."""
+    return frozenset(
+        path.rpartition("/")[0]
+        for path, group in observed.items()
+        if "/" in path and group.is_populated and not is_of_systemd(path)
+    )
 
 
 def claims_of(records: Records) -> dict[str, PodPromises]:

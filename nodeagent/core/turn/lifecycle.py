@@ -65,7 +65,12 @@ def _observed(
 
 
 def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, asked: frozenset[str]) -> PodEntry:
-    """Decide on the next starts and stops of an admitted pod. `asked`: run ids to whose processes SIGTERM was sent, if in vain."""
+    """Decide on the next starts and stops of an admitted pod. `asked`: run ids to whose processes SIGTERM was sent, if in vain.
+
+    A systemd unit's processes are systemd's to start and to end.
+    """
+    if entry.is_of_systemd:
+        return entry
     grace_ms = entry.pod.termination_grace_seconds * 1000
     if entry.deleting_since_ms is not None:
         return _stop_in_order(entry, runs, observed, entry.deleting_since_ms + grace_ms, now_ms, asked)
@@ -80,7 +85,9 @@ def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int,
 
 
 def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """No process of the pod is left (D11: the cgroup itself shows it), nor a main process that has left its cgroup."""
+    """No process of the pod is left (D11: the cgroup itself shows it), nor a main process that has left its cgroup. Units of systemd's have
+    been given back: what runs in them is the host's.
+    """
     return all(not _is_alive(entry, status, runs, observed) for status in entry.containers)
 
 
@@ -88,6 +95,8 @@ def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool
     """Waiting for something that sends no notification: a cgroup must become empty, a start must be observed."""
     if not entry.is_active:
         return False
+    if entry.is_of_systemd:
+        return entry.deleting_since_ms is not None
     for container, status in entry.pairs():
         run = runs.get(run_id(entry, status))
         if _is_alive(entry, status, runs, observed):
@@ -251,7 +260,19 @@ def _stop_in_order(
     return entry
 
 
+def with_units_seen(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
+    """Note what each of its systemd units that is seen for the first time goes back to in the end."""
+    for status in entry.containers if entry.is_of_systemd else ():
+        there = observed.get(entry.container_path(status.name))
+        if status.unit_before is None and there is not None:
+            entry = entry.with_status(replace(status, unit_before=there.unit))
+    return entry
+
+
 def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: ObservedCgroups) -> bool:
+    if entry.is_of_systemd:
+        there = observed.get(entry.container_path(status.name))
+        return there is not None and status.unit_before not in {None, there.unit}
     return _is_populated(entry, status.name, observed) or _has_main(entry, status, runs)
 
 

@@ -5,7 +5,7 @@ containers. Knows neither files nor the clock: everything observed is in the Wor
 """
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import cast
 
 from msgspec import Struct, field
@@ -20,7 +20,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import RELEASED
+from nodeagent.core.model.refusals import RELEASED, UNIT_TAKEN
 from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal, RefusedChange
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.adoption import found, populated_pods
@@ -134,12 +134,20 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     before = draft.state.entries
     if world.runs is not None:
         draft = _advance(draft, world)
+    draft = _see_units(draft, world)
     moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
     finished = [new for old, new in zip(before, draft.state.entries, strict=True) if new.outcome is not old.outcome]
     if any(entry.refused_change is not None for entry in finished):
         moments.append(world.now_ms)  # decide on the changed manifest at once
     wake_at_ms = min((moment for moment in moments if moment is not None), default=None)
     return Turn(draft.state, draft.events, draft.deltas, wake_at_ms)
+
+
+def _see_units(draft: _Draft, world: World) -> _Draft:
+    for entry in draft.state.entries:
+        if entry.is_of_systemd and entry.is_active and entry.deleting_since_ms is None:
+            draft = draft.plus(draft.state.with_entry(lifecycle.with_units_seen(entry, world.observed)))
+    return draft
 
 
 def _observe(draft: _Draft, runs: Runs, world: World) -> _Draft:
@@ -271,11 +279,13 @@ def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World
     for entry, manifest in tried:
         answers = [exchanged(held, manifest.pod, world.managers, allocatable) for held in (now, then)]
         refused = next((answer for answer in answers if not isinstance(answer, Occupancy)), None)
-        if refused is None:
+        taken = _unit_taken(manifest.pod, (e for e in draft.state.entries if e.pod.uid != entry.pod.uid))
+        if refused is None and taken is None:
             (_, then) = cast("list[Occupancy]", answers)
             draft = _ending(draft, replace(entry, refused_change=None), world)
         else:
-            refusal = RecordedRefusal(refused.reason, refused.message, world.now_ms)
+            reason, message = (UNIT_TAKEN, taken) if refused is None else (refused.reason, refused.message)
+            refusal = RecordedRefusal(reason, message or "", world.now_ms)
             stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
             fields = (("reason", refusal.reason), ("message", refusal.message))
             event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
@@ -349,7 +359,12 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide:
     gate = world.config.placement.gate("PodLevelResources")
     names = {e.pod.full_name for e in draft.state.entries}
     uids = {e.pod.uid for e in draft.state.entries}
-    new = [m for m in wanted.values() if m.pod.full_name not in names and m.pod.uid not in uids]
+    ending = {unit for e in draft.state.entries if e.deleting_since_ms is not None for unit in e.pod.units}
+    new = [
+        m
+        for m in wanted.values()
+        if m.pod.full_name not in names and m.pod.uid not in uids and ending.isdisjoint(m.pod.units)
+    ]
     draft, new = _adopt_running(draft, new, world)
     usage = usage_of(draft.state.active_pods(), pod_level_resources=gate)
     orphans = _cpus_of_orphans(draft.state, world) if new else CpuSet()
@@ -402,6 +417,9 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
     gate = world.config.placement.gate("PodLevelResources")
     entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
     draft = draft.plus(state, *_noted(manifest))
+    taken = _unit_taken(pod, state.entries)
+    if taken is not None:
+        return _refused(draft, entry, UNIT_TAKEN, taken, world.now_ms)
     if world.config.check_allocatable:
         short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
         if short is not None:
@@ -416,6 +434,15 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
             fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
             event = TurnEvent(EventKind.POD_ADMITTED, pod, manifest.origin, None, fields, decision.report)
             return draft.plus(after, event, deltas=decision.deltas)
+
+
+def _unit_taken(pod: Pod, others: Iterable[PodEntry]) -> str | None:
+    """Why a pod can't stand for a systemd unit: another one does."""
+    for entry in others if pod.units else ():
+        both = sorted({*pod.units} & {*entry.pod.units})
+        if both and entry.is_active:
+            return f"pod {entry.pod.full_name} stands for unit {both[0]} already"
+    return None
 
 
 def _noted(manifest: Manifest) -> Iterator[TurnEvent]:

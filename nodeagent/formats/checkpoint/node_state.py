@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.podmap import Fold, PodMap
@@ -344,6 +345,7 @@ def _status_document(status: ContainerStatus) -> Document:
         "lastExit": _exit_document(status.last_exit),
         "stopByMs": status.stop_by_ms,
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
+        "unitBefore": None if status.unit_before is None else _unit_document(status.unit_before),
     }
     return {key: value for key, value in rest.items() if value is not None} | {
         key: count for key, count in counts.items() if count
@@ -353,7 +355,7 @@ def _status_document(status: ContainerStatus) -> Document:
 def _status(document: JsonValue) -> ContainerStatus:
     started, stop_by = document.optional("startedAtMs"), document.optional("stopByMs")
     ended, last = document.optional("exit"), document.optional("lastExit")
-    had = document.optional("hadCPUs")
+    had, unit = document.optional("hadCPUs"), document.optional("unitBefore")
     return ContainerStatus(
         name=document.field("name").text(),
         attempt=_count(document, "attempt"),
@@ -364,7 +366,12 @@ def _status(document: JsonValue) -> ContainerStatus:
         stop_by_ms=None if stop_by is None else stop_by.whole(),
         oom_kills_seen=_count(document, "oomKillsSeen"),
         had_cpus=None if had is None else had.cpus(),
+        unit_before=None if unit is None else UnitSettings(unit.field("cpus").cpus(), unit.field("mems").nodes()),
     )
+
+
+def _unit_document(settings: UnitSettings) -> Document:
+    return {"cpus": str(settings.allowed_cpus), "mems": str(settings.allowed_memory_nodes)}
 
 
 def _count(document: JsonValue, name: str) -> int:

@@ -37,3 +37,15 @@ def read_numa_node(annotations: Fields) -> int | None:
         return None if text is None else int(text)
     annotations.report(pod_schema.NUMA_NODE, 'must be the number of a NUMA node, such as "0"', text)
     return None
+
+
+def read_unit(annotations: Fields, key: str) -> str:
+    text = annotations.string(key)
+    if text is None or pod_schema.UNIT_NAME.fullmatch(text):
+        return text or ""
+    rule = (
+        "must be a service, scope or slice of systemd's, such as postgresql.service, "
+        "but not init.scope, -.slice, or one of the agent's own"
+    )
+    annotations.report(key, rule, text)
+    return ""

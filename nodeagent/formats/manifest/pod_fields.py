@@ -26,6 +26,7 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_interrupts,
     read_is_isolated,
     read_numa_node,
+    read_unit,
 )
 from nodeagent.formats.syntax.fields import Fields, nearest
 
@@ -34,6 +35,8 @@ MAX_GRACE_SECONDS = 7 * 24 * 3600
 """A pod that refuses to end holds its CPUs for this long; the API server has no cap, but draining a node needs one."""
 _MAX_ID = 2**31 - 1
 """Largest user and group id: the API server's bound (IsValidUserID)."""
+_OF_CONTAINERS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.UNIT)
+"""Kinds of annotations whose keys name a container."""
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 
 
@@ -114,14 +117,15 @@ class PodReader:
     def _annotated(self, annotations: Fields, pod: Pod) -> Pod:
         counts: dict[str, int | None] = {}
         devices: dict[str, tuple[str, ...]] = {}
+        units: dict[str, str] = {}
         names = tuple(container.name for container in pod.containers)
         is_isolated, numa_node = read_is_isolated(annotations), read_numa_node(annotations)
         for key in annotations.present():
             if key in {pod_schema.PARTITION, pod_schema.NUMA_NODE} or not is_own_annotation(key):
                 continue
             kind, _, name = key.partition("/")
-            if kind not in {pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS}:
-                of_containers = f"{pod_schema.EXCLUSIVE_CPUS}/<container>, {pod_schema.INTERRUPTS}/<container>"
+            if kind not in _OF_CONTAINERS:
+                of_containers = ", ".join(f"{known}/<container>" for known in _OF_CONTAINERS)
                 known = f"{of_containers}, {pod_schema.PARTITION} or {pod_schema.NUMA_NODE}"
                 annotations.report(key, f"is not an annotation of this agent: use {known}, or remove it")
             elif name not in names:
@@ -129,6 +133,8 @@ class PodReader:
                 annotations.report(key, f"must name a container of this pod after the slash{meant}")
             elif kind == pod_schema.INTERRUPTS:
                 devices[name] = read_interrupts(annotations, key)
+            elif kind == pod_schema.UNIT:
+                units[name] = read_unit(annotations, key)
             else:
                 counts[name] = read_exclusive_cpus(annotations, key)
         return replace(
@@ -136,7 +142,12 @@ class PodReader:
             is_isolated=is_isolated,
             numa_node=numa_node,
             containers=tuple(
-                replace(c, exclusive_cpus=counts.get(c.name), interrupts=devices.get(c.name, ()))
+                replace(
+                    c,
+                    exclusive_cpus=counts.get(c.name),
+                    interrupts=devices.get(c.name, ()),
+                    unit=units.get(c.name, ""),
+                )
                 for c in pod.containers
             ),
         )
@@ -269,6 +280,7 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     annotations |= {
         f"{pod_schema.INTERRUPTS}/{c.name}": ", ".join(c.interrupts) for c in pod.containers if c.interrupts
     }
+    annotations |= {f"{pod_schema.UNIT}/{c.name}": c.unit for c in pod.containers if c.unit}
     annotations |= {pod_schema.PARTITION: pod_schema.ISOLATED} if pod.is_isolated else {}
     annotations |= {} if pod.numa_node is None else {pod_schema.NUMA_NODE: str(pod.numa_node)}
     if annotations:

@@ -22,7 +22,7 @@ from nodeagent.core.model.pod import (
 )
 from nodeagent.core.model.pod_resources import aggregated_container_requests, effective_requests, is_pod_level
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
-from nodeagent.formats.manifest.pod_schema import EXCLUSIVE_CPUS
+from nodeagent.formats.manifest.pod_schema import EXCLUSIVE_CPUS, UNIT
 from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, RESERVED_PREFIX, process_of
 from nodeagent.formats.syntax.fields import nearest
 from nodeagent.formats.syntax.findings import shown
@@ -77,6 +77,7 @@ def breaches(pod: Pod) -> Iterator[Breach]:
         yield from _requirements((*path, "resources"), container.resources)
         yield from _hugepages_alone((*path, "resources"), container.resources, pod.resources)
     yield from _exclusive_parts(pod)
+    yield from _units(pod)
     yield from _amounts(("spec", "overhead"), pod.overhead)
     if pod.resources is not None:
         yield from _pod_level(pod, pod.resources)
@@ -227,6 +228,22 @@ def _exclusive_parts(pod: Pod) -> Iterator[Breach]:
             asked = "no CPU" if request is None else f"cpu: {request}"
             rule = f"is more than the container requests ({asked}): request at least that much, the rest is of the shared pool"
             yield Breach(path, count, rule)
+
+
+def _units(pod: Pod) -> Iterator[Breach]:
+    """All containers of a pod are in one domain: its cgroups have one owner."""
+    seen: set[str] = set()
+    for container in pod.containers if pod.units else ():
+        path: Path = ("metadata", "annotations", f"{UNIT}/{container.name}")
+        if not container.unit:
+            yield Breach(path, "", "is required: all containers of a pod stand for systemd units, or none does")
+        elif container.unit in seen:
+            yield Breach(path, container.unit, "is the unit of another container in this pod")
+        elif container.kind is not ContainerKind.APP:
+            yield Breach(path, container.unit, "doesn't go with an init container: systemd starts and ends the unit")
+        elif container.command:
+            yield Breach(path, container.unit, "doesn't go with a command: systemd starts and ends the unit")
+        seen.add(container.unit)
 
 
 def _hugepages_alone(path: Path, own: ResourceRequirements, pods: ResourceRequirements | None) -> Iterator[Breach]:

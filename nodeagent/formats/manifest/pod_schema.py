@@ -29,6 +29,13 @@ PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 DEVICE = re.compile(rf"{PCI_ADDRESS.pattern}|(?!\.{{1,2}}$)[^\s/:,]{{1,15}}")
 """Such an address, or the name of a network interface."""
 
+UNIT = f"unit.{ANNOTATION_DOMAIN}"
+"""The systemd unit that the container stands for which the key names."""
+UNIT_NAME = re.compile(
+    r"(?!nodeagent[.-])(?!-\.slice$)(?!init\.scope$)[A-Za-z0-9:_.\\@-]{1,248}\.(?:service|scope|slice)"
+)
+"""The root of all slices and PID 1 are the host itself, and the agent's own units hold the pods."""
+
 METADATA_UNUSED = (
     "generateName",
     "selfLink",

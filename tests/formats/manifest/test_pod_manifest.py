@@ -484,7 +484,8 @@ def test_exclusive_cpus_need_a_request_and_no_resources_of_the_pod_as_a_whole() 
     (found,) = refused(annotated('exclusive-cpu.nodeagent.io/web: "1"'))
     assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container>, " in found
     assert (
-        "interrupts.nodeagent.io/<container>, nodeagent.io/partition or nodeagent.io/numa-node, or remove it" in found
+        "interrupts.nodeagent.io/<container>, unit.nodeagent.io/<container>, nodeagent.io/partition or nodeagent.io/numa-node, or remove it"
+        in found
     )
 
 

@@ -106,7 +106,7 @@ def test_the_kernels_own_counters_grow(tmp_path: Path) -> None:
     assert all(busy <= whole for busy, whole in after)
     (tmp_path / "a").mkdir()
     (tmp_path / "a/cpu.stat").write_text("usage_usec 1\n")
-    found = read_usage(str(tmp_path), ["a", "b"])
+    found = read_usage(str(tmp_path), {"a": "a", "b": "b"})
     assert (found["a"].cpu_stat, found["a"].numa_stat, found["b"].cpu_stat) == ("usage_usec 1\n", None, None)
 
 

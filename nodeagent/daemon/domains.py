@@ -1,0 +1,236 @@
+"""The cgroups of all domains, read as one and written each by whoever owns it (D30): the pods' own ones here, those of units by systemd."""
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups, UnitSettings
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_of_systemd, pod_of_units_path, unit_at
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.edge import units
+from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.host_settings import possible_cpus
+from nodeagent.edge.units import UnitsError
+from nodeagent.formats.kernel.host_files import HostFileError
+from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
+
+_SECONDS_TO_TAKE_EFFECT = 5.0
+_BETWEEN_LOOKS_SECONDS = 0.005
+_OF_UNITS = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS})
+
+
+class Systemd(Protocol):
+    """What is asked of systemd."""
+
+    def show(self, names: Collection[str], /) -> Mapping[str, UnitProperties]:
+        """Return what it knows of units; raises UnitsError."""
+        ...
+
+    def set(self, unit: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
+        """Change a unit; raises UnitsError."""
+        ...
+
+
+class Systemctl:
+    """By its command."""
+
+    def show(self, names: Collection[str]) -> Mapping[str, UnitProperties]:
+        return units.show_units(names)
+
+    def set(self, unit: str, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
+        units.set_unit(unit, cpus=cpus, memory_nodes=memory_nodes)
+
+
+class UnknownUnit(Struct, frozen=True):
+    """A unit that a pod stands for, and that cannot have its CPUs now."""
+
+    path: str
+    problem: str
+
+
+def unit_paths(pods: Iterable[Pod]) -> frozenset[str]:
+    """Return what stands for the cgroups of the units of some pods."""
+    return frozenset(f"{pod_of_units_path(pod.uid)}/{unit}" for pod in pods for unit in pod.units)
+
+
+class Domains:
+    """The cgroups of the pods.
+
+    Args:
+        tree: those that are the agent's.
+        systemd: who has those of units.
+        mount: the root of all.
+    """
+
+    def __init__(self, tree: CgroupTree, systemd: Systemd | None = None, mount: Path = units.CGROUPS) -> None:
+        self._tree = tree
+        self._systemd = systemd or Systemctl()
+        self._mount = mount
+        self._known: Mapping[str, UnitProperties] = {}
+        """By name, as last asked for, with what was written since."""
+        self._unanswered = ""
+        """Why systemd has not answered at the last look. What it said before counts."""
+        self.unknown: tuple[UnknownUnit, ...] = ()
+        """As of the last look."""
+
+    @property
+    def unit_cgroups(self) -> Mapping[str, str]:
+        """Where the cgroups of the units are, below the root of all, by name; as of the last look."""
+        return {name: known.cgroup for name, known in self._known.items() if known.cgroup}
+
+    def read(self, unit_paths: Collection[str] = (), *, rescan: bool = True) -> ObservedCgroups:
+        """Read the pods' cgroup, every cgroup of ours below it, what concerns us of those above, and the units that pods stand for.
+
+        Args:
+            unit_paths: of these units.
+            rescan: ask systemd about all of them; otherwise only if there is one that it was not asked about before. Their cgroups are read
+                anyway.
+
+        Raises:
+            CgroupError: one can't be read.
+        """
+        return self._tree.read(OWN_DIRECTORIES) | self._tree.read_above() | self._read_units(unit_paths, rescan=rescan)
+
+    def _read_units(self, paths: Collection[str], *, rescan: bool) -> dict[str, ObservedCgroup]:
+        names = {unit_at(path) for path in paths}
+        self._unanswered = ""
+        if names and (rescan or not names <= self._known.keys()):
+            try:
+                self._known = self._systemd.show(names)
+            except UnitsError as err:
+                self._unanswered = f"{err.message} ({err.hint})"
+        self.unknown = tuple(UnknownUnit(path, why) for path in sorted(paths) if (why := self._problem(unit_at(path))))
+        unknown = {one.path for one in self.unknown}
+        return {path: self._observed(path) for path in sorted(paths) if path not in unknown}
+
+    def _problem(self, unit: str) -> str:
+        known = self._known.get(unit)
+        if known is None:
+            return self._unanswered
+        if known.load_state != LOADED:
+            return (
+                f"unit {unit} is {known.load_state}: it gets its CPUs once systemd knows it (`systemctl status {unit}`)"
+            )
+        if known.id != unit:
+            return f"unit {unit} is another name of {known.id}: pin that one"
+        return "" if known.cgroup else f"unit {unit} has no cgroup: only services, scopes and slices have one"
+
+    def _observed(self, path: str) -> ObservedCgroup:
+        known = self._known[unit_at(path)]
+        there = self._tree.look(str(self._mount / known.cgroup))
+        if there is None:
+            return _inactive(path, known.settings)
+        attributes = tuple(each for each in there.attributes if each[0] in _OF_UNITS and each[1])
+        cpus = there.cpus_effective if there.cpus_effective is not None else self._effective_above(known.cgroup)
+        return replace(there, path=path, attributes=attributes, cpus_effective=cpus, unit=known.settings)
+
+    def _effective_above(self, cgroup: str) -> CpuSet | None:
+        """Return where the processes of a cgroup may run whose own cpuset is not managed."""
+        for directory in Path(cgroup).parents:
+            above = self._tree.look(str(self._mount / directory))
+            if above is not None and above.cpus_effective is not None:
+                return above.cpus_effective
+        return None
+
+    def apply(self, change: Change) -> None:
+        """Carry out one change.
+
+        Raises:
+            CgroupError: it could not be done, or has not the effect that it should have.
+        """
+        if not is_of_systemd(change.path):
+            self._tree.apply(change)
+            return
+        unit = unit_at(change.path)
+        try:
+            match change:
+                case SetAttribute(_, Attribute.CPUSET_CPUS, CpuSet() as cpus):
+                    self._set(unit, UnitSettings(allowed_cpus=cpus))
+                case SetAttribute(_, Attribute.CPUSET_MEMS, NumaSet() as nodes):
+                    self._set(unit, UnitSettings(allowed_memory_nodes=nodes))
+                case GiveUnitBack(_, before):
+                    self._give_back(unit, before)
+                case _:
+                    raise AssertionError(f"{change} is no change of a unit")
+        except (UnitsError, HostFileError) as err:
+            raise CgroupError(err.message, path=change.path, error=None, hint=err.hint) from err
+
+    def _set(self, unit: str, wanted: UnitSettings) -> None:
+        """Tell systemd, and wait until the kernel has it: systemd may answer before it writes, and nobody is told when it has."""
+        self._tell(unit, wanted)
+        directory, until = str(self._mount / self._known[unit].cgroup), time.monotonic() + _SECONDS_TO_TAKE_EFFECT
+        while True:
+            there = self._tree.look(directory)
+            if there is None or not (differing := tuple(_differing(wanted, there))):
+                return
+            if time.monotonic() > until:
+                file, found, asked = differing[0]
+                raise CgroupError(
+                    f"{directory}/{file} is '{found}', wanted '{asked}'",
+                    path=directory,
+                    error=None,
+                    hint="a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`",
+                )
+            time.sleep(_BETWEEN_LOOKS_SECONDS)
+
+    def _tell(self, unit: str, wanted: UnitSettings) -> None:
+        cpus, nodes = wanted.allowed_cpus or None, wanted.allowed_memory_nodes or None
+        self._systemd.set(unit, cpus=cpus, memory_nodes=nodes)
+        self._note(unit, cpus, nodes)
+
+    def _note(self, unit: str, cpus: CpuSet | None, nodes: NumaSet | None) -> None:
+        known = self._known[unit]
+        now = UnitSettings(
+            known.settings.allowed_cpus if cpus is None else cpus,
+            known.settings.allowed_memory_nodes if nodes is None else nodes,
+        )
+        self._known = {**self._known, unit: replace(known, settings=now)}
+
+    def _give_back(self, unit: str, before: UnitSettings) -> None:
+        """What had no restriction first gets everything, as systemd leaves a running unit what it has when it forgets that (#43846)."""
+        now = self._known[unit].settings
+        cpus = before.allowed_cpus if before.allowed_cpus != now.allowed_cpus else None
+        nodes = before.allowed_memory_nodes if before.allowed_memory_nodes != now.allowed_memory_nodes else None
+        everything = UnitSettings(
+            CpuSet() if cpus is None else cpus or possible_cpus("/"),
+            NumaSet() if nodes is None else nodes or self._all_memory_nodes(),
+        )
+        self._tell(unit, everything)
+        cleared = (None if cpus else cpus, None if nodes else nodes)
+        if cleared != (None, None):
+            self._systemd.set(unit, cpus=cleared[0], memory_nodes=cleared[1])
+            self._note(unit, *cleared)
+
+    def _all_memory_nodes(self) -> NumaSet:
+        root = self._tree.look(str(self._mount))
+        return (root.mems_effective if root is not None else None) or NumaSet.of(0)
+
+
+def _inactive(path: str, settings: UnitSettings) -> ObservedCgroup:
+    """Return what a unit without a cgroup will have when it becomes active."""
+    given = ((Attribute.CPUSET_CPUS, settings.allowed_cpus), (Attribute.CPUSET_MEMS, settings.allowed_memory_nodes))
+    return ObservedCgroup(
+        path,
+        controllers=frozenset(),
+        subtree_control=frozenset(),
+        attributes=tuple(each for each in given if each[1]),
+        cpus_effective=None,
+        mems_effective=None,
+        is_populated=False,
+        is_frozen=False,
+        unit=settings,
+    )
+
+
+def _differing(wanted: UnitSettings, there: ObservedCgroup) -> Iterator[tuple[str, str, str]]:
+    """Return the files that don't have what was asked for: name, content, what was asked for."""
+    if wanted.allowed_cpus and there.cpus_effective != wanted.allowed_cpus:
+        yield "cpuset.cpus.effective", str(there.cpus_effective or ""), str(wanted.allowed_cpus)
+    if wanted.allowed_memory_nodes and there.mems_effective != wanted.allowed_memory_nodes:
+        yield "cpuset.mems.effective", str(there.mems_effective or ""), str(wanted.allowed_memory_nodes)

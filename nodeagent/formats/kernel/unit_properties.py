@@ -1,0 +1,79 @@
+"""What `systemctl show` prints of units, and where their cgroups are."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from nodeagent.core.model.cgroup import UnitSettings
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
+
+PROPERTIES = ("Id", "LoadState", "ControlGroup", "Slice", "AllowedCPUs", "AllowedMemoryNodes")
+"""Those to ask for."""
+LOADED = "loaded"
+_ROOT_SLICE = "-.slice"
+_KERNEL_FILES = ("cgroup.", "cpu.", "cpuset.", "io.", "irq.", "memory.", "hugetlb.", "pids.", "rdma.", "misc.", "dmem.")
+"""Beginnings of the kernel's files in a cgroup: systemd puts an underscore in front of a unit's name that begins so."""
+
+
+class UnitProperties(Struct, frozen=True):
+    """One unit, as systemd has it."""
+
+    id: str
+    """Its own name, where it has others as well."""
+    load_state: str
+    cgroup: str
+    """Path below the root of all cgroups, where it is or will be once it is active; empty: unknown."""
+    settings: UnitSettings
+
+
+def parse_units(text: str) -> tuple[UnitProperties, ...]:
+    """Read the answer about some units, in the order in which they were asked for.
+
+    Raises:
+        ValueError: it isn't one.
+    """
+    return tuple(_unit(dict(_lines(block))) for block in text.strip("\n").split("\n\n") if block)
+
+
+def _lines(block: str) -> Iterator[tuple[str, str]]:
+    for line in block.splitlines():
+        name, _, value = line.partition("=")
+        yield name, value
+
+
+def _unit(properties: dict[str, str]) -> UnitProperties:
+    if missing := set(PROPERTIES[:2]) - properties.keys():
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    try:
+        settings = UnitSettings(
+            CpuSet.parse(_listed(properties.get("AllowedCPUs", ""))),
+            NumaSet.parse(_listed(properties.get("AllowedMemoryNodes", ""))),
+        )
+    except IdSetSyntaxError as err:
+        raise ValueError(str(err)) from err
+    name = properties["Id"]
+    cgroup = properties.get("ControlGroup", "").strip("/") or _expected(name, properties.get("Slice", ""))
+    return UnitProperties(name, properties["LoadState"], cgroup, settings)
+
+
+def _listed(ranges: str) -> str:
+    """Sets are printed with spaces between the ranges."""
+    return ",".join(ranges.split())
+
+
+def _expected(name: str, inside: str) -> str:
+    """Return where the cgroup of a unit will be that isn't active."""
+    if name.endswith(".slice"):
+        return path_of_slice(name)
+    if not inside:
+        return ""
+    escaped = f"_{name}" if name.startswith((*_KERNEL_FILES, "_", ".")) else name
+    return "/".join(filter(None, (path_of_slice(inside), escaped)))
+
+
+def path_of_slice(name: str) -> str:
+    """Return the path of a slice's cgroup: each dash stands for another one around it (systemd.slice(5))."""
+    if name == _ROOT_SLICE:
+        return ""
+    parts = name.removesuffix(".slice").split("-")
+    return "/".join(f"{'-'.join(parts[: number + 1])}.slice" for number in range(len(parts)))

@@ -1,0 +1,55 @@
+"""A systemd unit as a pod: one container that stands for it. Knows no systemd."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+
+from nodeagent.formats.manifest.pod_schema import NUMA_NODE, UNIT
+
+UNIT_NAMESPACE = "units"
+UNIT_CONTAINER = "unit"
+_KINDS = (".service", ".scope", ".slice")
+_DIGEST = 6
+
+
+def full_unit_name(name: str) -> str:
+    """Return the name of the unit that is meant: without a kind it is a service, as for systemctl."""
+    return name if name.endswith(_KINDS) else f"{name}.service"
+
+
+def unit_pod_name(unit: str) -> str:
+    """Return the name of a unit's pod: the unit's own, where a pod may be called so, and otherwise one that no other unit's pod has."""
+    stem, _, kind = unit.rpartition(".")
+    usable = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    if usable == stem:
+        return unit
+    return "-".join(filter(None, (usable, hashlib.sha256(unit.encode()).hexdigest()[:_DIGEST]))) + f".{kind}"
+
+
+def unit_manifest(unit: str, amounts: Mapping[str, str], numa_node: str | None = None) -> bytes:
+    """Return the manifest of a pod that stands for a unit.
+
+    Args:
+        unit: its name.
+        amounts: its limits, which are its requests, too.
+        numa_node: the number of the NUMA node on which it has to be. None: any.
+    """
+    annotations = {f"{UNIT}/{UNIT_CONTAINER}": unit} | ({} if numa_node is None else {NUMA_NODE: numa_node})
+    limits = "".join(f"          {name}: {json.dumps(amount)}\n" for name, amount in amounts.items())
+    return f"""\
+# made by `nodeagent pin {unit}`; `nodeagent unpin {unit}` removes it
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {json.dumps(unit_pod_name(unit))}
+  namespace: {UNIT_NAMESPACE}
+  annotations:
+{"".join(f"    {json.dumps(key)}: {json.dumps(value)}{chr(10)}" for key, value in annotations.items())}\
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: {UNIT_CONTAINER}
+      resources:
+        limits:
+{limits}""".encode()
