@@ -26,7 +26,8 @@ def plan_document(state: NodeState, entry: PodEntry) -> Document:
         "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
         "cpus": str(cpus),
         "memoryNodes": str(nodes),
-        "cgroup": entry.pod_path if entry.is_active else None,
+        "cgroup": entry.pod_path if entry.is_active and not entry.is_of_systemd else None,
+        "units": list(entry.pod.units) if entry.is_active else [],
     }
 
 
@@ -49,6 +50,8 @@ def plan_text(plan: Document) -> list[str]:
         waves = "; after its end to ".join(", ".join(wave) for wave in plan["order"])
         lines.append(f"  SIGTERM to {waves}; SIGKILL after {plan['terminationGracePeriodSeconds']} s")
     held = _held_text(plan["cpus"], plan["memoryNodes"])
+    if plan["units"]:
+        return [*lines, f"  systemd gets back {', '.join(plan['units'])}, whose processes run on: {held}"]
     return [*lines, f"  when its last process has gone: {held}; cgroup {plan['cgroup']} goes"]
 
 
@@ -78,7 +81,7 @@ def longest_end_seconds(entries: Collection[PodEntry]) -> int:
 
 def _waves(entry: PodEntry) -> Iterator[list[str]]:
     """The containers that have processes, or may have, in the order in which they are stopped."""
-    there = [c for c, s in entry.pairs() if s.is_started or not c.is_launched]
+    there = [c for c, s in entry.pairs() if s.is_started or (not c.is_launched and not c.unit)]
     first = [c.name for c in there if c.kind is not ContainerKind.SIDECAR]
     if first:
         yield first

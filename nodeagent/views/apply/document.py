@@ -54,6 +54,7 @@ def applied_document(applied: AppliedPod) -> Document:
         "containers": containers,
         "decided": explained is None,
         "decision": "admitted" if refusal is None else "refused",
+        "domain": pod.domain.value,
         "differences": differences(applied.before, pod) if applied.change == "changed" else [],
         "file": applied.path,
         "message": None if refusal is None else refusal.message,

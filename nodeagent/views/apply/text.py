@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container
+from nodeagent.core.model.pod import Container, Domain
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import PodEntry
 from nodeagent.views.explain.text import container_text
@@ -83,8 +83,7 @@ def _tried_after(document: Document) -> Iterator[str]:
 
 
 def _applied(pod: Document) -> Iterator[str]:
-    restarts = ", restarts" if pod["restarts"] and pod["decision"] == "admitted" else ""
-    said = f"pod {name_of(pod)} {pod['change']}{restarts} ({pod['file']})"
+    said = f"pod {name_of(pod)} {pod['change']}{_comma(_replaced(pod))} ({pod['file']})"
     if pod["decision"] == "refused":
         how = "and is refused" if pod["decided"] else "and will be refused"
         said += f", {how}: {pod['reason']}: {pod['message']}{_stays(pod)}"
@@ -94,6 +93,17 @@ def _applied(pod: Document) -> Iterator[str]:
     yield from (f"{_INDENT}note: {note}" for note in pod["notes"] if pod["change"] != "unchanged")
     if pod["decided"] and pod["decision"] == "refused":
         yield f"{_INDENT}next: {next_step(pod['reason'], name_of(pod))}"
+
+
+def _replaced(pod: Document) -> str:
+    """Say what happens to a pod that runs already: systemd's unit runs on. Nothing, if there is none or it stays as it is."""
+    if not pod["restarts"] or pod["decision"] != "admitted":
+        return ""
+    return "restarts" if pod["domain"] == Domain.OWN else "moves"
+
+
+def _comma(text: str) -> str:
+    return f", {text}" if text else ""
 
 
 def _stays(pod: Document) -> str:
@@ -112,8 +122,8 @@ def _some(places: list[str]) -> str:
 
 def _different(pod: Document, width: int) -> Iterator[str]:
     comes = {"created": "is not there yet", "changed": "changes"}[pod["change"]]
-    restarts = ", and restarts" if pod["restarts"] and pod["decision"] == "admitted" else ""
-    yield f"pod {name_of(pod)} {comes}{restarts} ({pod['file']})"
+    replaced = _replaced(pod)
+    yield f"pod {name_of(pod)} {comes}{_comma(f'and {replaced}' if replaced else '')} ({pod['file']})"
     yield from (f"{_INDENT}{line}" for line in pod["differences"])
     if pod["decision"] == "refused":
         yield from broken(f"{_INDENT}would be refused: {pod['reason']}: {pod['message']}{_stays(pod)}", width)
@@ -139,4 +149,6 @@ def _deleted(pod: Document, path: str) -> str:
     if pod["alsoIn"] is not None:
         return f"{path} removed, pod {name_of(pod)} stays: {pod['alsoIn']} holds it, too"
     ends = "" if pod["endSeconds"] is None else f", it ends within {pod['endSeconds']} s"
+    if ends and pod["domain"] == Domain.SYSTEMD:
+        ends = ", what it stands for is given back to systemd"
     return f"pod {name_of(pod)} deleted, {path} removed{ends}"

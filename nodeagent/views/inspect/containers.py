@@ -86,7 +86,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
     lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.is_active else 0
     return {
-        "cgroup": observed.path,
+        "cgroup": observed.view.shown_cgroup(observed.path),
         "closedToHost": _closed_to_host(observed, own),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,
@@ -107,6 +107,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "restarts": status.restarts,
         "starved": observed.is_starved,
         "state": _state(observed),
+        "unit": container.unit or None,
         "whyShared": _why_shared(observed, level),
     }
 
@@ -180,6 +181,8 @@ def _state(observed: ContainerView) -> Document:
 
 def _state_and_reason(observed: ContainerView) -> tuple[str, str | None]:
     entry, status = observed.entry, observed.status
+    if observed.container.unit:
+        return _state_of_unit(observed)
     if observed.container.is_launched and status.exit is not None:
         return _ended(observed, status.exit)
     runs = _runs(observed)
@@ -201,6 +204,15 @@ def _state_and_reason(observed: ContainerView) -> tuple[str, str | None]:
         else None
     )
     return ("Running" if observed.container.is_launched else "Open"), reason
+
+
+def _state_of_unit(observed: ContainerView) -> tuple[str, str | None]:
+    """Whether systemd runs it: a unit that isn't active has no processes."""
+    if observed.view.observed.cgroups is None:
+        return "Unknown", None
+    if observed.cgroup is None:
+        return "Waiting", "UnitUnknown"
+    return ("Running", None) if observed.is_populated else ("Waiting", "UnitInactive")
 
 
 def _runs(observed: ContainerView) -> bool | None:

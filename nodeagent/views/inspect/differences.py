@@ -10,6 +10,7 @@ from msgspec import Struct
 from nodeagent.core.cgroups.write_order import (
     EnableControllers,
     GatherThreads,
+    GiveUnitBack,
     MakeCgroup,
     Plan,
     RemoveCgroup,
@@ -62,6 +63,8 @@ def _of_structure(plan: Plan) -> Iterator[Difference]:
                 yield Difference(path, None, "no cgroup", "an empty one that no pod owns")
             case EnableControllers(path, controllers) if path not in made:
                 yield Difference(path, "cgroup.subtree_control", " ".join(controllers), "without them")
+            case GiveUnitBack(path, before):
+                yield Difference(path, "AllowedCPUs", str(before.allowed_cpus), "still as the pod had it")
             case EnableControllers() | GatherThreads() | SetAttribute():
                 pass
 

@@ -58,7 +58,7 @@ def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docume
     pods = _pods(view, entries, wanted, found)
     return {
         "atMs": view.observed.at_ms,
-        "differences": [_difference(d, owners) for d in found] if observed is not None else None,
+        "differences": [_difference(view, d, owners) for d in found] if observed is not None else None,
         "hostProcesses": None if view.observed.host is None else _host(view.observed.host),
         "kind": "Inspection",
         "node": _node(view),
@@ -193,10 +193,11 @@ def _pod(
         containers.append(container_document(subject, places))
     pool = view.state.promises.pod_set(pod.uid)
     return {
-        "cgroup": None if entry.refusal is not None else entry.pod_path,
+        "cgroup": None if entry.refusal is not None or entry.is_of_systemd else entry.pod_path,
         "containers": containers,
         "decidedAtMs": entry.decided_at_ms,
         "deletingSinceMs": entry.deleting_since_ms,
+        "domain": pod.domain.value,
         "effective": None if there is None else _pod_values(there),
         "name": pod.name,
         "namespace": pod.namespace,
@@ -226,10 +227,10 @@ def _refusal(entry: PodEntry, refusal: RecordedRefusal | None) -> Document | Non
     }
 
 
-def _difference(difference: Difference, owners: Mapping[str, tuple[str, str | None]]) -> Document:
+def _difference(view: NodeView, difference: Difference, owners: Mapping[str, tuple[str, str | None]]) -> Document:
     pod, container = owners.get(difference.path, (None, None))
     return {
-        "cgroup": difference.path,
+        "cgroup": view.shown_cgroup(difference.path),
         "container": container,
         "file": difference.file,
         "found": difference.found,

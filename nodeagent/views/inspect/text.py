@@ -398,6 +398,7 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
     mems = "" if promised["mems"] is None else f", memory from NUMA {promised['mems']}"
     rows = [
         ("container", f"{container['name']} ({container['kind']})"),
+        *([] if container["unit"] is None else [("unit", container["unit"])]),
         ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
         ("process", _processes(container)),
         ("promised", f"{cpus}{mems}"),
@@ -409,7 +410,7 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
                 f"CPUs {there['cpus'] or _NO_VALUE}{' (frozen)' if there['frozen'] else ''}, memory from NUMA {there['mems'] or _NO_VALUE}",
             ),
             ("where", places_text(container["places"]) or _NO_VALUE),
-            ("limits", _limits(there)),
+            ("limits", _limits(there) if container["unit"] is None else "as in the unit's own file"),
         ]
     if container["isolation"] is not None:
         alone = "no other container has its CPUs while it runs"

@@ -49,7 +49,7 @@ def _of_pod(view: NodeView, entry: PodEntry) -> Iterator[ExclusiveCpus]:
                 entry.pod.uid,
                 tuple(c.name for c in entry.pod.containers if c.name in within),
                 cpus,
-                tuple(entry.container_path(c.name) for c in entry.pod.containers if c.name in sharing),
+                tuple(view.cgroup_of(entry.container_path(c.name)) for c in entry.pod.containers if c.name in sharing),
                 tuple(
                     device
                     for c in entry.pod.containers

@@ -19,7 +19,6 @@ from nodeagent.views.interference.claims import ExclusiveCpus, exclusive_cpus
 KIND = "Interference"
 VERSION = 1
 """Of the document: new fields don't increase it; none is renamed or removed."""
-CGROUPS = "/sys/fs/cgroup"
 
 Document = dict[str, Any]
 
@@ -150,9 +149,8 @@ def _origin(thread: HostThread | None, homes: Mapping[str, str]) -> tuple[str, s
 
 def _homes(view: NodeView) -> dict[str, str]:
     """Return all containers by their cgroup, as the kernel names it."""
-    root = (view.cgroup_root or "").removeprefix(CGROUPS)
     return {
-        f"{root}/{entry.container_path(container.name)}": f"{entry.pod.full_name} {container.name}"
+        view.cgroup_name(entry.container_path(container.name)): f"{entry.pod.full_name} {container.name}"
         for entry in view.state.entries
         for container in entry.pod.containers
     }

@@ -1,6 +1,6 @@
 """What an operator can do about a refused pod, by reason. Texts only; the decision, its reason and its message are kubelet's."""
 
-from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED
+from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, UNIT_TAKEN
 
 _AFTERWARDS = "`nodeagent explain {pod}` says what would do; then: nodeagent retry {pod}"
 _ADVICE = {
@@ -23,6 +23,7 @@ _ADVICE = {
         "the message says which resource was short: request less of it, or end a pod that holds it (`nodeagent topology`, "
         "`nodeagent inspect`)"
     ),
+    UNIT_TAKEN: "end the other pod (`nodeagent unpin UNIT`, or delete its manifest)",
     RELEASED: "to bring it back, while its manifest exists",
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }

@@ -32,6 +32,10 @@ def state_text(container: Document, at_ms: int) -> str:
             return "Exited, not yet seen"
         case "Exited", "Error" if container["exit"]["signal"] is None:
             return f"Error {container['exit']['code']}"
+        case "Waiting", "UnitInactive":
+            return "Unit is not active"
+        case "Waiting", "UnitUnknown":
+            return "Unit is unknown to systemd"
         case ("Exited" | "Waiting", str(reason)):
             return reason
         case "Running" | "Open", "Stopping" if state["killAtMs"] is not None:
