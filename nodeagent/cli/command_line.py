@@ -26,6 +26,8 @@ COMMANDS = {
     "exec": "run a command in a container's cgroup",
     "cpus": "print a container's CPUs or memory nodes, as other tools want them",
     "job": "run a command on CPUs and memory of its own, which it gives back at its end",
+    "pin": "give a systemd service, scope or slice CPUs and memory nodes of its own",
+    "unpin": "give a pinned systemd unit back to the host",
     "apply": "install manifests, after trying what they would do",
     "diff": "show what manifests would change: what would restart, and where it would land",
     "delete": "remove manifests from their directory, which ends their pods",

@@ -40,15 +40,28 @@ class ApplyRefusedError(NodeAgentError):
 
 
 def apply_manifests(options: argparse.Namespace) -> int:
-    """Install manifests, and report what happens to their pods; returns the exit status.
+    """Install the named manifests; see `install`.
 
     Raises:
         NodeAgentError: they are invalid, would be refused, or can't be installed.
     """
-    files = pod_files(options.files)
+    return install(options, pod_files(options.files), ("apply", *options.files))
+
+
+def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequence[str]) -> int:
+    """Install manifests, and report what happens to their pods; returns the exit status.
+
+    Args:
+        options: `force`, and those of waiting, output and the agent.
+        files: the manifests.
+        words: what was typed, for a hint.
+
+    Raises:
+        NodeAgentError: they would be refused, or can't be installed.
+    """
     place, _ = manifest_node(options)
     check_wait(options, place)
-    hint = unwritable_hint(place, "nodeagent", "apply", *options.files)
+    hint = unwritable_hint(place, "nodeagent", *words)
     with locked_manifests(place.directory, hint):
         place, node = manifest_node(options)  # once more: until it was locked, others may have changed it
         changes, document = _tried("Apply", files, place, node)

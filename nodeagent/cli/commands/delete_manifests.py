@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +33,37 @@ from nodeagent.views.release_text import longest_end_seconds
 Document = dict[str, Any]
 
 
+Choose = Callable[[Sequence[HeldFile], ManifestPlace], Sequence[NamedFile]]
+"""Names pods, or files, given the installed manifests."""
+
+
 def delete_manifests(options: argparse.Namespace) -> int:
+    """Remove the named manifests; see `uninstall`.
+
+    Raises:
+        NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.
+    """
+    return uninstall(options, lambda _held, _place: options.words, ("delete", *options.words))
+
+
+def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str]) -> int:
     """Remove manifests; returns the exit status.
+
+    Args:
+        options: those of waiting, output and the agent.
+        choose: what to remove.
+        typed: for a hint.
 
     Raises:
         NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.
     """
     place = _place(options)
     check_wait(options, place)
-    hint = unwritable_hint(place, "nodeagent", "delete", *options.words)
+    hint = unwritable_hint(place, "nodeagent", *typed)
     with locked_manifests(place.directory, hint):
         place = _place(options)  # once more: until it was locked, others may have changed it
         held = held_files(place)
-        files = _chosen(options.words, held, place)
+        files = _chosen(choose(held, place), held, place)
         for file in files:
             remove(file.path, hint)
     document = _document(files, held, place)
@@ -184,6 +202,7 @@ def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> 
         "name": name,
         "uid": None if entry is None else entry.pod.uid,
         "alsoIn": other,
+        "domain": None if entry is None else entry.pod.domain.value,
         "endSeconds": longest_end_seconds((entry,)) if entry is not None and ends else None,
     }
 

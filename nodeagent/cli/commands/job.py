@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, become
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
+from nodeagent.cli.support.pod_amounts import add_amount_arguments, amounts_of
 from nodeagent.edge.cgroup_entry import forget_affinity, own_cpus
 from nodeagent.edge.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
@@ -18,7 +19,6 @@ from nodeagent.errors import NodeAgentError
 if TYPE_CHECKING:
     from nodeagent.cli.support.job_report import ReportWriter
 
-_PAGES = ("2Mi", "1Gi")
 _LONGEST_STEM = 40
 """Of a name that is made up: with the process id it is well below a pod's 253 characters."""
 
@@ -36,17 +36,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N] [--name NAME]
                      [--user USER] [--report] [--socket PATH] --
                      COMMAND [ARG ...]"""
-    parser.add_argument(
-        "--cpus", required=True, metavar="N", help="CPUs: a whole number for CPUs of its own, or such as 500m"
-    )
-    parser.add_argument("--memory", required=True, metavar="AMOUNT", help="memory, such as 4Gi")
-    for size in _PAGES:
-        parser.add_argument(
-            f"--hugepages-{size}", metavar="AMOUNT", help=f"memory in huge pages of {size}, beside --memory"
-        )
-    parser.add_argument(
-        "--numa", metavar="N", help="on this NUMA node: CPUs of its own and memory of no other node, or it is refused"
-    )
+    add_amount_arguments(parser)
     parser.add_argument(
         "--name", metavar="NAME", help="the pod is then jobs/NAME (default: from the command and its process id)"
     )
@@ -120,8 +110,7 @@ def _report_writer() -> "ReportWriter":
 
 def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
     """Have this process moved into a job of its own. Returns the agent's answer."""
-    amounts = {"cpu": options.cpus, "memory": options.memory}
-    amounts |= {f"hugepages-{size}": given for size in _PAGES if (given := getattr(options, f"hugepages_{size}"))}
+    amounts = amounts_of(options)
     forget_affinity()
     socket = options.socket or DEFAULT_JOB_SOCKET
     asked = {"name": name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})

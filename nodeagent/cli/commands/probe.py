@@ -196,7 +196,7 @@ def _memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
     paths = [entry.container_path(one.name) for entry in view.state.entries for one in entry.pod.containers]
     usage = {
         path: container_usage(text.cpu_stat, text.numa_stat).memory_bytes
-        for path, text in read_usage(view.cgroup_root, paths).items()
+        for path, text in read_usage(view.cgroup_root, {path: view.cgroup_of(path) for path in paths}).items()
         if text.cpu_stat is not None  # every cgroup has this file
     }
     return memory_of(view, uids, options.container, usage)

@@ -94,7 +94,8 @@ class Watcher:
 
 def _sample(known: NodeView) -> UsageSample:
     paths = [entry.container_path(c.name) for entry in known.state.entries for c in entry.containers]
-    texts = {} if known.cgroup_root is None else read_usage(known.cgroup_root, paths)
+    places = {path: known.cgroup_of(path) for path in paths}
+    texts = {} if known.cgroup_root is None else read_usage(known.cgroup_root, places)
     return UsageSample(
         time.monotonic_ns() // 1000,
         times_by_cpu(cpu_times_us(), known.node.topology.online),

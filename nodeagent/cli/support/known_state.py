@@ -17,7 +17,6 @@ from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CG
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import ObservedCgroups
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
@@ -197,18 +196,19 @@ def _launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping
 
 def looked_at(view: NodeView) -> NodeView:
     """Observe the cgroups, unless that was done; of processes only the main ones are known."""
-    return view if view.observation is not None else replace(view, observation=_cgroups(view))
+    return view if view.observation is not None else _with_cgroups(view)
 
 
 def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
     """Observe the cgroups and the processes in them, and on request those of the host on exclusive CPUs (D12)."""
     if view.observation is not None:
         return view if host_processes else replace(view, observation=replace(view.observation, host=None))
+    view = _with_cgroups(view)
     processes = _processes(view)
     ours = frozenset(pid for pids in processes.values() for pid in pids)
     exclusive = view.state.promises.exclusive() & view.node.topology.online
     observation = replace(
-        _cgroups(view),
+        view.observed,
         process_counts={path: len(pids) for path, pids in processes.items()},
         strays=_strays(view, processes),
         host=_host_processes(exclusive, ours, view) if host_processes and view.is_here else None,
@@ -216,26 +216,30 @@ def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
     return replace(view, observation=observation)
 
 
-def _cgroups(view: NodeView) -> Observation:
+def _with_cgroups(view: NodeView) -> NodeView:
     problems: list[str] = []
-    observed = _observed_cgroups(view.cgroup_root, problems)
+    view, observed = _observed_cgroups(view, problems)
     at_ms = time.time_ns() // 1_000_000 if view.at_ms is None else view.at_ms
-    return Observation(at_ms, os.sysconf("SC_PAGE_SIZE"), observed, tuple(problems))
+    return replace(view, observation=Observation(at_ms, os.sysconf("SC_PAGE_SIZE"), observed, tuple(problems)))
 
 
-def _observed_cgroups(root: str | None, problems: list[str]) -> ObservedCgroups | None:
-    if root is None:
-        return None
+def _observed_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, ObservedCgroups | None]:
+    """Read the cgroups. The view returned knows where those of units are."""
+    if view.cgroup_root is None:
+        return view, None
+    from nodeagent.daemon.domains import Domains, unit_paths
+
+    domains = Domains(CgroupTree(view.cgroup_root))
     try:
-        tree = CgroupTree(root)
-        observed = tree.read(OWN_DIRECTORIES) | tree.read_above()
+        observed = domains.read(unit_paths(view.state.active_pods()))
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
-        return None
+        return view, None
+    problems += [unknown.problem for unknown in domains.unknown if unknown.problem not in view.problems]
     if "" not in observed:
-        problems.append(f"there is no cgroup {root} (start it: systemctl start nodeagent-pods)")
-        return None
-    return observed
+        problems.append(f"there is no cgroup {view.cgroup_root} (start it: systemctl start nodeagent-pods)")
+        return view, None
+    return replace(view, unit_cgroups=domains.unit_cgroups or view.unit_cgroups), observed
 
 
 def _processes(view: NodeView) -> dict[str, tuple[int, ...]]:
@@ -246,7 +250,7 @@ def _processes(view: NodeView) -> dict[str, tuple[int, ...]]:
     found = {}
     for path in [entry.container_path(c.name) for entry in view.state.entries for c in entry.containers]:
         try:
-            found[path] = tree.processes(path)
+            found[path] = tree.processes(view.cgroup_of(path))
         except CgroupError:
             continue
     return found

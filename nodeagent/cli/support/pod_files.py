@@ -45,7 +45,7 @@ def pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
     with Progress("manifests read") as progress:
         for path in paths:
             for name, content in _contents(path):
-                files.append(PodFile(name, content, _pods(name, content)))
+                files.append(PodFile(name, content, pods_in(name, content)))
                 progress.step()
     if not any(file.pods for file in files):
         raise PodFileError(
@@ -92,7 +92,12 @@ def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
     return (path if file.name == path else f"{path}/{file.name}"), file.content
 
 
-def _pods(name: str, content: bytes) -> tuple[ManifestPod, ...]:
+def pods_in(name: str, content: bytes) -> tuple[ManifestPod, ...]:
+    """Return the pods of a manifest.
+
+    Raises:
+        DocumentError: one of them is invalid.
+    """
     documents = parse_manifest(content, name, without_pod="")
     findings = [finding for one in documents if isinstance(one, RefusedPod) for finding in one.findings]
     if findings:

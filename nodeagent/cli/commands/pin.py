@@ -1,0 +1,79 @@
+"""`nodeagent pin`: a pod that stands for a systemd unit, installed like any other."""
+
+import argparse
+
+from nodeagent.cli.support.documents import add_output_argument
+from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
+from nodeagent.cli.support.pod_amounts import add_amount_arguments, amounts_of
+from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.errors import NodeAgentError
+
+
+class PinError(NodeAgentError):
+    """A unit can't be pinned."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("unit", metavar="UNIT", help="a service, scope or slice; without a suffix it is a service")
+    add_amount_arguments(parser)
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="install it even if it would be refused; a unit that is pinned stays as it is then",
+    )
+    add_wait_arguments(parser, "given the unit its CPUs")
+    add_output_argument(parser)
+    add_agent_arguments(parser)
+    parser.epilog = """\
+exit status: 0: installed; 4: it would be refused and nothing was installed, or is refused; 1: failure; 2: wrong arguments
+
+examples:
+  nodeagent pin postgresql.service --cpus 4 --memory 8Gi --wait
+  nodeagent pin nginx --cpus 500m --memory 1Gi
+  nodeagent pin machine-qemu\\x2d1\\x2dvm.scope --cpus 8 --memory 32Gi --numa 1
+
+Needs root. Installs a pod units/UNIT that stands for the unit. The agent decides on it as on any pod, and has systemd set AllowedCPUs=
+and AllowedMemoryNodes= of the unit at run time; all else of it is its own file's, so --memory decides where its memory is, and limits
+nothing. It counts at once, also for a unit that starts later, from its first instruction on. Pin again to change the amounts. The unit
+keeps its CPUs while it isn't active.
+next: nodeagent inspect shows its CPUs, nodeagent unpin UNIT gives them back"""
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Install the pod, and print what happened to it.
+
+    Raises:
+        NodeAgentError: it would be refused, or can't be installed.
+    """
+    check_timeout(options)
+    from nodeagent.cli.commands.apply_manifests import install
+    from nodeagent.cli.support.pod_files import PodFile, pods_in
+    from nodeagent.formats.manifest.unit_pod import unit_manifest, unit_pod_name
+
+    unit = _known_as(options.unit)
+    content = unit_manifest(unit, amounts_of(options), options.numa)
+    path = f"{unit_pod_name(unit)}.yaml"
+    return install(options, (PodFile(path, content, pods_in(path, content)),), ("pin", options.unit))
+
+
+def _known_as(name: str) -> str:
+    """Return the unit's own name, if systemd knows the unit by another one.
+
+    Raises:
+        NodeAgentError: systemd can't be asked, or it has no such cgroups.
+    """
+    from nodeagent.edge.units import show_units
+    from nodeagent.formats.kernel.unit_properties import LOADED
+    from nodeagent.formats.manifest.pod_schema import UNIT_NAME
+    from nodeagent.formats.manifest.unit_pod import full_unit_name
+
+    unit = full_unit_name(name)
+    if not UNIT_NAME.fullmatch(unit):
+        raise PinError(
+            f"'{unit}' can't be pinned",
+            hint="name a service, scope or slice, not init.scope, -.slice, or one of the agent's own; see `systemctl list-units`",
+        )
+    found = show_units((unit,))[unit]
+    return found.id if found.load_state == LOADED else unit

@@ -1,0 +1,58 @@
+"""`nodeagent unpin`: removes the manifest of the pod that stands for a systemd unit."""
+
+import argparse
+from collections.abc import Sequence
+
+from nodeagent.cli.support.documents import add_output_argument
+from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
+from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.errors import NodeAgentError
+
+
+class UnpinError(NodeAgentError):
+    """There is nothing to give back."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("units", nargs="+", metavar="UNIT", help="pinned units; without a suffix it is a service")
+    add_wait_arguments(parser, "given the units back")
+    add_output_argument(parser)
+    add_agent_arguments(parser)
+    parser.epilog = """\
+exit status: 0: removed; 1: something is left; 2: wrong arguments
+
+examples:
+  nodeagent unpin postgresql.service --wait
+  nodeagent unpin nginx -o json | jq -r '.files[].file'
+
+Needs root. Removes the manifest of the pod that stands for the unit. The unit gets back what AllowedCPUs= and AllowedMemoryNodes= it had
+before, at once; its processes run on.
+next: nodeagent inspect no longer lists it; systemctl show -p AllowedCPUs UNIT"""
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Remove the manifests, and print which files are gone.
+
+    Raises:
+        NodeAgentError: a unit isn't pinned, its manifest holds others, or it can't be removed.
+    """
+    check_timeout(options)
+    from nodeagent.cli.commands.delete_manifests import uninstall
+    from nodeagent.cli.support.manifest_changes import HeldFile, ManifestPlace
+    from nodeagent.cli.support.named_files import NamedFile
+    from nodeagent.formats.manifest.unit_pod import full_unit_name
+
+    def pods_of(held: Sequence[HeldFile], place: ManifestPlace) -> Sequence[NamedFile]:
+        by_unit = {unit: name for file in held for name, pod in file.pods.items() for unit in pod.units}
+        wanted = [full_unit_name(unit) for unit in options.units]
+        for unit in wanted:
+            if unit not in by_unit:
+                pinned = ", ".join(sorted(by_unit)) or "none is"
+                raise UnpinError(
+                    f"no manifest in {place.directory} stands for unit {unit}", hint=f"units that are pinned: {pinned}"
+                )
+        return [NamedFile(by_unit[unit]) for unit in wanted]
+
+    return uninstall(options, pods_of, ("unpin", *options.units))

@@ -1,0 +1,26 @@
+"""Options that say how much a pod of one container gets."""
+
+import argparse
+
+_PAGES = ("2Mi", "1Gi")
+
+
+def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add them."""
+    parser.add_argument(
+        "--cpus", required=True, metavar="N", help="CPUs: a whole number for CPUs of its own, or such as 500m"
+    )
+    parser.add_argument("--memory", required=True, metavar="AMOUNT", help="memory, such as 4Gi")
+    for size in _PAGES:
+        parser.add_argument(
+            f"--hugepages-{size}", metavar="AMOUNT", help=f"memory in huge pages of {size}, beside --memory"
+        )
+    parser.add_argument(
+        "--numa", metavar="N", help="on this NUMA node: CPUs of its own and memory of no other node, or it is refused"
+    )
+
+
+def amounts_of(options: argparse.Namespace) -> dict[str, str]:
+    """Return its limits."""
+    pages = {f"hugepages-{size}": getattr(options, f"hugepages_{size}") for size in _PAGES}
+    return {"cpu": options.cpus, "memory": options.memory} | {name: given for name, given in pages.items() if given}
