@@ -1,0 +1,151 @@
+"""`nodeagent pin`: services of systemd's with CPUs of their own, which systemd sets for the agent; on both Debian releases."""
+
+import re
+
+import pytest
+
+from integration.isolation import differences, isolate, listed, settled
+from integration.node import Document, Node, container, pod
+from nodeagent.core.model.idset import CpuSet
+
+SLEEP = ["sleep", "infinity"]
+UNITS = "/run/systemd/system"
+BOTH = ("two_sockets", "four_nodes")
+SYSTEM = "/sys/fs/cgroup/system.slice"
+
+
+@pytest.fixture(params=BOTH)
+def node(request: pytest.FixtureRequest) -> Node:
+    return Node(request.getfixturevalue(request.param))
+
+
+def unit(node: Node, name: str, *settings: str) -> None:
+    """Make a service that does nothing, and doesn't start."""
+    node.guest.put(f"{UNITS}/{name}", "\n".join(("[Service]", "ExecStart=sleep infinity", *settings, "")))
+    node.run("systemctl daemon-reload")
+
+
+def given(node: Node, name: str) -> CpuSet:
+    """What the agent has promised to a unit."""
+    return CpuSet.parse(promises(node.state(), name)["unit"])
+
+
+def promises(state: Document, name: str) -> Document:
+    (uid,) = (entry["pod"]["metadata"]["uid"] for entry in state["entries"] if entry["pod"]["metadata"]["name"] == name)
+    found: Document = state["promises"]["pods"][uid]["cpus"]
+    return found
+
+
+def allowed(node: Node, name: str) -> CpuSet:
+    """Where the main process of a unit may run."""
+    pid = node.run(f"systemctl show --property=MainPID --value {name}").stdout.strip()
+    return CpuSet.parse(node.allowed(int(pid))[0])
+
+
+def told(node: Node, name: str) -> str:
+    """What systemd was told of a unit's CPUs."""
+    return node.run(f"systemctl show --property=AllowedCPUs --value {name}").stdout.strip()
+
+
+def test_a_service_has_its_cpus_from_its_first_instruction_on_until_it_is_given_back(node: Node) -> None:
+    unit(node, "db.service")
+    unit(node, "own.service", "AllowedCPUs=0-7")
+    node.run("systemctl start own")
+    node.apply(pod("shared", container("app", SLEEP)))
+    node.wait_running("shared")
+
+    node.run("nodeagent pin db --cpus 2 --memory 64Mi --wait; nodeagent pin own.service --cpus 1 --memory 64Mi --wait")
+    node.run("systemctl start db")
+
+    db, own = given(node, "db.service"), given(node, "own.service")
+    assert (len(db), len(own), db & own) == (2, 1, CpuSet())
+    assert (allowed(node, "db.service"), allowed(node, "own.service")) == (db, own)
+    (pid,) = node.pids(node.cgroup("shared", "app"))
+    assert CpuSet.parse(node.allowed(pid)[0]) & (db | own) == CpuSet()
+    assert node.inspect()["differences"] == []
+    node.run("systemctl daemon-reload; systemctl restart db")
+    node.kill_agent()
+    assert allowed(node, "db.service") == db
+
+    before = node.run("systemctl show --property=MainPID --value db own").stdout
+    node.run("nodeagent unpin db own --wait")
+
+    assert (told(node, "db.service"), told(node, "own.service")) == ("", "0-7")
+    assert allowed(node, "db.service") == CpuSet.parse(node.run("cat /sys/devices/system/cpu/online").stdout.strip())
+    assert allowed(node, "own.service") == CpuSet.parse("0-7")
+    assert node.run("systemctl show --property=MainPID --value db own").stdout == before, "its processes run on"
+    node.run("systemctl stop db own")
+
+
+def test_who_shares_leaves_whether_a_service_or_a_pod_comes(node: Node) -> None:
+    unit(node, "web.service")
+    node.run("systemctl start web; nodeagent pin web --cpus 500m --memory 64Mi --wait")
+    shared = allowed(node, "web.service")
+
+    node.apply(pod("owner", container("app", SLEEP, cpu="2")))
+    node.wait_running("owner")
+
+    (pid,) = node.pids(node.cgroup("owner", "app"))
+    own = CpuSet.parse(node.allowed(pid)[0])
+    assert own < shared
+    assert allowed(node, "web.service") == shared - own
+    node.delete("owner")
+    node.wait_gone("owner")
+    node.until(
+        lambda: allowed(node, "web.service") == shared or None, lambda: f"web is on {allowed(node, 'web.service')}"
+    )
+
+    node.run("nodeagent release --all")
+    assert told(node, "web.service") == ""
+    node.run("nodeagent unpin web; systemctl stop web")
+    node.clear()
+
+
+def test_what_systemd_is_told_by_others_is_put_right(node: Node) -> None:
+    unit(node, "db.service")
+    node.run("systemctl start db; nodeagent pin db --cpus 2 --memory 64Mi --wait")
+    db = given(node, "db.service")
+    cursor = node.cursor()
+
+    node.run("systemctl set-property --runtime db.service AllowedCPUs=0; systemctl restart nodeagent")
+
+    assert node.wait_log(cursor, "ready")
+    assert allowed(node, "db.service") == db
+    node.run("nodeagent unpin db --wait; systemctl stop db")
+
+
+@pytest.mark.configures
+def test_other_services_and_the_rest_of_the_host_leave_its_cpus_and_come_back(node: Node) -> None:
+    isolate(node, "partition", "none")
+    for name in ("db.service", "beside.service"):
+        unit(node, name)
+    node.run("systemctl start db beside")
+    before, units = listed(node), others(node)
+
+    node.run("nodeagent pin db --cpus 2 --memory 64Mi --wait")
+    node.apply(pod("owner", container("app", SLEEP, cpu="2")))
+    node.wait_running("owner")
+    node.metrics()
+
+    db = given(node, "db.service")
+    (pid,) = node.pids(node.cgroup("owner", "app"))
+    own = CpuSet.parse(node.allowed(pid)[0])
+    assert allowed(node, "db.service") == db
+    assert allowed(node, "beside.service") & (db | own) == CpuSet()
+    assert CpuSet.parse(node.allowed(1)[0]) & (db | own) == CpuSet()
+    assert node.inspect()["differences"] == []
+    assert node.inspect()["node"]["problems"] == []
+
+    node.delete("owner")
+    node.run("nodeagent unpin db --wait")
+    node.wait_gone("owner")
+    assert differences(before, settled(node)) == {}
+    assert others(node) == units
+    node.run("systemctl stop db beside")
+
+
+def others(node: Node) -> dict[str, str]:
+    """What systemd was told of every service's CPUs."""
+    text = node.run("systemctl show --property=Id,AllowedCPUs '*.service'").stdout
+    blocks = (dict(re.findall(r"^(\w+)=(.*)$", block, re.MULTILINE)) for block in text.split("\n\n"))
+    return {block["Id"]: block["AllowedCPUs"] for block in blocks if block.get("AllowedCPUs")}
