@@ -115,7 +115,8 @@ class HostEdges:
             HostFileError: the kernel doesn't say.
         """
         possible, root = possible_cpus(self._root), self._root
-        return Cpus(possible, host, hidden=possible - host_cpus(root), offline=possible - online_cpus(root))
+        hidden, offline = possible - host_cpus(root), possible - online_cpus(root)
+        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes())
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""

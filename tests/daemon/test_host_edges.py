@@ -26,6 +26,11 @@ FILES = {
     "proc/irq/default_smp_affinity": "ff\n",
     "sys/devices/system/cpu/possible": "0-7\n",
     "sys/devices/system/cpu/online": "0-6\n",
+    "sys/devices/system/node/has_cpu": "0-1\n",
+    "sys/devices/system/node/node0/cpulist": "0-3\n",
+    **{f"sys/devices/system/node/node{cpu // 4}/cpu{cpu}/online": "1\n" for cpu in range(8)},
+    "sys/devices/system/node/node1/cpulist": "4-6\n",
+    "sys/devices/system/node/node2/cpulist": "\n",
     "sys/fs/cgroup/cpuset.cpus.effective": "0-3,6\n",
     "sys/fs/cgroup/system.slice/cpuset.cpus": "\n",
     "sys/fs/cgroup/own.slice/cpuset.cpus": "0-5\n",
@@ -86,7 +91,8 @@ def calls(root: Path) -> list[str]:
 
 def test_the_machines_cpus_are_told_from_those_that_are_hidden_and_those_that_are_offline(edges: HostEdges) -> None:
     hidden = CpuSet.parse("4-5,7")  # not for what is in no partition
-    assert edges.cpus(CpuSet.of(0)) == Cpus(ALL, CpuSet.of(0), hidden=hidden, offline=CpuSet.of(7))
+    nodes = (CpuSet.parse("0-3"), CpuSet.parse("4-7"))  # offline ones too
+    assert edges.cpus(CpuSet.of(0)) == Cpus(ALL, CpuSet.of(0), hidden=hidden, offline=CpuSet.of(7), nodes=nodes)
 
 
 def test_interrupts_are_found_with_what_is_known_of_them(edges: HostEdges) -> None:

@@ -312,13 +312,14 @@ class HostSettingsModel:
     steps: Steps
 
     def read(self, kinds: AbstractSet[SettingKind]) -> Reading:
-        there = {setting: cpus for setting, cpus in self.machine.settings.items() if setting.kind in kinds}
+        there = {s: cpus for s, cpus in self.machine.shown_settings().items() if s.kind in kinds}
         failed = {kind: err for kind, err in self.machine.unreadable.items() if kind in kinds}
         found = {s: cpus for s, cpus in there.items() if s.kind not in failed}
         return Reading(found, {s: i for s, i in self.machine.facts.items() if s in found}, failed)
 
     def cpus(self, host: CpuSet) -> Cpus:
-        return Cpus(self.machine.node.managers.topology.online, host)
+        possible = self.machine.node.managers.topology.online
+        return Cpus(possible, host, hidden=possible - self.machine.left_to_host())
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         return frozenset(self.machine.devices.get(device, ()))
@@ -333,8 +334,9 @@ class HostSettingsModel:
         if setting in self.machine.immovable:
             return os.strerror(errno.EIO)
         left = self.machine.settings[setting] - cpus
-        # systemd also steps in for a partition that has just been refused
-        assert setting.kind is SettingKind.UNIT or not left & self.steps.granted, f"{setting} leaves {left} too late"
+        # systemd also steps in for a partition that has just been refused, and kernel threads are moved
+        is_for_it = setting.kind in {SettingKind.UNIT, SettingKind.THREAD}
+        assert is_for_it or not left & self.steps.granted, f"{setting} leaves {left} too late"
         self.machine.settings[setting] = cpus
         return None
 
