@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, Sett
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge import irqbalance, kernel_threads, units
 from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus
-from nodeagent.edge.kernel_threads import ThreadKey
+from nodeagent.edge.kernel_threads import KernelThread, ThreadKey
 from nodeagent.edge.units import UnitsError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.host_files import place_of, spelled
@@ -28,8 +29,8 @@ _GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
 _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 _ASKED = OF_SERVICES - {SettingKind.UNIT}
 """Kinds that irqbalance has."""
-_INTERRUPT_THREAD = "irq/"
-"""Begin of the names of threads that follow their interrupt."""
+_INTERRUPT_THREAD = re.compile(r"irq/(\d+)-")
+"""Names of threads that handle an interrupt."""
 
 
 class Reading(Struct, frozen=True):
@@ -62,9 +63,13 @@ class HostEdges:
         """Return the settings of these kinds that can be changed."""
         found: dict[Setting, CpuSet] = {}
         failed: dict[SettingKind, NodeAgentError] = {}
+        threads: dict[Setting, KernelThread] = {}
         for kind in sorted(kinds - _ASKED):
             try:
-                found |= self._read(kind)
+                if kind is SettingKind.THREAD:
+                    threads = _threads()
+                else:
+                    found |= self._read(kind)
             except NodeAgentError as err:
                 failed[kind] = err
         asked = kinds & _ASKED
@@ -72,16 +77,20 @@ class HostEdges:
             found |= self._read_irqbalance(asked) if asked else {}
         except NodeAgentError as err:
             failed |= dict.fromkeys(asked, err)
-        return Reading(found, self._files.facts(found), failed)
+        facts = self._files.facts(found) | self._handled(threads)
+        return Reading(found | {setting: thread.cpus for setting, thread in threads.items()}, facts, failed)
 
     def _read(self, kind: SettingKind) -> dict[Setting, CpuSet]:
-        match kind:
-            case SettingKind.THREAD:
-                return _read_threads()
-            case SettingKind.UNIT:
-                return self._read_units()
-            case _:
-                return self._files.read({kind})
+        return self._read_units() if kind is SettingKind.UNIT else self._files.read({kind})
+
+    def _handled(self, threads: Mapping[Setting, KernelThread]) -> dict[Setting, Facts]:
+        """Return which interrupts threads handle, and where these come."""
+        found = {}
+        for setting, thread in threads.items():
+            if handles := _INTERRUPT_THREAD.match(thread.name):
+                interrupt = Setting(SettingKind.IRQ, handles[1])
+                found[setting] = Facts(handles=interrupt, follows=self._files.comes_to(interrupt))
+        return found
 
     def _read_units(self) -> dict[Setting, CpuSet]:
         """Return those of systemd but for the one that the pods are in."""
@@ -183,11 +192,11 @@ def _write_one(place: str, value: str) -> str | None:
     return kernel_threads.move(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
 
 
-def _read_threads() -> dict[Setting, CpuSet]:
+def _threads() -> dict[Setting, KernelThread]:
     return {
-        Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread.cpus
+        Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread
         for key, thread in kernel_threads.unbound().items()
-        if thread.is_movable and not thread.name.startswith(_INTERRUPT_THREAD)
+        if thread.is_movable
     }
 
 

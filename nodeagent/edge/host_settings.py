@@ -78,6 +78,13 @@ class HostSettingsFiles:
             instance = Path(f"{self._root}/sys/kernel/irq/{number}").stat().st_ino
         return Facts(instance, near.get(node, CpuSet()))
 
+    def comes_to(self, interrupt: Setting) -> CpuSet:
+        """Return the CPUs to which the kernel lets an interrupt come, of those that it may come to; none: unknown, or it is gone."""
+        for name in ("effective_affinity_list", "smp_affinity_list"):
+            with suppress(OSError, ValueError):
+                return CpuSet.parse(Path(f"{self._root}/{IRQS}/{interrupt.name}/{name}").read_text("ascii").strip())
+        return CpuSet()
+
     def _index(self, interface: str) -> int | None:
         with suppress(OSError, ValueError):
             return int(Path(f"{self._root}/{QUEUES}/{interface}/ifindex").read_text(encoding="ascii"))

@@ -2,8 +2,7 @@
 
 The agent's own filter of system calls refuses to move them: the launcher does it. New ones don't
 follow their parent, kthreadd: each may run on all CPUs, so one has to look again. Workers of unbound workqueues follow
-/sys/devices/virtual/workqueue/cpumask, and those of interrupts (irq/N-NAME) their interrupt. Where there are cpuset partitions, the kernel
-itself keeps all others off these.
+/sys/devices/virtual/workqueue/cpumask. Where there are cpuset partitions, the kernel itself keeps all others off these.
 """
 
 import contextlib

@@ -49,7 +49,7 @@ class Change(Struct, frozen=True):
     """What one setting was, and what it has become."""
 
     before: CpuSet
-    """What it goes back to."""
+    """What it goes back to. None: where the interrupt comes that the thread handles."""
     ours: tuple[CpuSet, ...]
     """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any. irqbalance doesn't
     show whether it has been told: until that is known, the last is one that it doesn't show. Of a kernel thread, what it may have been
@@ -80,7 +80,7 @@ class Change(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """What else the kernel says of an interrupt or a network queue."""
+    """What else the kernel says of an interrupt, a network queue or a kernel thread."""
 
     instance: int | None = None
     """Another one has another, even under the same name: a device's interrupts go with its driver, and their numbers are given again.
@@ -88,6 +88,10 @@ class Facts(Struct, frozen=True):
     """
     near: CpuSet = CpuSet()
     """The CPUs of an interrupt's NUMA node, which the kernel prefers when it begins; none: it has no node."""
+    handles: Setting | None = None
+    """The interrupt that a thread handles."""
+    follows: CpuSet = CpuSet()
+    """Where that comes: the kernel moves the thread there when it comes for the first time after it has been moved."""
 
 
 Record = Mapping[Setting, Change]
@@ -186,9 +190,10 @@ def plan(
         known = known if known is not None and known.is_of(of) else None
         to_leave = alone.get(setting.kind, CpuSet())
         if setting.kind is SettingKind.THREAD:
-            found = _thread(known, now, to_leave, cpus) if known is not None or (keeps_threads and now) else None
-            if found is None:
+            if known is None and not (keeps_threads and now):
                 continue
+            left = to_leave if of.handles is None else to_leave - claims.get(of.handles, CpuSet())
+            found = _follower(known, now, left, cpus, of.follows, keeps_threads=keeps_threads)
         else:
             found = _other(setting, known, now, of, record.get(NEW_IRQS), claims.get(setting), to_leave, cpus)
         changes[setting] = Change(found.before, found.ours, of.instance)
@@ -235,6 +240,26 @@ def _other(
         found = _ending((wanted, *found), last)
     is_others = known is not None and known.differs and not is_ours
     return _Found(before, found, wanted if is_written else None, is_others)
+
+
+def _follower(
+    known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
+) -> _Found:
+    """Decide on a kernel thread, which is a NUMA node's if it is anyone's, or an interrupt's.
+
+    One of an interrupt has all CPUs until that comes for the first time. From then on it follows, and what somebody else gives it lasts as
+    long as its interrupt stays where it is: so nothing is anybody else's.
+    """
+    if not follows:
+        return _thread(known, now, to_leave, cpus)
+    there = replace(cpus, nodes=(*cpus.nodes, follows))
+    if known is not None and not known.before:
+        known = replace(known, before=follows)
+    found = _thread(known, now, to_leave, there)
+    if found.is_others or (known is not None and now == follows and now not in known.ours):
+        found = _thread(Change(follows, (now, cpus.possible)), now, to_leave, there)
+    is_over = not keeps_threads and found.ours == (follows,) and found.written is None
+    return found if found.before != follows or is_over else replace(found, before=CpuSet())
 
 
 def _thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> _Found:
@@ -293,7 +318,9 @@ def _whole(now: CpuSet, cpus: Cpus) -> CpuSet:
 
 
 def _node_of(now: CpuSet, cpus: Cpus) -> CpuSet | None:
-    """Return the node's CPUs, if a thread has just these. One that has lost them got all, and has the node's again when a CPU comes."""
+    """Return the node's CPUs, if a thread has just these. One that has lost them got all, and has the node's again when a CPU comes; one of
+    an interrupt has all until that comes for the first time.
+    """
     hidden = cpus.hidden | cpus.was_hidden
     fitting = (node for node in cpus.nodes if now <= node and now - hidden == node - hidden != cpus.possible - hidden)
     return next(fitting, None)

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import example, given, strategies as st
 
-from nodeagent.core.host.settings import Cpus, HostPlan, Record, Setting, SettingKind, plan
+from nodeagent.core.host.settings import Change, Cpus, Facts, HostPlan, Record, Setting, SettingKind, plan
 from nodeagent.core.model.idset import CpuMask, CpuSet
 
 ALL = CpuSet.parse("0-7")
 NODES = (CpuSet.parse("0-3"), CpuSet.parse("4-7"))
 NOBODY = CpuSet()
+IRQ = "irq/9-acpi"
 
 
 def cpus(text: str) -> CpuSet:
@@ -32,6 +33,8 @@ class Thread:
         self.allowed, self.node = allowed, node
         self.asked: CpuSet | None = None
         """What somebody has written, while the kernel remembers that."""
+        self.is_to_follow = True
+        """It goes to its interrupt's CPU when that comes."""
 
 
 class Kernel:
@@ -46,6 +49,8 @@ class Kernel:
         self.threads = dict(threads)
         self.has_partitions = has_partitions
         self.offline = self.partition = NOBODY
+        self.comes_to = cpus("2")
+        """CPU of the interrupt that the thread `irq` handles."""
 
     @property
     def online(self) -> CpuSet:
@@ -93,6 +98,18 @@ class Kernel:
             thread.allowed, thread.asked = ALL, None
         return is_lost
 
+    def moves(self, cpu: int) -> None:
+        """Somebody moves the interrupt."""
+        if cpu in self.online:
+            self.comes_to, self.threads[IRQ].is_to_follow = CpuSet.of(cpu), True
+
+    def interrupts(self) -> None:
+        """It comes, and its thread follows if it was moved, or comes for the first time."""
+        thread = self.threads[IRQ]
+        if thread.is_to_follow:
+            self._gives(thread, self.comes_to)
+        thread.is_to_follow = False
+
 
 class Node:
     """The kernel, and the agent's looks at it."""
@@ -121,6 +138,9 @@ class Node:
             cpus=Cpus(
                 ALL, kernel.online - alone, kernel.hidden, kernel.offline, closed, seen | self._was_hidden, NODES
             ),
+            facts={
+                Setting(SettingKind.THREAD, IRQ): Facts(handles=Setting(SettingKind.IRQ, "9"), follows=kernel.comes_to)
+            },
         )
         self._was_hidden = kernel.hidden | closed
         self.record = planned.record
@@ -149,6 +169,10 @@ class Node:
                         is_lost and not self.record and self.kernel.threads[name].node is None
                     ):  # as it would be without an agent
                         self.wanted[name] = ALL
+                case "moves", cpu:
+                    self.kernel.moves(cpu)
+                case "interrupts", _:
+                    self.kernel.interrupts()
                 case "ends", _ if self.kernel.has_partitions:
                     self.kernel.parts(NOBODY)
                 case "comes", name:
@@ -239,23 +263,67 @@ def test_what_a_crash_leaves_is_nobody_elses(has_partitions: bool) -> None:
     assert (node.now(), node.record) == ({"kswapd1": "4-7"}, {})
 
 
+@pytest.mark.parametrize("interrupt_moves", [True, False])
+def test_one_that_handles_an_interrupt_follows_it(*, interrupt_moves: bool) -> None:
+    node = node_with(**{IRQ: "0-7"})
+    kernel = node.kernel
+    kernel.interrupts()
+    assert node.now() == {IRQ: "2"}
+    node.keep(cpus("2"))
+    assert node.now() == {IRQ: "0-1,3-7"}
+    if interrupt_moves:
+        kernel.moves(5)
+        node.keep(cpus("2"))
+        assert node.now() == {IRQ: "5"}
+        kernel.interrupts()
+    assert not node.keep(cpus("2")).writes
+    node.rest()
+    assert (node.now(), node.record) == ({IRQ: "5" if interrupt_moves else "2"}, {})
+
+
+def test_one_whose_interrupt_has_never_come_may_run_anywhere_again() -> None:
+    node = node_with(**{IRQ: "0-7"})
+    node.keep(cpus("2"))
+    node.kernel.moves(5)
+    node.keep(cpus("2"))
+    node.rest()
+    assert (node.now(), node.record) == ({IRQ: "0-7"}, {})
+
+
+def test_one_whose_interrupt_a_container_has_claimed_follows_it_there() -> None:
+    thread, irq = Setting(SettingKind.THREAD, IRQ), Setting(SettingKind.IRQ, "9")
+    planned = plan(
+        {thread: Change(NOBODY, (cpus("2"),))},
+        {thread: cpus("5")},
+        alone={SettingKind.THREAD: cpus("5")},
+        cpus=Cpus(ALL, ALL - cpus("5"), nodes=NODES),
+        claims={irq: cpus("5")},
+        facts={thread: Facts(handles=irq, follows=cpus("5"))},
+    )
+    assert planned.writes == {thread: cpus("5")}
+    assert not planned.changed_by_others
+
+
 def threads(own: CpuSet) -> dict[str, Thread]:
-    """One of each sort: anywhere, of a node and moved when CPUs come, of a node, and where somebody wants it."""
+    """One of each sort: anywhere, of a node and moved when CPUs come, of a node, where somebody wants it, and an interrupt's."""
     return {
         "rcu": Thread(ALL),
         "kcompactd1": Thread(NODES[1], NODES[1]),
         "kswapd1": Thread(NODES[1]),
         "own": Thread(own),
+        IRQ: Thread(ALL),
     }
 
 
-NAMES = ("rcu", "kcompactd1", "kswapd1", "own")
+NAMES = ("rcu", "kcompactd1", "kswapd1", "own", IRQ)
 SETS = st.integers(0, 254).map(lambda bits: CpuSet(CpuMask(bits)))
 EVENTS = st.one_of(
     st.tuples(st.just("offline"), st.integers(1, 7)),
     st.tuples(st.just("online"), st.integers(1, 7)),
     st.tuples(st.just("wakes"), st.sampled_from(NAMES)),
     st.tuples(st.just("ends"), st.none()),
+    st.tuples(st.just("moves"), st.integers(0, 7)),
+    st.tuples(st.just("interrupts"), st.none()),
     st.tuples(st.just("comes"), st.just("new")),
 )
 TURNS = st.tuples(
@@ -301,5 +369,7 @@ def test_in_the_end_each_may_run_where_it_could(own: CpuSet, has_partitions: boo
             case _:
                 node.happens(step)
     node.rest()
+    # of an interrupt that came for the first time before a partition changed nothing tells
+    assert kernel.threads.pop(IRQ).allowed in {node.wanted.pop(IRQ), kernel.comes_to}
     assert node.now() == {name: str(allowed) for name, allowed in node.wanted.items()}
     assert node.record == {}
