@@ -204,13 +204,14 @@ def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
     """Observe the cgroups and the processes in them, and on request those of the host on exclusive CPUs (D12)."""
     if view.observation is not None:
         return view if host_processes else replace(view, observation=replace(view.observation, host=None))
-    processes = _processes(view)
+    processes, beside = _processes(view)
     ours = frozenset(pid for pids in processes.values() for pid in pids)
     exclusive = view.state.promises.exclusive() & view.node.topology.online
     observation = replace(
         _cgroups(view),
         process_counts={path: len(pids) for path, pids in processes.items()},
         strays=_strays(view, processes),
+        beside=beside,
         host=_host_processes(exclusive, ours, view) if host_processes and view.is_here else None,
     )
     return replace(view, observation=observation)
@@ -238,18 +239,21 @@ def _observed_cgroups(root: str | None, problems: list[str]) -> ObservedCgroups 
     return observed
 
 
-def _processes(view: NodeView) -> dict[str, tuple[int, ...]]:
-    """Return the processes of all containers by cgroup path. What can't be read is left out: it is shown as 0 processes."""
+def _processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+    """Return the processes of all containers by cgroup path, and those where none belongs. What can't be read is left out: it is shown as 0
+    processes.
+    """
     if view.cgroup_root is None:
-        return {}
+        return {}, {}
     tree = CgroupTree(view.cgroup_root)
-    found = {}
+    found, beside = {}, {}
     for path in [entry.container_path(c.name) for entry in view.state.entries for c in entry.containers]:
         try:
             found[path] = tree.processes(path)
+            beside[path] = tree.beside(path)
         except CgroupError:
             continue
-    return found
+    return found, {path: pid for path, pid in beside.items() if pid is not None}
 
 
 def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
