@@ -14,6 +14,8 @@ _FILES = (
     f"{IRQS} {NEW_IRQS} /sys/devices/virtual/workqueue/cpumask /sys/class/net/*/queues/*/[rx]ps_cpus"
     f" {_CGROUPS}cpuset.cpus.effective"
 )
+FOLLOWS = "where its interrupt comes"
+"""Instead of the CPUs of a thread: which of those that its interrupt may come to, the kernel chooses."""
 _LISTING = f"""
 grep -sH . {_FILES} || true
 find {_CGROUPS} \\( -name cpuset.cpus.exclusive -o -name cpuset.cpus.partition \\) -exec grep -H . {{}} + | grep -v ':member$' || true
@@ -24,10 +26,14 @@ for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
     try:
         name, fields = stat.read_text().split("(", 1)[1].rsplit(")", 1)
         flags, pid = int(fields.split()[6]), int(stat.parent.name)
-        # of the kernel, not bound, no worker, and not the thread of an interrupt, which follows that
-        if flags & 0x200000 and not flags & 0x4000000 and not name.startswith("irq/"):
-            cpus = sorted(os.sched_getaffinity(pid))
-            print(f"{{pid}} {{name.replace(':', '_')}}:{{','.join(map(str, cpus))}}")
+        # of the kernel, not bound, and no worker
+        if flags & 0x200000 and not flags & 0x4000000:
+            status = pathlib.Path(f"/proc/{{pid}}/status").read_text()
+            cpus = status.split("\\nCpus_allowed_list:")[1].split()[0]
+            interrupt = name.removeprefix("irq/").partition("-")[0]
+            if name.startswith("irq/") and cpus == pathlib.Path(f"/proc/irq/{{interrupt}}/effective_affinity_list").read_text().strip():
+                cpus = "{FOLLOWS}"
+            print(f"{{pid}} {{name.replace(':', '_')}}:{{cpus}}")
     except (FileNotFoundError, ProcessLookupError):
         pass
 END
@@ -89,9 +95,15 @@ def wait_as(node: Node, before: Mapping[str, str]) -> None:
     )
 
 
+def wait_forgotten(node: Node) -> None:
+    """Wait until nothing is recorded any more: not before all partitions have ended."""
+    gone = f"ls {RECORD}"
+    node.until(lambda: node.run(gone, check=False).returncode != 0 or None, lambda: f"{RECORD} is still there")
+
+
 def naming(values: Mapping[str, str], cpus: CpuSet) -> set[str]:
     """Settings that name one of these CPUs, whatever cgroups have: partitions are one means of several."""
-    outside = {path: value for path, value in values.items() if not path.startswith(_CGROUPS)}
+    outside = {path: value for path, value in values.items() if not path.startswith(_CGROUPS) and value != FOLLOWS}
     return {path for path, value in outside.items() if not cpus_of(path, value).isdisjoint(cpus)}
 
 

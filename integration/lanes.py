@@ -20,6 +20,7 @@ SECOND_LANE = (
     "metrics_live",
     "no_overlap",
     "no_overlap_isolated",
+    "pinned_units",
     "policies",
     "probe",
     "service",

@@ -165,6 +165,12 @@ def test_exec_runs_in_the_container_and_nowhere_else(node: Node) -> None:
     assert nowhere.returncode == 125
     assert "has no container" in nowhere.stderr
 
+    node.run(f"sleep infinity & echo $! >{node.cgroup('slot', 'slot')}/cgroup.procs")
+    (found,) = node.inspect()["differences"]
+    assert (found["file"], found["promised"]) == ("cgroup.procs", "nothing beside payload")
+    kept_out = node.run("nodeagent exec slot slot -- true", check=False)
+    assert "in the cgroup above" in kept_out.stderr
+
 
 def test_a_refused_pod_is_shown_with_the_next_step_and_admitted_on_retry_when_it_fits(node: Node) -> None:
     node.apply(pod("holder", container("app", ["sleep", "infinity"], cpu="10")))

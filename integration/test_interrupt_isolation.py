@@ -8,6 +8,7 @@ from integration.isolation import (
     IRQS,
     NEW_IRQS,
     RECORD,
+    cpus_of,
     differences,
     isolate,
     listed,
@@ -15,6 +16,7 @@ from integration.isolation import (
     over_a_boot,
     settled,
     wait_as,
+    wait_forgotten,
 )
 from integration.node import Node, container, pod
 from nodeagent.core.model.idset import CpuSet
@@ -87,8 +89,29 @@ def test_interrupts_and_work_leave_exclusive_cpus_and_come_back(node: Node, reco
     node.wait(lambda state: not state["entries"], "the pod to be gone", of=["quiet"])
     changed = differences(before, settled(node))
     assert changed == {SERIAL: (before[SERIAL], theirs)}, "what somebody else has set meanwhile is theirs"
-    assert node.run(f"ls {RECORD}", check=False).returncode != 0
+    wait_forgotten(node)
     node.run(f"echo {before[SERIAL]} >{SERIAL}")
+
+
+def test_threads_of_a_node_leave_it_again_when_a_cpu_comes_and_go_back_in_the_end(node: Node) -> None:
+    """The kernel gives kcompactd its node's CPUs whenever one comes, be they exclusive, and takes none of a partition for it."""
+    before, stay = listed(node), unmovable(node)
+    whole = CpuSet.parse(node.run("cat /sys/devices/system/node/node1/cpulist").stdout.strip())
+    (compacting,) = (thread for thread in before if thread.endswith(" kcompactd1"))
+    assert cpus_of(compacting, before[compacting]) == whole
+    node.apply(pod("quiet", container("app", SLEEP, cpu=str(len(whole)))))
+    assert running(node) == whole
+
+    node.run("for on in 0 1; do echo $on >/sys/devices/system/cpu/cpu3/online; done")
+
+    node.until(
+        lambda: naming(listed(node), whole) <= stay or None,
+        lambda: f"threads to leave: {naming(listed(node), whole) - stay}",
+    )
+    node.delete("quiet")
+    node.wait_gone("quiet")
+    wait_as(node, before)
+    wait_forgotten(node)
 
 
 @ON_13_OR_LONG
@@ -139,7 +162,7 @@ def test_it_all_comes_back_without_an_agent_too(node: Node) -> None:
     wait_as(node, before)
     node.run("rm /etc/nodeagent/manifests/quiet.json; nodeagent release --all")
     assert differences(before, listed(node)) == {}
-    assert node.run(f"ls {RECORD}", check=False).returncode != 0
+    wait_forgotten(node)
 
 
 @pytest.mark.long
@@ -173,7 +196,7 @@ def test_a_boot_begins_anew_whatever_the_one_before_has_left(node: Node) -> None
     node.delete("quiet")
     node.wait_gone("quiet")
     assert differences(over_a_boot(before), over_a_boot(settled(node))) == {}
-    assert node.run(f"ls {RECORD}", check=False).returncode != 0
+    wait_forgotten(node)
 
 
 @pytest.mark.long
@@ -189,7 +212,7 @@ def test_whenever_the_agent_is_killed_everything_comes_back(node: Node, record_p
         kill(node, chance)
         node.wait(lambda state: not state["entries"], "the pod to be gone", of=["quiet"])
     assert differences(before, settled(node)) == {}
-    assert node.run(f"ls {RECORD}", check=False).returncode != 0
+    wait_forgotten(node)
     report(record_property, f"killed {KILLS} times, and everything is as before")
 
 

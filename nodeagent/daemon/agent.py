@@ -225,7 +225,7 @@ class Agent:
         self.metrics.count(decided, outcome, drift, watch.took_ms)
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=settled)
-        unsettled = self._is_unsettled(world)
+        unsettled = self._is_unsettled(world) or self.host_settings.is_settling
         patient = {*self._kept.answer.troubles, *(disturbing if self.host_settings.waits else ())}
         pause = self._pause(decided, world, retries=bool(set(troubles) - patient), unsettled=unsettled)
         polled = min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5) if unsettled else POLL_SECONDS
@@ -421,7 +421,8 @@ class Agent:
         alone = alone_of(self.node.config, exclusive, partitioned - refused)
         asked = claims(self.state)
         host = self._kept.whole.online - exclusive
-        troubles = self.host_settings.keep(Wanted(alone, host, asked, self._pinned(wanted)), rescan=rescan)
+        settings = Wanted(alone, host, asked, partitioned - refused, self._pinned(wanted))
+        troubles = self.host_settings.keep(settings, rescan=rescan)
         if self.host_settings.lost_record is not None:
             self.notices[_RECORD] = self.host_settings.lost_record
         self.notices.pop(_PARTITIONS, None)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, Sett
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge import irqbalance, kernel_threads, units
 from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus
-from nodeagent.edge.kernel_threads import ThreadKey
+from nodeagent.edge.kernel_threads import KernelThread, ThreadKey
 from nodeagent.edge.units import UnitsError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.host_files import place_of, spelled
@@ -29,8 +30,8 @@ _GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
 _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 _ASKED = OF_SERVICES - {SettingKind.UNIT}
 """Kinds that irqbalance has."""
-_INTERRUPT_THREAD = "irq/"
-"""Begin of the names of threads that follow their interrupt."""
+_INTERRUPT_THREAD = re.compile(r"irq/(\d+)-")
+"""Names of threads that handle an interrupt."""
 
 
 class Reading(Struct, frozen=True):
@@ -71,9 +72,15 @@ class HostEdges:
         """
         found: dict[Setting, CpuSet] = {}
         failed: dict[SettingKind, NodeAgentError] = {}
+        threads: dict[Setting, KernelThread] = {}
         for kind in sorted(kinds - _ASKED):
             try:
-                found |= self._read_units(beside, known) if kind is SettingKind.UNIT else self._read(kind)
+                if kind is SettingKind.THREAD:
+                    threads = _threads()
+                elif kind is SettingKind.UNIT:
+                    found |= self._read_units(beside, known)
+                else:
+                    found |= self._files.read({kind})
             except NodeAgentError as err:
                 failed[kind] = err
         asked = kinds & _ASKED
@@ -81,14 +88,17 @@ class HostEdges:
             found |= self._read_irqbalance(asked) if asked else {}
         except NodeAgentError as err:
             failed |= dict.fromkeys(asked, err)
-        return Reading(found, self._files.facts(found), failed)
+        facts = self._files.facts(found) | self._handled(threads)
+        return Reading(found | {setting: thread.cpus for setting, thread in threads.items()}, facts, failed)
 
-    def _read(self, kind: SettingKind) -> dict[Setting, CpuSet]:
-        match kind:
-            case SettingKind.THREAD:
-                return _read_threads()
-            case _:
-                return self._files.read({kind})
+    def _handled(self, threads: Mapping[Setting, KernelThread]) -> dict[Setting, Facts]:
+        """Return which interrupts threads handle, and where these come."""
+        found = {}
+        for setting, thread in threads.items():
+            if handles := _INTERRUPT_THREAD.match(thread.name):
+                interrupt = Setting(SettingKind.IRQ, handles[1])
+                found[setting] = Facts(handles=interrupt, follows=self._files.comes_to(interrupt))
+        return found
 
     def _read_units(self, beside: Collection[str], known: Collection[Setting]) -> dict[Setting, CpuSet]:
         """Return those of systemd but for the ones that pods are in, or are."""
@@ -126,7 +136,8 @@ class HostEdges:
             HostFileError: the kernel doesn't say.
         """
         possible, root = possible_cpus(self._root), self._root
-        return Cpus(possible, host, hidden=possible - host_cpus(root), offline=possible - online_cpus(root))
+        hidden, offline = possible - host_cpus(root), possible - online_cpus(root)
+        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes())
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""
@@ -195,11 +206,11 @@ def _write_one(place: str, value: str) -> str | None:
     return kernel_threads.move(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
 
 
-def _read_threads() -> dict[Setting, CpuSet]:
+def _threads() -> dict[Setting, KernelThread]:
     return {
-        Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread.cpus
+        Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread
         for key, thread in kernel_threads.unbound().items()
-        if thread.is_movable and not thread.name.startswith(_INTERRUPT_THREAD)
+        if thread.is_movable
     }
 
 

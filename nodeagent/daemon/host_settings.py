@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.host.claims import Claimed, DeviceClaim, claimed
 from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, maybe_put_back, plan
@@ -27,6 +28,8 @@ PUT_BACK = "host_settings_put_back"
 """An empty file beside it, left by who has put settings back without the agent: a running one takes it for its own doing."""
 
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
+_MAY_DO_LATER = OF_SERVICES | {SettingKind.THREAD}
+"""A thread is refused CPUs that are just in a partition, or offline."""
 _WORK = frozenset({SettingKind.WORKQUEUE, SettingKind.THREAD})
 
 
@@ -61,6 +64,8 @@ class Wanted(Struct, frozen=True):
     """CPUs for what would have none left."""
     claims: tuple[DeviceClaim, ...] = ()
     """Devices whose interrupts a container wants on its own CPUs."""
+    partitioned: CpuSet = CpuSet()
+    """CPUs of these that are in partitions or about to be: the kernel itself drives its threads off."""
     pinned: Mapping[str, CpuSet] = {}
     """The exclusive CPUs of systemd's units that pods stand for, by the paths of their cgroups: the slices around them keep these, and all
     else in these slices leaves.
@@ -168,6 +173,12 @@ class HostSettings:
         self._refused_for: Wanted | None = None
         self._reported: frozenset[tuple[Setting, CpuSet]] = frozenset()
         """Values of others that are in the log."""
+        self._hidden = CpuSet()
+        """From kernel threads, when they were last looked at, or after that by partitions that began then."""
+        self._closed = CpuSet()
+        """CPUs of partitions of ours that may not have ended."""
+        self.is_settling = False
+        """A partition has not ended yet whose CPUs are nobody's any more: kernel threads may then have to be looked at. Nothing tells."""
         self.claimed = Claimed({})
         """Interrupts that containers have on their own CPUs."""
         self.lost_record: str | None = None
@@ -190,7 +201,7 @@ class HostSettings:
         """
         try:
             record = self._load()
-            if self._done_for == wanted and not rescan:
+            if self._done_for == wanted and not rescan and not self.is_settling:
                 return self._troubles
             self._done_for, self.claimed = None, Claimed({})
             if rescan:
@@ -210,13 +221,19 @@ class HostSettings:
         claims |= {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in self.claimed.holders}
         kinds = wanted.alone.keys() | {setting.kind for setting in (*record, *claims)}
         put_off = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
+        seen = self._places.cpus(wanted.host)
         reading = self._places.read(kinds - put_off, beside=wanted.pinned.keys(), known=record.keys())
         was_put_back = Path(self._put_back_path).exists()
+        cpus = self._places.cpus(wanted.host)
+        cpus = replace(cpus, partitioned=wanted.partitioned, was_hidden=self._hidden | seen.hidden)
+        ending = (self._closed - wanted.partitioned) & (cpus.hidden - cpus.offline)
+        self.is_settling = bool(ending)
+        self._hidden, self._closed = cpus.hidden | wanted.partitioned, ending | wanted.partitioned
         planned = plan(
             maybe_put_back(record) if was_put_back else record,
             {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
             alone=wanted.alone,
-            cpus=self._places.cpus(wanted.host),
+            cpus=cpus,
             claims=claims,
             spared=_spared(wanted.pinned),
             facts=reading.facts,
@@ -249,7 +266,7 @@ class HostSettings:
         if not writes:
             return {}
         refused = self._places.write(writes)
-        self._refused |= {setting: writes[setting] for setting in refused if setting.kind not in OF_SERVICES}
+        self._refused |= {setting: writes[setting] for setting in refused if setting.kind not in _MAY_DO_LATER}
         stay = {setting: why for setting, why in refused.items() if setting.kind in _INTERRUPTS - OF_SERVICES}
         for why in sorted(set(stay.values())):
             names = [described(setting) for setting, answer in stay.items() if answer == why]

@@ -376,6 +376,19 @@ class CgroupTree:
         here = [int(line) for line in (self._text(path, "cgroup.procs") or "").split()]
         return tuple(dict.fromkeys((*here, *self._processes_below(path))))
 
+    def beside(self, path: str) -> int | None:
+        """Return a process that is in a container's cgroup itself although it has one for processes below it.
+
+        The kernel lets one in while there is none below, and none below as long as it is there.
+
+        Raises:
+            CgroupError: it cannot be read.
+        """
+        if payload_path(path) not in (f"{path}/{child}" for child in self._children(path)):
+            return None
+        here = (self._text(path, "cgroup.procs") or "").split()
+        return int(here[0]) if here else None
+
     def threads(self, path: str) -> frozenset[int]:
         """Return the ids of the threads of a cgroup and of those below it; of one that isn't there, none.
 

@@ -26,6 +26,9 @@ or another device has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
 
 
+_NODES = "sys/devices/system/node"
+
+
 class HostSettingsFiles:
     """The files below /proc and /sys."""
 
@@ -75,17 +78,31 @@ class HostSettingsFiles:
             instance = Path(f"{self._root}/sys/kernel/irq/{number}").stat().st_ino
         return Facts(instance, near.get(node, CpuSet()))
 
+    def comes_to(self, interrupt: Setting) -> CpuSet:
+        """Return the CPUs to which the kernel lets an interrupt come, of those that it may come to; none: unknown, or it is gone."""
+        for name in ("effective_affinity_list", "smp_affinity_list"):
+            with suppress(OSError, ValueError):
+                return CpuSet.parse(Path(f"{self._root}/{IRQS}/{interrupt.name}/{name}").read_text("ascii").strip())
+        return CpuSet()
+
     def _index(self, interface: str) -> int | None:
         with suppress(OSError, ValueError):
             return int(Path(f"{self._root}/{QUEUES}/{interface}/ifindex").read_text(encoding="ascii"))
         return None
 
     def _nodes(self) -> Iterator[tuple[str, CpuSet]]:
-        """Return the CPUs of each NUMA node, by its number."""
-        for name in self._names("sys/devices/system/node"):
-            number = name.removeprefix("node")
-            if number.isdigit():
-                yield number, _cpus(Path(f"{self._root}/sys/devices/system/node/{name}/cpulist"))
+        """Return the online CPUs of each NUMA node, by its number."""
+        for number in _numbers(self._names(_NODES), "node"):
+            yield str(number), _cpus(Path(f"{self._root}/{_NODES}/node{number}/cpulist"))
+
+    def nodes(self) -> tuple[CpuSet, ...]:
+        """Return the CPUs of each NUMA node that has any, offline ones too.
+
+        Raises:
+            HostFileError: they can't be listed.
+        """
+        found = (CpuSet.from_ids(_numbers(self._names(f"{_NODES}/{node}"), "cpu")) for node in self._names(_NODES))
+        return tuple(cpus for cpus in found if cpus)
 
     def interrupt_numbers(self) -> tuple[int, ...]:
         """Return the numbers of all that there are.
@@ -158,6 +175,12 @@ class HostSettingsFiles:
             if err.errno not in _ABSENT:
                 raise _unreadable(path, err) from err
             return []
+
+
+def _numbers(names: Iterable[str], kind: str) -> list[int]:
+    """Return the numbers of those that are of a kind, as `node0`."""
+    numbers = (name.removeprefix(kind) for name in names if name.startswith(kind))
+    return [int(number) for number in numbers if number.isdigit()]
 
 
 def _line_interrupt(file: Path) -> list[str]:

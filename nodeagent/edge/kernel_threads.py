@@ -2,8 +2,7 @@
 
 The agent's own filter of system calls refuses to move them: the launcher does it. New ones don't
 follow their parent, kthreadd: each may run on all CPUs, so one has to look again. Workers of unbound workqueues follow
-/sys/devices/virtual/workqueue/cpumask, and those of interrupts (irq/N-NAME) their interrupt. Where there are cpuset partitions, the kernel
-itself keeps all others off these.
+/sys/devices/virtual/workqueue/cpumask. Where there are cpuset partitions, the kernel itself keeps all others off these.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.task_stat import TaskStat, parse_task_stat
+from nodeagent.formats.kernel.task_stat import TaskStat, parse_allowed_cpus, parse_task_stat
 
 
 class KernelThreadsError(NodeAgentError):
@@ -35,6 +34,7 @@ class ThreadKey(Struct, frozen=True, order=True):
 class KernelThread(Struct, frozen=True):
     name: str
     cpus: CpuSet
+    """Offline ones too."""
     is_movable: bool
     """Otherwise the kernel refuses (EINVAL) to let it run elsewhere: a workqueue's worker, or its rescuer, which goes where need is."""
 
@@ -52,6 +52,11 @@ def move(thread: ThreadKey, cpus: CpuSet) -> str | None:
 
 def _stat(pid: int) -> TaskStat:
     return parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="backslashreplace"))
+
+
+def _allowed(pid: int) -> CpuSet:
+    """Return where it may run. Unlike sched_getaffinity(2) this tells CPUs that are offline from those that it hasn't."""
+    return parse_allowed_cpus(Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="backslashreplace"))
 
 
 def _is_of_nobody(pid: int) -> bool:
@@ -73,7 +78,7 @@ def unbound(process_ids: Callable[[], Iterable[int]] = psutil.pids) -> dict[Thre
             stat = _stat(pid)
             if not stat.is_kernel_thread:
                 continue
-            cpus = CpuSet.from_ids(os.sched_getaffinity(pid))
+            cpus = _allowed(pid)
             is_movable = not stat.is_bound and _is_of_nobody(pid)
             if is_movable or len(cpus) > 1:
                 found[ThreadKey(pid, stat.start_ticks)] = KernelThread(stat.name, cpus, is_movable)

@@ -50,7 +50,7 @@ def read_units(
         UnitsError: the cgroups could not be read.
     """
     found = {}
-    for directory in ("", *sorted(within)):
+    for directory in ("", *sorted(slice_ for slice_ in within if (cgroups / slice_).is_dir())):
         for name in _names(cgroups / directory):
             unit, path = unit_of(name), f"{directory}/{name}" if directory else name
             is_ours = not directory and unit in {ours, OURS}
@@ -63,16 +63,10 @@ def read_units(
 def _names(directory: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
-    except FileNotFoundError:
-        if directory.parent.is_dir():  # a slice that has gone
-            return []
-        raise _no_cgroups(directory, "No such file or directory") from None
     except OSError as err:
-        raise _no_cgroups(directory, str(err.strerror)) from err
-
-
-def _no_cgroups(directory: Path, why: str) -> UnitsError:
-    return UnitsError(f"cannot list {directory}: {why}", hint="the host needs cgroup v2: see `nodeagent check`")
+        raise UnitsError(
+            f"cannot list {directory}: {err.strerror}", hint="the host needs cgroup v2: see `nodeagent check`"
+        ) from err
 
 
 def _cpus_of(cgroup: Path) -> CpuSet | None:

@@ -95,7 +95,11 @@ def capture_document(capture: Capture) -> Document:
         if observed.cgroups is None
         else {path: _texts(found) for path, found in observed.cgroups.items()},
         "cgroupProblems": list(observed.problems),
-        "processes": {"counts": dict(observed.process_counts), "strays": dict(observed.strays)},
+        "processes": {
+            "beside": dict(observed.beside),
+            "counts": dict(observed.process_counts),
+            "strays": dict(observed.strays),
+        },
         "hostProcesses": None if observed.host is None else _host_document(observed.host),
     }
 
@@ -214,7 +218,7 @@ def _sample(document: JsonValue, path: str) -> SysfsSample:
 
 def _observation(document: JsonValue) -> Observation:
     cgroups, processes = document.optional("cgroups"), document.field("processes")
-    host = document.optional("hostProcesses")
+    host, beside = document.optional("hostProcesses"), processes.optional("beside")
     observed: ObservedCgroups | None = None
     if cgroups is not None:
         observed = {
@@ -228,6 +232,7 @@ def _observation(document: JsonValue) -> Observation:
         problems=document.field("cgroupProblems").each(JsonValue.text),
         process_counts=dict(processes.field("counts").by_name(JsonValue.whole)),
         strays=dict(processes.field("strays").by_name(JsonValue.whole)),
+        beside={} if beside is None else dict(beside.by_name(JsonValue.whole)),
         host=None if host is None else _host(host),
     )
 

@@ -34,6 +34,8 @@ class Observation(Struct, frozen=True):
     """Processes by cgroup path; those that could not be read are missing."""
     strays: Mapping[str, int] = field(default_factory=dict)
     """Main processes that are outside their container's cgroup, by its path."""
+    beside: Mapping[str, int] = field(default_factory=dict)
+    """By path, a process in a container's cgroup itself. The agent's and those of `nodeagent exec` are below it."""
     host: HostProcesses | None = None
     """None: not observed."""
 

@@ -110,7 +110,9 @@ class Host:
                 (directory / name).parent.mkdir(exist_ok=True)
                 (directory / name).write_text(text + "\n")
             if (directory / "payload").is_dir():
-                (directory / "payload/cgroup.procs").touch()
+                # where the processes are
+                (directory / "cgroup.procs").rename(directory / "payload/cgroup.procs")
+                (directory / "cgroup.procs").touch()
 
     def drift(self) -> None:
         path = "besteffort/poduid-web/app"
@@ -315,7 +317,7 @@ def test_who_asks_is_no_host_process_on_exclusive_cpus(live, run):
     promises, mine = live.world.state.promises, CpuSet.from_ids(os.sched_getaffinity(0))
     own = promises.pods.put("uid-web", PodPromises(cpus=(("app", mine),)))
     live.world.state = replace(live.world.state, promises=replace(promises, pods=own))
-    cgroup = live.cgroups / "besteffort/poduid-web/app/cgroup.procs"
+    cgroup = live.cgroups / "besteffort/poduid-web/app/payload/cgroup.procs"
     cgroup.write_text("")
     document = json.loads(run("inspect", "-o", "json", *live.options)[1])
     assert document["node"]["cpus"]["exclusive"] == str(mine)
@@ -429,7 +431,7 @@ def test_a_decision_being_carried_out_is_no_difference(live, run, monkeypatch):
 
 
 def test_a_main_process_outside_its_cgroup_is_a_difference(live, run):
-    (live.cgroups / "besteffort/poduid-web/app/cgroup.procs").write_text("1\n")
+    (live.cgroups / "besteffort/poduid-web/app/payload/cgroup.procs").write_text("1\n")
     status, out, _ = run("inspect", "-o", "json", *live.options)
     assert status == 3
     (found,) = json.loads(out)["differences"]
@@ -438,6 +440,19 @@ def test_a_main_process_outside_its_cgroup_is_a_difference(live, run):
         "cgroup.procs",
         f"main process {os.getpid()}",
         "it has left this cgroup",
+    )
+
+
+def test_a_process_that_somebody_put_into_a_containers_cgroup_itself_is_a_difference(live, run):
+    (live.cgroups / "besteffort/poduid-web/app/cgroup.procs").write_text("1\n")
+    status, out, _ = run("inspect", "-o", "json", *live.options)
+    assert status == 3
+    (found,) = json.loads(out)["differences"]
+    assert (found["container"], found["file"], found["promised"], found["found"]) == (
+        "app",
+        "cgroup.procs",
+        "nothing beside payload",
+        "process 1, not by `nodeagent exec`",
     )
 
 

@@ -205,7 +205,7 @@ class Life:
         if daemon.agent.node.config.interrupt_isolation != "none":
             assert not any(
                 cpus & state.promises.exclusive()
-                for setting, cpus in machine.settings.items()
+                for setting, cpus in machine.shown_settings().items()
                 if setting.kind not in {SettingKind.UNIT, SettingKind.BALANCING}
             )
         files = {

@@ -26,6 +26,11 @@ FILES = {
     "proc/irq/default_smp_affinity": "ff\n",
     "sys/devices/system/cpu/possible": "0-7\n",
     "sys/devices/system/cpu/online": "0-6\n",
+    "sys/devices/system/node/has_cpu": "0-1\n",
+    "sys/devices/system/node/node0/cpulist": "0-3\n",
+    **{f"sys/devices/system/node/node{cpu // 4}/cpu{cpu}/online": "1\n" for cpu in range(8)},
+    "sys/devices/system/node/node1/cpulist": "4-6\n",
+    "sys/devices/system/node/node2/cpulist": "\n",
     "sys/fs/cgroup/cpuset.cpus.effective": "0-3,6\n",
     "sys/fs/cgroup/system.slice/cpuset.cpus": "\n",
     "sys/fs/cgroup/own.slice/cpuset.cpus": "0-5\n",
@@ -86,7 +91,8 @@ def calls(root: Path) -> list[str]:
 
 def test_the_machines_cpus_are_told_from_those_that_are_hidden_and_those_that_are_offline(edges: HostEdges) -> None:
     hidden = CpuSet.parse("4-5,7")  # not for what is in no partition
-    assert edges.cpus(CpuSet.of(0)) == Cpus(ALL, CpuSet.of(0), hidden=hidden, offline=CpuSet.of(7))
+    nodes = (CpuSet.parse("0-3"), CpuSet.parse("4-7"))  # offline ones too
+    assert edges.cpus(CpuSet.of(0)) == Cpus(ALL, CpuSet.of(0), hidden=hidden, offline=CpuSet.of(7), nodes=nodes)
 
 
 def test_interrupts_are_found_with_what_is_known_of_them(edges: HostEdges) -> None:
@@ -99,16 +105,26 @@ def test_interrupts_are_found_with_what_is_known_of_them(edges: HostEdges) -> No
     assert reading.facts == dict.fromkeys((IRQ, Setting(SettingKind.IRQ, "6")), Facts())
 
 
-def test_of_kernel_threads_those_are_found_that_can_be_moved_and_follow_no_interrupt(
-    edges: HostEdges, monkeypatch: pytest.MonkeyPatch
+def test_of_kernel_threads_those_are_found_that_can_be_moved_and_where_the_interrupts_come_that_they_handle(
+    edges: HostEdges, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = {
         ThreadKey(41, 9): KernelThread("kswapd0", CpuSet.of(1), is_movable=True),
         ThreadKey(42, 9): KernelThread("irq/5-eth0", ALL, is_movable=True),
         ThreadKey(43, 9): KernelThread("kworker/u16:1", ALL, is_movable=False),
+        ThreadKey(44, 9): KernelThread("irq/6-s-eth0", ALL, is_movable=True),
+        ThreadKey(45, 9): KernelThread("irq/7-gone", ALL, is_movable=True),
     }
     monkeypatch.setattr(kernel_threads, "unbound", lambda: threads)
-    assert edges.read({SettingKind.THREAD}).settings == {THREAD: CpuSet.of(1)}
+    (root / "proc/irq/5/effective_affinity_list").write_text("2\n")
+    reading = edges.read({SettingKind.THREAD})
+    eth0, second, gone = (Setting(SettingKind.THREAD, name) for name in ("42@9", "44@9", "45@9"))
+    assert reading.settings == {THREAD: CpuSet.of(1), eth0: ALL, second: ALL, gone: ALL}
+    assert reading.facts == {
+        eth0: Facts(handles=IRQ, follows=CpuSet.of(2)),
+        second: Facts(handles=Setting(SettingKind.IRQ, "6"), follows=CpuSet.of(4)),
+        gone: Facts(handles=Setting(SettingKind.IRQ, "7")),
+    }
 
 
 def test_of_units_all_are_found_but_the_pods(edges: HostEdges) -> None:

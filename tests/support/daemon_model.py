@@ -319,7 +319,7 @@ class HostSettingsModel:
         slices = {"", *(around for path in units for around in slices_around(path))}
         there = {
             setting: cpus
-            for setting, cpus in self.machine.settings.items()
+            for setting, cpus in self.machine.shown_settings().items()
             if setting.kind in kinds
             and setting.name not in beside
             and (setting.kind is not SettingKind.UNIT or setting.name.rpartition("/")[0] in slices)
@@ -329,7 +329,8 @@ class HostSettingsModel:
         return Reading(found, {s: i for s, i in self.machine.facts.items() if s in found}, failed)
 
     def cpus(self, host: CpuSet) -> Cpus:
-        return Cpus(self.machine.node.managers.topology.online, host)
+        possible = self.machine.node.managers.topology.online
+        return Cpus(possible, host, hidden=possible - self.machine.left_to_host())
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         return frozenset(self.machine.devices.get(device, ()))
@@ -344,8 +345,9 @@ class HostSettingsModel:
         if setting in self.machine.immovable:
             return os.strerror(errno.EIO)
         left = self.machine.settings[setting] - cpus
-        # systemd also steps in for a partition that has just been refused
-        assert setting.kind is SettingKind.UNIT or not left & self.steps.granted, f"{setting} leaves {left} too late"
+        # systemd also steps in for a partition that has just been refused, and kernel threads are moved
+        is_for_it = setting.kind in {SettingKind.UNIT, SettingKind.THREAD}
+        assert is_for_it or not left & self.steps.granted, f"{setting} leaves {left} too late"
         self.machine.settings[setting] = cpus
         return None
 

@@ -115,7 +115,9 @@ class World:
         """Everything known and as promised, unless told otherwise."""
         cgroups = more.pop("cgroups", self.observed())
         counts = {path: int(there.is_populated) for path, there in (cgroups or {}).items()}
-        of_observation = {name: more.pop(name) for name in ("strays", "host", "process_counts") if name in more}
+        of_observation = {
+            name: more.pop(name) for name in ("strays", "beside", "host", "process_counts") if name in more
+        }
         observation = Observation(NOW_MS, 4096, cgroups, **({"process_counts": counts} | of_observation))
         fields = {
             "node": self.node,

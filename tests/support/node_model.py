@@ -234,6 +234,14 @@ class Machine:
             cpus -= self.handed_down(path)
         return cpus
 
+    def shown_settings(self) -> dict[Setting, CpuSet]:
+        """The kernel keeps its threads off partitions, and gives one that has nothing left all that is in none."""
+        left = self.left_to_host()
+        return {
+            setting: cpus & left or left if setting.kind is SettingKind.THREAD else cpus
+            for setting, cpus in self.settings.items()
+        }
+
     def handed_down(self, path: str) -> CpuSet:
         cpus = self.groups[path].values.get(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet())
         assert isinstance(cpus, CpuSet)

@@ -204,13 +204,14 @@ def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
     if view.observation is not None:
         return view if host_processes else replace(view, observation=replace(view.observation, host=None))
     view = _with_cgroups(view)
-    processes = _processes(view)
+    processes, beside = _processes(view)
     ours = frozenset(pid for pids in processes.values() for pid in pids)
     exclusive = view.state.promises.exclusive() & view.node.topology.online
     observation = replace(
         view.observed,
         process_counts={path: len(pids) for path, pids in processes.items()},
         strays=_strays(view, processes),
+        beside=beside,
         host=_host_processes(exclusive, ours, view) if host_processes and view.is_here else None,
     )
     return replace(view, observation=observation)
@@ -242,18 +243,21 @@ def _observed_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Ob
     return replace(view, unit_cgroups=domains.unit_cgroups or view.unit_cgroups), observed
 
 
-def _processes(view: NodeView) -> dict[str, tuple[int, ...]]:
-    """Return the processes of all containers by cgroup path. What can't be read is left out: it is shown as 0 processes."""
+def _processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+    """Return the processes of all containers by cgroup path, and those where none belongs. What can't be read is left out: it is shown as 0
+    processes.
+    """
     if view.cgroup_root is None:
-        return {}
+        return {}, {}
     tree = CgroupTree(view.cgroup_root)
-    found = {}
+    found, beside = {}, {}
     for path in [entry.container_path(c.name) for entry in view.state.entries for c in entry.containers]:
         try:
             found[path] = tree.processes(view.cgroup_of(path))
+            beside[path] = tree.beside(path)
         except CgroupError:
             continue
-    return found
+    return found, {path: pid for path, pid in beside.items() if pid is not None}
 
 
 def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[str, int]:

@@ -51,10 +51,11 @@ class Change(Struct, frozen=True):
     """What one setting was, and what it has become."""
 
     before: CpuSet
-    """What it goes back to."""
+    """What it goes back to. None: where the interrupt comes that the thread handles."""
     ours: tuple[CpuSet, ...]
     """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any. irqbalance doesn't
-    show whether it has been told: until that is known, the last is one that it doesn't show.
+    show whether it has been told: until that is known, the last is one that it doesn't show. Of a kernel thread, what it may have been
+    given by a write that the kernel remembers; all CPUs, if there may be none.
     """
     instance: int | None = None
     """As `Facts.instance`."""
@@ -63,23 +64,17 @@ class Change(Struct, frozen=True):
         """Whether it may be about this interrupt or queue, and is not about an earlier one with its name."""
         return None in {self.instance, facts.instance} or self.instance == facts.instance
 
-    def is_ours(self, now: CpuSet, hidden: CpuSet = CpuSet()) -> bool:
-        """Whether it is as we found it or made it, but for CPUs that the kernel doesn't show.
-
-        Once it is written, the value before is not ours any more.
-        """
-        return any(now - hidden == value - hidden for value in self.ours)
+    def is_ours(self, now: CpuSet) -> bool:
+        """Whether it is as we found it or made it. Once it is written, the value before is not ours any more."""
+        return now in self.ours
 
     @property
     def last(self) -> CpuSet:
         return self.ours[-1]
 
     def is_settled(self, kind: SettingKind, wanted: CpuSet) -> bool:
-        """Whether it need not be written to have what is wanted.
-
-        systemd still does what it was told when it didn't answer, and a thread that may never have been written gets any CPU later.
-        """
-        return self.ours == (wanted,) if kind in {SettingKind.UNIT, SettingKind.THREAD} else self.last == wanted
+        """Whether it need not be written to have what is wanted: systemd still does what it was told when it didn't answer."""
+        return self.ours == (wanted,) if kind is SettingKind.UNIT else self.last == wanted
 
     @property
     def differs(self) -> bool:
@@ -87,7 +82,7 @@ class Change(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """What else the kernel says of an interrupt or a network queue."""
+    """What else the kernel says of an interrupt, a network queue or a kernel thread."""
 
     instance: int | None = None
     """Another one has another, even under the same name: a device's interrupts go with its driver, and their numbers are given again.
@@ -95,11 +90,15 @@ class Facts(Struct, frozen=True):
     """
     near: CpuSet = CpuSet()
     """The CPUs of an interrupt's NUMA node, which the kernel prefers when it begins; none: it has no node."""
+    handles: Setting | None = None
+    """The interrupt that a thread handles."""
+    follows: CpuSet = CpuSet()
+    """Where that comes: the kernel moves the thread there when it comes for the first time after it has been moved."""
 
 
 Record = Mapping[Setting, Change]
 """Each setting that is not what it goes back to. While interrupts to come are kept off CPUs, also every interrupt that there is: any other
-came later, and goes back to what it would have been without us. And every kernel thread whose CPUs have been written.
+came later, and goes back to what it would have been without us. And every kernel thread, while some leave CPUs alone.
 """
 
 
@@ -115,7 +114,7 @@ class HostPlan(Struct, frozen=True):
     changed_by_others: Mapping[Setting, CpuSet]
     """Found with a value that is not ours although we had changed it."""
     keeps_threads: bool = False
-    """Kernel threads are kept off CPUs, so that the record has them all."""
+    """Kernel threads are kept off CPUs, by us or by a partition that has not ended yet, so that the record has them all."""
     unread: frozenset[Setting] = frozenset()
     """Their part of the record stays as it was."""
 
@@ -139,7 +138,8 @@ class HostPlan(Struct, frozen=True):
         if written is None:
             return change
         if has_failed:
-            return change if setting.kind in OF_SERVICES else replace(change, ours=(change.last,))
+            may_be_any = setting.kind in OF_SERVICES or setting.kind is SettingKind.THREAD
+            return change if may_be_any else replace(change, ours=(change.last,))
         shown_later = change.ours if setting.kind is SettingKind.IRQBALANCE else ()
         return replace(change, ours=_ending(shown_later, written))
 
@@ -152,8 +152,14 @@ class Cpus(Struct, frozen=True):
     host: CpuSet
     """Those for what would have none left: online, and not to be left alone. Empty: that stays as it is."""
     hidden: CpuSet = CpuSet()
-    """Those that the affinity of a kernel thread doesn't show even if it has them: offline, or in a partition of the cpuset."""
+    """Those that a kernel thread can't be given: offline, or in a partition of the cpuset."""
     offline: CpuSet = CpuSet()
+    partitioned: CpuSet = CpuSet()
+    """Those to be left alone from which the kernel drives its threads itself, as they are in a partition or about to be."""
+    was_hidden: CpuSet = CpuSet()
+    """Those that were hidden at some moment since the last look: the affinity of a kernel thread may still lack them."""
+    nodes: tuple[CpuSet, ...] = ()
+    """Those of each NUMA node, be they offline: the kernel gives them to threads that work for it."""
 
 
 def plan(
@@ -169,9 +175,6 @@ def plan(
 ) -> HostPlan:
     """Decide what to write so that no setting names a CPU that is to be left alone, unless its owner wants just that.
 
-    A kernel thread that may not run on all CPUs has its affinity written once even if that is right: the kernel gives a thread any CPU when
-    a partition of the cpuset ends, but not beyond what was written.
-
     Args:
         record: of what was changed before.
         observed: every setting that there is and that can be changed. One that names no CPU is off, and stays off.
@@ -184,40 +187,147 @@ def plan(
     """
     record = _renamed(record, facts)
     changes, writes, others = {}, {}, {}
-    keeps_threads = bool(alone.get(SettingKind.THREAD))
+    keeps_threads = bool(alone.get(SettingKind.THREAD)) or bool(cpus.hidden - cpus.offline)
     for setting, now in observed.items():
         of = facts.get(setting, Facts())
         known = record.get(setting)
         known = known if known is not None and known.is_of(of) else None
-        hidden = cpus.hidden if setting.kind is SettingKind.THREAD else CpuSet()
-        is_ours = known is not None and (known.is_ours(now, hidden) or _is_anywhere(setting, known, now, cpus))
-        before = known.before if known is not None and is_ours else now
-        if known is None and (keeps_threads or setting.kind is not SettingKind.THREAD):
-            before = _before(setting, now, of, record.get(NEW_IRQS), cpus)
-        wanted = claims.get(setting)
-        if wanted is None:
-            off = alone.get(setting.kind, CpuSet()) - spared.get(setting, CpuSet())
-            wanted = _apart(before, now, off, cpus)
-        if known is None:
-            is_new_thread = setting.kind is SettingKind.THREAD and keeps_threads
-            is_written = wanted != now or (is_new_thread and wanted != cpus.possible)
+        to_leave = alone.get(setting.kind, CpuSet()) - spared.get(setting, CpuSet())
+        if setting.kind is SettingKind.THREAD:
+            if known is None and not (keeps_threads and now):
+                continue
+            left = to_leave if of.handles is None else to_leave - claims.get(of.handles, CpuSet())
+            found = _follower(known, now, left, cpus, of.follows, keeps_threads=keeps_threads)
         else:
-            is_written = wanted - hidden != now - hidden or (is_ours and not known.is_settled(setting.kind, wanted))
-        if known is not None and known.differs and not is_ours:
+            found = _other(setting, known, now, of, record.get(NEW_IRQS), claims.get(setting), to_leave, cpus)
+        changes[setting] = Change(found.before, found.ours, of.instance)
+        if found.written is not None:
+            writes[setting] = found.written
+        if found.is_others:
             others[setting] = now
-        found = _found(setting.kind, known if is_ours else None, now, hidden)
-        if is_written:
-            writes[setting] = wanted
-            given = (cpus.possible,) if setting.kind is SettingKind.THREAD else ()  # by the kernel, until it is written
-            last = found[-1]
-            if setting.kind is SettingKind.IRQBALANCE:
-                last = next((value for value in (wanted, *found) if value != now), last)
-            found = _ending((*given, wanted, *found), last)
-        changes[setting] = Change(before, found, of.instance)
     kept = {setting: change for setting, change in record.items() if _is_unread(setting, observed, unread)}
     return HostPlan(
         _to_keep(changes, keeps_threads=keeps_threads) | kept, writes, others, keeps_threads, frozenset(kept)
     )
+
+
+class _Found(Struct, frozen=True):
+    before: CpuSet
+    ours: tuple[CpuSet, ...]
+    """As in `Change`, before it is written."""
+    written: CpuSet | None
+    is_others: bool
+
+
+def _other(
+    setting: Setting,
+    known: Change | None,
+    now: CpuSet,
+    of: Facts,
+    to_come: Change | None,
+    claim: CpuSet | None,
+    to_leave: CpuSet,
+    cpus: Cpus,
+) -> _Found:
+    """Decide on a setting that keeps what it was given."""
+    is_ours = known is not None and (known.is_ours(now) or _is_anywhere(setting, known, now, cpus))
+    before = known.before if known is not None and is_ours else now
+    if known is None:
+        before = _before(setting, now, of, to_come, cpus)
+    wanted = _apart(before, now, to_leave, cpus) if claim is None else claim
+    is_written = wanted != now or (known is not None and is_ours and not known.is_settled(setting.kind, wanted))
+    found = _found(setting.kind, known if is_ours else None, now)
+    if is_written:
+        last = found[-1]
+        if setting.kind is SettingKind.IRQBALANCE:
+            last = next((value for value in (wanted, *found) if value != now), last)
+        found = _ending((wanted, *found), last)
+    is_others = known is not None and known.differs and not is_ours
+    return _Found(before, found, wanted if is_written else None, is_others)
+
+
+def _follower(
+    known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
+) -> _Found:
+    """Decide on a kernel thread, which is a NUMA node's if it is anyone's, or an interrupt's.
+
+    One of an interrupt has all CPUs until that comes for the first time. From then on it follows, and what somebody else gives it lasts as
+    long as its interrupt stays where it is: so nothing is anybody else's.
+    """
+    if not follows:
+        return _thread(known, now, to_leave, cpus)
+    there = replace(cpus, nodes=(*cpus.nodes, follows))
+    if known is not None and not known.before:
+        known = replace(known, before=follows)
+    found = _thread(known, now, to_leave, there)
+    if found.is_others or (known is not None and now == follows and now not in known.ours):
+        found = _thread(Change(follows, (now, cpus.possible)), now, to_leave, there)
+    is_over = not keeps_threads and found.ours == (follows,) and found.written is None
+    return found if found.before != follows or is_over else replace(found, before=CpuSet())
+
+
+def _thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> _Found:
+    """Decide on a kernel thread.
+
+    The kernel remembers what was written for a thread, and gives it those of these CPUs that are in no partition, whenever a partition
+    changes; all that are in none, if nothing is left. So a thread that may not run on all CPUs is written once, and the kernel itself keeps
+    it off partitions and puts it back. But it forgets that when it finds a thread without any online CPU: it gives it all then. And
+    whenever a CPU comes online, threads that work for a NUMA node get that node's, be they in a partition (kcompactd_cpu_online in
+    mm/compaction.c). A thread that goes where it was never to be is written again, as soon as the kernel takes what it is to have.
+    """
+    before, ours = _thread_so_far(known, now, cpus)
+    is_others = known is not None and before is None
+    before = now if before is None else before
+    wanted = _apart(before, now, to_leave - cpus.partitioned, cpus)
+    closed = cpus.hidden - cpus.offline
+    is_right = now <= wanted and now - cpus.offline == wanted - cpus.hidden if to_leave or closed else now == wanted
+    written: CpuSet | None = wanted
+    if not wanted - cpus.hidden:  # the kernel would refuse that (EINVAL)
+        is_to_go = bool(now & to_leave - (cpus.partitioned - closed))
+        written = cpus.host if is_to_go and cpus.host else None
+    elif is_right and (is_others or ours == (wanted,)):
+        written = None
+    if written is not None:
+        ours = _ending((cpus.possible, written, now, *ours), ours[-1])
+    elif not is_right:
+        ours = _ending((now, *ours), ours[-1])
+    return _Found(before, ours, written, is_others)
+
+
+def _thread_so_far(known: Change | None, now: CpuSet, cpus: Cpus) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:
+    """Return what a thread goes back to, and what may have been written for it. None: somebody else has moved it."""
+    if known is None:
+        before = _whole(now, cpus)
+        return before, _ending((cpus.possible,), before)
+    fitting = tuple(value for value in known.ours if _may_show(value, now, cpus))
+    if not fitting and not _may_show(cpus.possible, now, cpus):
+        return None, (now,)
+    is_moved = known.before == cpus.possible and all(now - cpus.hidden != value - cpus.hidden for value in known.ours)
+    before = (_node_of(now, cpus) if is_moved else None) or known.before
+    return before, fitting or _ending((cpus.possible, *known.ours), known.last)
+
+
+def _may_show(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
+    """Whether a thread may have the affinity that it shows after this was the last that was written for it."""
+    hidden = cpus.hidden | cpus.was_hidden
+    given = (written, *(written & node or node for node in cpus.nodes))
+    return now - hidden in {value - hidden for value in given} | {written - hidden or cpus.possible - hidden}
+
+
+def _whole(now: CpuSet, cpus: Cpus) -> CpuSet:
+    """Return what a thread goes back to of which nothing is known: what has all of a node's CPUs that there are has the node's."""
+    if cpus.hidden - cpus.offline and now | cpus.hidden == cpus.possible:
+        return cpus.possible
+    return _node_of(now, cpus) or now
+
+
+def _node_of(now: CpuSet, cpus: Cpus) -> CpuSet | None:
+    """Return the node's CPUs, if a thread has just these. One that has lost them got all, and has the node's again when a CPU comes; one of
+    an interrupt has all until that comes for the first time.
+    """
+    hidden = cpus.hidden | cpus.was_hidden
+    fitting = (node for node in cpus.nodes if now <= node and now - hidden == node - hidden != cpus.possible - hidden)
+    return next(fitting, None)
 
 
 def _renamed(record: Record, facts: Mapping[Setting, Facts]) -> Record:
@@ -244,11 +354,9 @@ def _is_unread(setting: Setting, observed: Mapping[Setting, CpuSet], unread: Abs
 
 
 def _is_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) -> bool:
-    """Whether the last of its CPUs has gone offline: the kernel lets an interrupt or a thread of its own run anywhere then."""
-    if setting.kind not in {SettingKind.IRQ, SettingKind.THREAD}:
-        return False
-    anywhere = cpus.possible - (cpus.hidden if setting.kind is SettingKind.THREAD else cpus.offline)
-    return anywhere <= now and any(value <= cpus.offline for value in known.ours)
+    """Whether the last of its CPUs has gone offline: the kernel lets an interrupt come anywhere then."""
+    anywhere = cpus.possible - cpus.offline
+    return setting.kind is SettingKind.IRQ and anywhere <= now and any(value <= cpus.offline for value in known.ours)
 
 
 def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
@@ -259,15 +367,13 @@ def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
     return apart if apart & cpus.host else cpus.host or now
 
 
-def _found(kind: SettingKind, known: Change | None, now: CpuSet, hidden: CpuSet) -> tuple[CpuSet, ...]:
+def _found(kind: SettingKind, known: Change | None, now: CpuSet) -> tuple[CpuSet, ...]:
     """Return what a setting may have: of the kernel's, what it shows; of a service, all that was sent, until the last of it is seen.
 
     systemd may do any of it until it has answered.
     """
-    if known is None:
+    if known is None or kind not in OF_SERVICES:
         return (now,)
-    if kind not in OF_SERVICES:
-        return tuple(value for value in known.ours if value - hidden == now - hidden) or (now,)
     return (known.last,) if now == known.last and kind is not SettingKind.UNIT else known.ours
 
 
@@ -285,8 +391,6 @@ def _before(setting: Setting, now: CpuSet, interrupt: Facts, to_come: Change | N
         to_come: what is recorded of the affinity of interrupts to come.
         cpus: of the machine.
     """
-    if setting.kind is SettingKind.THREAD and cpus.hidden and now | cpus.hidden == cpus.possible:
-        return cpus.possible
     if setting.kind is not SettingKind.IRQ or to_come is None:
         return now
     for given in to_come.ours:

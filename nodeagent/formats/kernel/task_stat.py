@@ -1,6 +1,8 @@
-"""/proc/PID/stat: what the kernel says of a process, or of one of its threads (proc_pid_stat(5))."""
+"""/proc/PID/stat and /proc/PID/status: what the kernel says of a process or a thread (proc_pid_stat(5), proc_pid_status(5))."""
 
 from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet
 
 _KERNEL_THREAD = 0x0020_0000
 """PF_KTHREAD (include/linux/sched.h)."""
@@ -37,3 +39,9 @@ def parse_task_stat(text: str) -> TaskStat:
     name, _, rest = text.rpartition(")")
     fields = rest.split()
     return TaskStat(name.partition("(")[2], fields[0], int(fields[6]), int(fields[19]), int(fields[36]))
+
+
+def parse_allowed_cpus(status: str) -> CpuSet:
+    """Read where it may run, offline CPUs too."""
+    _, _, rest = status.partition("\nCpus_allowed_list:")
+    return CpuSet.parse(rest.partition("\n")[0].strip())

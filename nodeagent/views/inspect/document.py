@@ -49,6 +49,10 @@ def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docume
                 Difference(path, "cgroup.procs", f"main process {pid}", "it has left this cgroup")
                 for path, pid in sorted(view.observed.strays.items())
             ),
+            *(
+                Difference(path, "cgroup.procs", "nothing beside payload", f"process {pid}, not by `nodeagent exec`")
+                for path, pid in sorted(view.observed.beside.items())
+            ),
         )
     entries = [e for e in view.state.entries if pod_uids is None or e.pod.uid in pod_uids]
     owners = {path: owner for entry in view.state.entries for path, owner in _owned(entry)}

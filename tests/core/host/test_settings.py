@@ -111,9 +111,7 @@ def test_what_somebody_else_sets_meanwhile_is_kept_off_and_what_it_goes_back_to(
     assert host.values[IRQ] == cpus("1-2")
 
 
-@pytest.mark.parametrize(
-    "setting", [IRQ, QUEUE, WORK, Setting(SettingKind.UNIT, "a.slice"), Setting(SettingKind.THREAD)]
-)
+@pytest.mark.parametrize("setting", [IRQ, QUEUE, WORK, Setting(SettingKind.UNIT, "a.slice")])
 def test_who_sets_it_to_what_it_was_before_is_told(setting: Setting) -> None:
     """So is who lets a write have no effect, as a drop-in of systemd's that counts more."""
     host = Host({setting: ALL})
@@ -284,108 +282,6 @@ def test_what_has_gone_is_forgotten() -> None:
     assert host.record == {}
 
 
-class Threads:
-    """Kernel threads as a kernel with partitions has them: what was written counts for ever, what is shown lacks the partition's CPUs.
-
-    One whose affinity nobody has written gets any CPU but these whenever the partition changes.
-    """
-
-    def __init__(self, **shown: str) -> None:
-        self.partition = CpuSet()
-        self.written: dict[Setting, CpuSet] = {}
-        self.shown = {Setting(SettingKind.THREAD, name): cpus(text) for name, text in shown.items()}
-        self.record: Record = {}
-
-    def keep(self, alone: str) -> HostPlan:
-        """The host's settings come first, then the partition."""
-        planned = plan(
-            self.record,
-            self.shown,
-            alone=off(alone) if alone else {},
-            cpus=Cpus(ALL, ALL - cpus(alone), hidden=self.partition),
-        )
-        for setting, value in planned.writes.items():
-            self.written[setting] = value
-            self.shown[setting] = value - self.partition
-        self.record = planned.after(frozenset())
-        return planned
-
-    def partitioned(self, text: str) -> None:
-        self.partition = cpus(text)
-        self.shown = {setting: self.written.get(setting, ALL) - self.partition for setting in self.shown}
-
-    def now(self) -> dict[str, str]:
-        return {setting.name: str(value) for setting, value in self.shown.items()}
-
-
-def test_kernel_threads_get_back_what_they_had_although_the_kernel_forgets_it() -> None:
-    """Without a written affinity, kswapd1 would have all CPUs in the end."""
-    threads = Threads(rcu="0-3", kswapd0="0-1", kswapd1="2-3")
-    threads.keep("3")
-    threads.partitioned("3")
-    assert threads.now() == {"rcu": "0-2", "kswapd0": "0-1", "kswapd1": "2"}
-    assert not threads.keep("3").writes
-    threads.keep("2-3")
-    threads.partitioned("2-3")
-    threads.keep("")
-    threads.partitioned("")
-    assert threads.now() == {"rcu": "0-3", "kswapd0": "0-1", "kswapd1": "2-3"}
-    assert threads.record == {}
-    assert not threads.keep("").writes
-
-
-def test_a_kernel_thread_is_written_although_a_crash_came_before() -> None:
-    threads = Threads(kswapd0="0-1")
-    for alone in ("1", "3", "3"):
-        threads.record = plan(threads.record, threads.shown, alone=off(alone), cpus=Cpus(ALL, ALL - cpus(alone))).record
-    threads.keep("3")
-    threads.partitioned("3")
-    assert threads.now() == {"kswapd0": "0-1"}
-
-
-def test_a_kernel_thread_gets_its_cpus_back_however_often_a_crash_comes_before() -> None:
-    threads = Threads(rcu="0-3")
-    threads.keep("3")
-    threads.partitioned("3")
-    for _ in range(2):
-        left = Cpus(ALL, ALL, hidden=threads.partition)
-        threads.record = plan(threads.record, threads.shown, alone={}, cpus=left).record
-    threads.keep("")
-    threads.partitioned("")
-    assert (threads.now(), threads.record) == ({"rcu": "0-3"}, {})
-
-
-def test_a_kernel_thread_that_came_later_may_run_anywhere_in_the_end() -> None:
-    threads = Threads(rcu="0-3")
-    threads.keep("3")
-    threads.partitioned("3")
-    new = Setting(SettingKind.THREAD, "new")
-    threads.shown[new] = cpus("0-2")
-    threads.keep("3")
-    threads.keep("")
-    threads.partitioned("")
-    assert threads.now() == {"rcu": "0-3", "new": "0-3"}
-
-
-def test_a_kernel_thread_is_left_alone_where_no_cpu_is_to_be() -> None:
-    thread = Setting(SettingKind.THREAD, "rcu")
-    assert not plan(
-        {}, {thread: cpus("0-2")}, alone={}, cpus=Cpus(ALL, ALL, hidden=cpus("3"), offline=cpus("3"))
-    ).writes
-
-
-def test_what_others_give_a_kernel_thread_is_theirs() -> None:
-    threads = Threads(rcu="0-3")
-    threads.keep("3")
-    threads.partitioned("3")
-    (rcu,) = threads.shown
-    threads.written[rcu] = threads.shown[rcu] = cpus("0")
-    assert threads.keep("3").changed_by_others == {rcu: cpus("0")}
-    threads.keep("")
-    threads.partitioned("")
-    assert threads.now() == {"rcu": "0"}
-
-
 class Irqbalance:
     """It shows what it was told only after a scan; the last counts."""
 
@@ -500,7 +396,7 @@ def test_an_interrupt_that_a_claim_left_in_irqbalance_is_told_of_if_somebody_els
 def test_what_others_give_an_interrupt_is_theirs_although_its_own_cpu_goes_offline_then() -> None:
     host = Host({IRQ: cpus("2-3")})
     host.keep(off("3"))
-    gone = Cpus(ALL, cpus("0-1"), hidden=cpus("0,2-3"), offline=cpus("2"))
+    gone = Cpus(ALL, cpus("0-1"), offline=cpus("2"))
     assert plan(host.record, {IRQ: cpus("1")}, alone=off("3"), cpus=gone).changed_by_others == {IRQ: cpus("1")}
 
 
@@ -509,50 +405,30 @@ def test_what_would_have_only_offline_cpus_gets_the_hosts() -> None:
     assert planned.writes == {IRQ: cpus("0-1")}
 
 
-def test_a_kernel_thread_with_an_offline_cpu_is_written_once() -> None:
-    threads = Threads(rcu="0-2")
-    threads.partition = cpus("3")
-    threads.keep("2")
-    assert threads.now() == {"rcu": "0-1"}
-    assert not threads.keep("2").writes
-
-
 class WholeHost:
-    """All kinds of settings on a machine whose CPUs go offline and come again, and are in partitions or not."""
+    """All kinds of settings but kernel threads, on a machine whose CPUs go offline and come again."""
 
-    def __init__(self, values: dict[Setting, CpuSet], *, has_partitions: bool) -> None:
+    def __init__(self, values: dict[Setting, CpuSet]) -> None:
         self.values = dict(values)
         """What each was set to."""
         self.wanted = dict(values)
         """What each is to be in the end."""
         self.shown_balance = values[BALANCE]
-        self.has_partitions = has_partitions
-        self.partition = self.offline = self.alone = CpuSet()
-        self.unwritten = {THREAD}
+        self.offline = self.alone = CpuSet()
         self.record: Record = {}
 
-    @property
-    def hidden(self) -> CpuSet:
-        return self.partition | self.offline
-
     def shown(self) -> dict[Setting, CpuSet]:
-        """The kernel lets a thread that would have no CPU run anywhere."""
-        return self.values | {
-            THREAD: (self.values[THREAD] - self.hidden) or (ALL - self.hidden),
-            BALANCE: self.shown_balance,
-        }
+        return self.values | {BALANCE: self.shown_balance}
 
     def scan(self) -> None:
         self.shown_balance = self.values[BALANCE]
 
     def change(self, setting: Setting, value: CpuSet) -> None:
-        """Somebody else sets it: what can be told from what we do, of a thread even if a CPU goes offline before we look."""
-        hidden = self.hidden | cpus("3") if setting == THREAD else CpuSet()
+        """Somebody else sets it: what can be told from what we do."""
         known = self.record.get(setting)
-        if value | hidden == ALL or not value - hidden or (known is not None and known.is_ours(value, hidden)):
+        if value == ALL or (known is not None and known.is_ours(value)):
             return
-        self.values[setting] = self.wanted[setting] = value - hidden
-        self.unwritten.discard(setting)
+        self.values[setting] = self.wanted[setting] = value
         self.scan()
 
     def hotplug(self, offline: CpuSet) -> None:
@@ -578,7 +454,7 @@ class WholeHost:
             self.record,
             self.shown(),
             alone=dict.fromkeys(SettingKind, alone) if alone else {},
-            cpus=Cpus(ALL, host, hidden=self.hidden, offline=self.offline),
+            cpus=Cpus(ALL, host, offline=self.offline),
             claims=claims or {},
         )
         self.record = planned.record
@@ -587,20 +463,15 @@ class WholeHost:
                 return
             if setting not in fails:
                 self.values[setting] = value
-                self.unwritten.discard(setting)
         self.record = planned.after(fails & planned.writes.keys())
-        if self.has_partitions and host and self.partition != alone:  # the kernel leaves the host a CPU
-            self.partition = alone
-            self.values |= dict.fromkeys(self.unwritten, ALL)
-        for setting, value in (self.values | {THREAD: self.shown()[THREAD]}).items():
+        for setting, value in self.values.items():
             if setting in (claims or {}):
                 assert setting in fails or value == (claims or {})[setting]
             elif setting not in fails and host:
                 assert not value & alone, setting
 
 
-THREAD = Setting(SettingKind.THREAD, "7@1")
-WHOLE = (IRQ, OTHER_IRQ, NEW_IRQS, QUEUE, WORK, THREAD, Setting(SettingKind.UNIT, "system.slice"), BALANCE)
+WHOLE = (IRQ, OTHER_IRQ, NEW_IRQS, QUEUE, WORK, Setting(SettingKind.UNIT, "system.slice"), BALANCE)
 
 
 def sets(least: int, most: int) -> st.SearchStrategy[CpuSet]:
@@ -612,15 +483,13 @@ KEEPS = st.fixed_dictionaries(
         "alone": sets(0, 14),
         "claimed": st.sampled_from((None, IRQ, OTHER_IRQ)),
         "dies_after": st.none() | st.integers(0, 6),
-        # a thread that can't be written gets any CPU when a partition ends
-        "fails": st.frozensets(st.sampled_from([each for each in WHOLE if each != THREAD]), max_size=2),
+        "fails": st.frozensets(st.sampled_from(WHOLE), max_size=2),
     }
 )
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("keep"), KEEPS),
         st.tuples(st.just("change"), st.tuples(st.sampled_from(WHOLE), sets(1, 7))),
-        # of a thread nothing tells CPUs that it hasn't from those that are offline before anything is known of it
         st.tuples(st.just("hotplug"), st.sampled_from((CpuSet(), cpus("3")))),
         st.tuples(st.just("scan"), st.none()),
     ),
@@ -628,15 +497,9 @@ STEPS = st.lists(
 )
 
 
-@given(
-    st.fixed_dictionaries({**dict.fromkeys(WHOLE, sets(1, 15)), THREAD: sets(1, 3) | st.just(ALL)}),
-    st.booleans(),
-    STEPS,
-)
-def test_in_the_end_each_is_what_it_was_or_what_others_want(
-    values: dict[Setting, CpuSet], has_partitions: bool, steps: list[tuple]
-) -> None:
-    host = WholeHost(values, has_partitions=has_partitions)
+@given(st.fixed_dictionaries(dict.fromkeys(WHOLE, sets(1, 15))), STEPS)
+def test_in_the_end_each_is_what_it_was_or_what_others_want(values: dict[Setting, CpuSet], steps: list[tuple]) -> None:
+    host = WholeHost(values)
     for step in steps:
         match step:
             case "keep", {"alone": alone, "claimed": claimed, "dies_after": dies_after, "fails": fails}:

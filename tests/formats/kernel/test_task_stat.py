@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.formats.kernel.task_stat import TaskStat, parse_task_stat
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.kernel.task_stat import TaskStat, parse_allowed_cpus, parse_task_stat
 
 FLAGS, START, CPU = 9, 22, 39
 """Numbers of fields (proc_pid_stat(5))."""
@@ -30,6 +31,13 @@ def test_flags(*, flags: int, is_kernel_thread: bool, is_bound: bool) -> None:
 
 def test_states() -> None:
     assert [state for state in "RSDTtZXxI" if parse_task_stat(text("x", state)).is_dead] == ["Z", "X", "x"]
+
+
+def test_where_it_may_run() -> None:
+    assert parse_allowed_cpus(
+        "Name:\tx\nCpus_allowed:\tf5\nCpus_allowed_list:\t0,2,4-7\nMems_allowed:\t1\n"
+    ) == CpuSet.parse("0,2,4-7")
+    assert CpuSet.from_ids(os.sched_getaffinity(0)) <= parse_allowed_cpus(Path("/proc/self/status").read_text())
 
 
 def test_our_own() -> None:
