@@ -174,11 +174,15 @@ class Publisher:
         state = self._agent.view.state
         names = arguments.get("pods")
         if arguments.get("all") is True:
-            entries = list(state.entries)
+            entries = list(state.own_entries())
         elif isinstance(names, list) and names:
             entries = [find_pod(state, str(name)) for name in names]
         else:
             raise NodeAgentError("no pods were named", hint="name them: `nodeagent release POD…`, or `--all`")
+        if others := [entry.pod.full_name for entry in entries if entry.is_of_runtime]:
+            raise NodeAgentError(
+                f"{', '.join(others)}: a container runtime's, which alone ends it", hint="`kubectl delete pod`"
+            )
         released = [entry.pod.uid for entry in entries if entry.is_active]
         wait = arguments.get("waitSeconds")
         if released:

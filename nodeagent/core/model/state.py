@@ -11,6 +11,7 @@ from nodeagent.core.model.cgroup_layout import pod_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.runtime_containers import Registry
 
 
 class Phase(enum.Enum):
@@ -67,6 +68,8 @@ class ContainerStatus(Struct, frozen=True):
     """The cgroup's oom_kill counter when the attempt was decided on, and later when it ended: it outlives container restarts."""
     had_cpus: CpuSet | None = None
     """Its exclusive CPUs until the pod finished, which may now belong to others. None: the pod has not finished, or had none."""
+    cgroup: str | None = None
+    """Where a container runtime has it, as an absolute path. None: below the pods' cgroup."""
 
     @property
     def restarts(self) -> int:
@@ -105,6 +108,8 @@ MANIFEST_DIRECTORY = "manifests"
 """The source of pods that every node has."""
 JOBS = "jobs"
 """The source of pods that last as long as the process that asked for them."""
+CONTAINERD = "containerd"
+"""The source of pods that a container runtime runs: it makes their cgroups, and starts and ends their processes."""
 
 
 class Origin(Struct, frozen=True):
@@ -155,13 +160,20 @@ class PodEntry(Struct, frozen=True):
         return Phase.RUNNING if all(_has_begun(c, s) for c, s in self.pairs()) else Phase.PENDING
 
     @property
+    def is_of_runtime(self) -> bool:
+        """Its cgroups and processes are a container runtime's."""
+        return self.origin.source == CONTAINERD
+
+    @property
     def pod_path(self) -> str:
-        """Its cgroup, relative to the pods' cgroup."""
-        return pod_path(self.qos, self.pod.uid)
+        """Its cgroup, relative to the pods' cgroup; of a container runtime's pod an absolute path, once one is known."""
+        known = next((status.cgroup for status in self.containers if status.cgroup), None)
+        return pod_path(self.qos, self.pod.uid) if known is None else known.rpartition("/")[0]
 
     def container_path(self, name: str) -> str:
-        """Return a container's cgroup, relative to the pods' cgroup."""
-        return f"{self.pod_path}/{name}"
+        """Return a container's cgroup, relative to the pods' cgroup; an absolute path of one that a container runtime has."""
+        known = next((status.cgroup for status in self.containers if status.name == name), None)
+        return known or f"{pod_path(self.qos, self.pod.uid)}/{name}"
 
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
         """Return each container with its status; those of a refused pod have none."""
@@ -187,9 +199,15 @@ class NodeState(Struct, frozen=True):
     """In decision order."""
     generation: int = 0
     """Counts the saved states."""
+    runtime: Registry = Registry()
+    """Containers of a container runtime; what is promised to them is among the promises, and their pods among the entries."""
 
     def active_pods(self) -> tuple[Pod, ...]:
         return tuple(e.pod for e in self.entries if e.is_active)
+
+    def own_entries(self) -> tuple[PodEntry, ...]:
+        """Return the pods whose cgroups and processes are ours."""
+        return tuple(e for e in self.entries if not e.is_of_runtime)
 
     def entry(self, uid: str) -> PodEntry | None:
         return next((e for e in self.entries if e.pod.uid == uid), None)

@@ -14,108 +14,27 @@ Decides nothing about CPUs: what is `Decide` here is decided by the managers, an
 """
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.nri import Call, ContainerState, Event, NriContainer, NriResources, Sandbox, Synchronized
-from nodeagent.core.model.pod import is_own_annotation
+from nodeagent.core.model.runtime_containers import (
+    Asked,
+    ContainerKey,
+    KeyEntry,
+    KnownSandbox,
+    MadeContainer,
+    RefusedKey,
+    Registry,
+    Stage,
+)
 from nodeagent.core.runtime.answers import WantedPlacement
+from nodeagent.core.runtime.cgroup_paths import cgroup_of
 from nodeagent.errors import printable
 
 _MAX_NAME = 63
 """Characters of a container's name that a reason repeats: Kubernetes' names have no more."""
-
-
-class ContainerKey(Struct, frozen=True, order=True):
-    pod_uid: str
-    name: str
-
-    @classmethod
-    def of(cls, sandbox: Sandbox, container: NriContainer) -> "ContainerKey":
-        """A pod that isn't Kubernetes' has no UID: its id stands for it."""
-        return cls(sandbox.uid or sandbox.id, container.name)
-
-
-class Stage(IntEnum):
-    CREATED = 1
-    STARTED = 2
-    """Its first process was about to begin."""
-    STOPPED = 3
-    REMOVED = 4
-    """It will never run again, whatever is still in its cgroup."""
-
-
-class Asked(Struct, frozen=True):
-    """What kubelet asks for, as far as a decision depends on it."""
-
-    resources: NriResources
-    """Without CPUs and memory nodes: these are the answer."""
-    oom_score_adj: int | None
-    cgroup_parent: str
-    annotations: tuple[tuple[str, str], ...]
-    """The agent's own, of the pod."""
-
-    @classmethod
-    def of(cls, sandbox: Sandbox, container: NriContainer) -> "Asked":
-        return cls(
-            replace(container.resources, cpus=None, mems=None),
-            container.oom_score_adj,
-            sandbox.cgroup_parent,
-            tuple(pair for pair in sandbox.annotations if is_own_annotation(pair[0])),
-        )
-
-
-class MadeContainer(Struct, frozen=True):
-    """One of the containers that the runtime has made for a key."""
-
-    id: str
-    sandbox_id: str
-    stage: Stage
-    asked: Asked
-    is_placed: bool = False
-    """It was given what is promised to its key; otherwise that was not decided on, or was refused, and it may run anywhere."""
-
-
-class KeyEntry(Struct, frozen=True):
-    key: ContainerKey
-    made: tuple[MadeContainer, ...] = ()
-    """Oldest first, until the runtime has removed them and their cgroups are empty."""
-    is_held: bool = False
-    """Something is promised to the key."""
-    asked: Asked | None = None
-    """What that was asked with. None: nothing is promised, or only the promise is known."""
-
-
-class RefusedKey(Struct, frozen=True):
-    key: ContainerKey
-    asked: Asked
-    reason: str
-
-
-class KnownSandbox(Struct, frozen=True):
-    id: str
-    pod_uid: str
-    is_stopped: bool = False
-
-
-class Registry(Struct, frozen=True):
-    """All of it, each sorted by key or id."""
-
-    sandboxes: tuple[KnownSandbox, ...] = ()
-    entries: tuple[KeyEntry, ...] = ()
-    refused: tuple[RefusedKey, ...] = ()
-
-    def entry(self, key: ContainerKey) -> KeyEntry:
-        return next((entry for entry in self.entries if entry.key == key), KeyEntry(key))
-
-    def key_of(self, container_id: str) -> ContainerKey | None:
-        """Return the key of a container; None: it is unknown."""
-        return next((e.key for e in self.entries for made in e.made if made.id == container_id), None)
-
-    def refusal(self, key: ContainerKey, asked: Asked) -> RefusedKey | None:
-        return next((one for one in self.refused if one.key == key and one.asked == asked), None)
 
 
 class Populated(Struct, frozen=True):
@@ -331,7 +250,14 @@ def _create(registry: Registry, sandbox: Sandbox, container: NriContainer) -> St
     if (refusal := registry.refusal(key, asked)) is not None:
         return Stepped(registry, (Refuse(key, container.id, refusal.reason, is_first=False),))
     is_as_promised = entry.is_held and entry.asked == asked
-    made = MadeContainer(container.id, sandbox.id, _stage_of(entry, container.id), asked, is_placed=is_as_promised)
+    made = MadeContainer(
+        container.id,
+        sandbox.id,
+        _stage_of(entry, container.id),
+        asked,
+        is_placed=is_as_promised,
+        cgroup=cgroup_of(container.cgroups_path),
+    )
     registry = _put(registry, _with(entry, made))
     if is_as_promised:
         return Stepped(registry, (Place(key, container.id),))
@@ -370,7 +296,7 @@ def _update(registry: Registry, sandbox: Sandbox, container: NriContainer, chang
     known = Asked.of(sandbox, container) if before is None else before.asked
     asked = replace(known, resources=_merged(known.resources, change))
     if before is None:
-        made = MadeContainer(container.id, sandbox.id, Stage.STARTED, asked)
+        made = MadeContainer(container.id, sandbox.id, Stage.STARTED, asked, cgroup=cgroup_of(container.cgroups_path))
         registry = _put(registry, _with(entry, made))
         return Stepped(registry, (CountFailOpen(key, made.id), Decide(key, made.id, is_again=entry.is_held)))
     if before.stage >= Stage.STOPPED:
@@ -481,7 +407,8 @@ def _found(
     key, stage = entry.key, _listed_stage(container.state)
     known = next((made for made in entry.made if made.id == container.id), None)
     asked = Asked.of(sandbox, container) if known is None else known.asked
-    made = MadeContainer(container.id, sandbox.id, stage, asked, is_placed=known is not None and known.is_placed)
+    is_placed, cgroup = known is not None and known.is_placed, cgroup_of(container.cgroups_path)
+    made = MadeContainer(container.id, sandbox.id, stage, asked, is_placed=is_placed, cgroup=cgroup)
     if stage is Stage.STOPPED:
         return _with(entry, made), []
     todo: list[Todo] = []
