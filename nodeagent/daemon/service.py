@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nodeagent import __version__
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
-from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.agent import NO_RUNTIME, Agent
 from nodeagent.daemon.heartbeat import Heartbeat
 from nodeagent.daemon.host_edges import HostEdges
 from nodeagent.daemon.host_settings import HostSettings
@@ -43,6 +44,11 @@ from nodeagent.edge.systemd import ServiceManager
 from nodeagent.edge.uevents import UeventError, Uevents, open_uevent_socket
 from nodeagent.errors import NodeAgentError
 
+if TYPE_CHECKING:
+    from nodeagent.daemon.containers import Containers
+
+_KUBEPODS = frozenset({"kubepods.slice"})
+"""Where kubelet has its pods: those of a container runtime that the agent serves are not the host's."""
 _RELOAD = "reload"
 _CGROUPS = "cgroups"
 _LAUNCHER_WAIT_SECONDS = 0.5
@@ -101,6 +107,8 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if start.recovery is not None:
         report_recovery(start.recovery, log)
     state = start.state
+    edges = HostEdges(client.write_host, root, beside=_KUBEPODS if config.nri_socket else frozenset())
+    containers = _containers(config, tree, wakeups, log)
     agent = Agent(
         node,
         state,
@@ -111,18 +119,21 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
         placements=Placements(PlacementFiles(placement_directory(config))),
-        host_settings=HostSettings(HostEdges(client.write_host, root), config.state_directory, boot_id(), log),
+        host_settings=HostSettings(edges, config.state_directory, boot_id(), log),
         log=log,
         wakeups=wakeups,
         machine=Machine(),
         recovery=start.recovery,
         alive=heart.beat,
         let_in=jobs.let_in,
+        runtime=NO_RUNTIME if containers is None else containers,
     )
     jobs.retry = agent.retry
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log, jobs) as publisher:
         _thread("jobs", jobs.follow_owners)
+        if containers is not None:
+            _thread("nri", containers.link.run)
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _report_configuration(config, log)
@@ -135,6 +146,14 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
             manifests.close()
     log.info("stopped", pods=len(agent.state.entries))
     return 0
+
+
+def _containers(config: Config, tree: CgroupTree, wakeups: Wakeups, log: Log) -> "Containers | None":
+    if not config.nri_socket:
+        return None
+    from nodeagent.daemon.containers import Containers  # noqa: PLC0415 - most agents need nothing of it
+
+    return Containers(Path(config.nri_socket), tree, wakeups, log)
 
 
 def _report_configuration(config: Config, log: Log) -> None:

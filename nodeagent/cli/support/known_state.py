@@ -21,7 +21,7 @@ from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import run_id
+from nodeagent.core.model.state import NodeState, run_id
 from nodeagent.daemon.startup import LAST_CONFIG, STATE_FILE, StartError, discover
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
@@ -218,17 +218,20 @@ def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
 
 def _cgroups(view: NodeView) -> Observation:
     problems: list[str] = []
-    observed = _observed_cgroups(view.cgroup_root, problems)
+    observed = _observed_cgroups(view.cgroup_root, view.state, problems)
     at_ms = time.time_ns() // 1_000_000 if view.at_ms is None else view.at_ms
     return Observation(at_ms, os.sysconf("SC_PAGE_SIZE"), observed, tuple(problems))
 
 
-def _observed_cgroups(root: str | None, problems: list[str]) -> ObservedCgroups | None:
+def _observed_cgroups(root: str | None, state: NodeState, problems: list[str]) -> ObservedCgroups | None:
     if root is None:
         return None
     try:
         tree = CgroupTree(root)
         observed = tree.read(OWN_DIRECTORIES) | tree.read_above()
+        elsewhere = (status.cgroup for entry in state.entries for status in entry.containers if status.cgroup)
+        found = ((path, tree.read_of_others(path)) for path in elsewhere)
+        observed |= {path: there for path, there in found if there is not None}
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
         return None

@@ -25,6 +25,7 @@ class Why(enum.StrEnum):
     QOS = "its pod is not Guaranteed, and only such pods' CPUs become a partition"
     PARTLY_ISOLATED = "some of them are isolated at boot (isolcpus) and some not: the kernel takes such a set in no balanced partition"
     IMPOSSIBLE = "the pods' cgroups can hold none here (kernel 6.7 and later can)"
+    RUNTIME = "its cgroup is a container runtime's, and below none that hands CPUs down"
     REUSED = "an init container has the same ones, and others of its pod share, so no partition can hold just these"
 
 
@@ -54,6 +55,13 @@ def closings(
     """
     if config.host_isolation == "none":
         return {}
+    if entry.is_of_runtime:
+        own = {c.name: promises.own_set(entry.pod.uid, c.name) or CpuSet() for c in entry.pod.containers}
+        return {
+            name: Closing(cpus & managers.topology.online, None, is_of_pod=False, why=Why.RUNTIME)
+            for name, cpus in own.items()
+            if cpus & managers.topology.online
+        }
     kernel = Kernel(1, NumaSet(), managers.topology.online, path_to_partitions=("",) if has_partitions else ())
     wanted = {want.path: want for want in desired_cgroups(config, managers, kernel, NodeState(promises, (entry,)))}
     return {

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from nodeagent.core.cgroups.partitions import PARTITION_ATTRIBUTES, Step, beginnings, endings
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups, Value
-from nodeagent.core.model.cgroup_layout import is_above
+from nodeagent.core.model.cgroup_layout import is_ours
 from nodeagent.core.model.idset import CpuSet
 
 
@@ -84,7 +84,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
     wants = tuple(desired)
     desired_by_path = {want.path: want for want in wants}
     leftovers = sorted(
-        (path for path in observed if path and not is_above(path) and path not in desired_by_path), reverse=True
+        (path for path in observed if path and is_ours(path) and path not in desired_by_path), reverse=True
     )
     orphans = tuple(path for path in leftovers if observed[path].is_populated and not _has_children(path, observed))
     occupied = CpuSet()
