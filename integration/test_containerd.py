@@ -9,10 +9,11 @@ import pytest
 
 from integration.containerd import NRI_SOCKET, Containerd, CriPod, burstable, guaranteed
 from integration.guest.guest import Guest
-from integration.node import CONFIG, Node, container, pod
+from integration.node import CONFIG, Document, Node, container, pod
 from nodeagent.core.model.idset import CpuSet
 from tests.support.figures import Recorder, report
 
+EVERYTHING = CpuSet.parse("0-15")
 PLUGIN = """
 import json, sys
 from pathlib import Path
@@ -108,9 +109,14 @@ def linked(node: Node, containerd: Containerd) -> Iterator[Containerd]:
     node.restart_agent()
 
 
+def promised(state: Document, cri: CriPod) -> dict[str, str]:
+    """The exclusive CPUs of a pod's containers."""
+    found: dict[str, str] = state["promises"]["pods"].get(cri.uid, {}).get("cpus", {})
+    return found
+
+
 def cpus_of(node: Node, cri: CriPod, name: str) -> CpuSet:
-    """What is promised to a container."""
-    return CpuSet.parse(node.state()["promises"]["pods"][cri.uid]["cpus"][name])
+    return CpuSet.parse(promised(node.state(), cri)[name])
 
 
 def effective(node: Node, cri: CriPod, container_id: str) -> CpuSet:
@@ -130,6 +136,7 @@ def test_containers_have_what_is_promised_beside_manifests_pods(
     own = cpus_of(node, web, "app")
     assert len(own) == 2
     assert effective(node, web, app) == own
+    assert node.value(web.container_cgroup(app), "cpu.max").startswith("max "), "no quota beside exclusive CPUs"
     assert effective(node, shared, sharing) == everything - own
 
     node.apply(pod("local", container("app", ["sleep", "infinity"], cpu="2")))
@@ -172,9 +179,47 @@ def test_containers_have_what_is_promised_beside_manifests_pods(
     cursor = node.cursor()
     linked.stop(app)
     linked.remove(app)
-    node.wait(lambda state: "app" not in state["promises"]["pods"][web.uid]["cpus"], "the container to be given back")
+    node.wait(lambda state: "app" not in promised(state, web), "the container to be given back")
     node.until(
         lambda: effective(node, shared, sharing) >= own or None, lambda: f"{own} do not come back: {node.log(cursor)}"
     )
     node.delete("local")
     node.wait_gone("local")
+
+
+@pytest.mark.long
+@pytest.mark.configures
+def test_what_starts_while_the_agent_stands_still_is_found_and_put_where_it_belongs(
+    node: Node, linked: Containerd
+) -> None:
+    web, late = CriPod("web"), CriPod("late")
+    app = linked.run(web, linked.run_pod(web), "app", guaranteed(2000))
+    own = cpus_of(node, web, "app")
+    pid = node.main_pid()
+    node.run(f"kill -STOP {pid}")
+    started = linked.run(late, linked.run_pod(late), "app", guaranteed(3000))
+    assert effective(node, late, started) == EVERYTHING, "containerd has gone on without an answer"
+    node.run(f"kill -CONT {pid}")
+    found = node.wait(lambda state: "app" in promised(state, late), "what has started unasked to be found")
+    placed = CpuSet.parse(promised(found, late)["app"])
+    node.until(
+        lambda: effective(node, late, started) == placed or None,
+        lambda: f"{effective(node, late, started)} are not {placed}",
+    )
+    assert placed.isdisjoint(own)
+    assert effective(node, web, app) == own
+    assert node.wait_metric("nodeagent_runtime_unasked_containers_total", above=0) == 1
+    assert node.inspect()["differences"] == []
+
+
+@pytest.mark.long
+@pytest.mark.configures
+def test_a_container_that_has_left_its_cpus_unasked_is_put_back(node: Node, linked: Containerd) -> None:
+    web = CriPod("web")
+    app = linked.run(web, linked.run_pod(web), "app", guaranteed(2000))
+    own = cpus_of(node, web, "app")
+    node.run(f"systemctl set-property --runtime {web.container_cgroup(app).rpartition('/')[2]} AllowedCPUs=0-15")
+    assert effective(node, web, app) == EVERYTHING
+    node.until(lambda: effective(node, web, app) == own or None, lambda: f"{effective(node, web, app)} are not {own}")
+    linked.update(app, guaranteed(2000))
+    assert effective(node, web, app) == own, "an update of kubelet's leaves them"

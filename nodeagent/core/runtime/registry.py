@@ -403,7 +403,9 @@ def _as_found(entry: KeyEntry, listed: Mapping[str, NriContainer], *, is_held: b
 def _found(
     registry: Registry, entry: KeyEntry, sandbox: Sandbox, container: NriContainer, wanted: WantedPlacement | None
 ) -> tuple[KeyEntry, list[Todo]]:
-    """One that the runtime lists. If it is new here and has what is promised, it was placed before the agent's last start."""
+    """One that the runtime lists. If it is new here and has what is promised, it was placed before the agent's last start; if it hasn't, and
+    nobody has let it begin, the runtime didn't wait for that.
+    """
     key, stage = entry.key, _listed_stage(container.state)
     known = next((made for made in entry.made if made.id == container.id), None)
     asked = Asked.of(sandbox, container) if known is None else known.asked
@@ -413,7 +415,7 @@ def _found(
         return _with(entry, made), []
     todo: list[Todo] = []
     is_as_wanted = wanted is not None and _has(container.resources, wanted)
-    if stage is Stage.STARTED and known is None and not is_as_wanted:
+    if stage is Stage.STARTED and (known is None or known.stage is Stage.CREATED) and not is_as_wanted:
         todo.append(CountFailOpen(key, made.id))
     if wanted is not None and (is_as_wanted or made.is_placed or entry.asked in {None, asked}):
         entry = replace(entry, is_held=True, asked=entry.asked or asked)
