@@ -52,7 +52,14 @@ from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.placements import Placements
-from nodeagent.daemon.problems import refused_change, refused_partitions, shadow, void_claims, withheld_problem
+from nodeagent.daemon.problems import (
+    refused_change,
+    refused_containers,
+    refused_partitions,
+    shadow,
+    void_claims,
+    withheld_problem,
+)
 from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, report_refused
@@ -581,6 +588,7 @@ class Agent:
             *self.notices.values(),
             *map(str, troubles),
             *(short.text for short in self._kept.shortfalls),
+            *refused_containers(self.state),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
         running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}

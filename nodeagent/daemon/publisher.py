@@ -164,10 +164,15 @@ class Publisher:
         """Decide again on a refused pod, or on a refused change of one, named by uid, namespace/name or name."""
         entry = find_pod(self._agent.view.state, str(arguments.get("pod")))
         refusal = entry.refusal or entry.change_refusal
-        if refusal is None:
+        of_containers = self._agent.view.state.runtime.refused_of(entry.pod.uid)
+        if refusal is not None:
+            reason = refusal.reason
+        elif of_containers:
+            reason = of_containers[0].reason.partition(":")[0]
+        else:
             raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
         await self._ask(TurnRequest(retried=frozenset({entry.pod.uid})))
-        return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": refusal.reason}
+        return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": reason}
 
     async def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """End pods, named by uid, namespace/name or name, or all there are, although their manifests are there."""

@@ -103,5 +103,8 @@ class Registry(Struct, frozen=True):
         """Return the key of a container; None: it is unknown."""
         return next((e.key for e in self.entries for made in e.made if made.id == container_id), None)
 
+    def refused_of(self, pod_uid: str) -> tuple[RefusedKey, ...]:
+        return tuple(one for one in self.refused if one.key.pod_uid == pod_uid)
+
     def refusal(self, key: ContainerKey, asked: Asked) -> RefusedKey | None:
         return next((one for one in self.refused if one.key == key and one.asked == asked), None)

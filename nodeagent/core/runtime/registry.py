@@ -403,8 +403,8 @@ def _as_found(entry: KeyEntry, listed: Mapping[str, NriContainer], *, is_held: b
 def _found(
     registry: Registry, entry: KeyEntry, sandbox: Sandbox, container: NriContainer, wanted: WantedPlacement | None
 ) -> tuple[KeyEntry, list[Todo]]:
-    """One that the runtime lists. If it is new here and has what is promised, it was placed before the agent's last start; if it hasn't, and
-    nobody has let it begin, the runtime didn't wait for that.
+    """One that the runtime lists. If it is new here and has what is promised, it was placed before the agent's last start. If it hasn't,
+    and nobody has let it begin, the runtime didn't wait for that.
     """
     key, stage = entry.key, _listed_stage(container.state)
     known = next((made for made in entry.made if made.id == container.id), None)

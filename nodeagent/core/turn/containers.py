@@ -16,7 +16,7 @@ from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_above
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox
+from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
@@ -81,7 +81,7 @@ class Taken(Struct, frozen=True):
 
 def take(state: NodeState, what: Happening, node: Node) -> Taken:
     """Decide on everything that an event asks for."""
-    stepped = happened(state.runtime, what, promised(state, node))
+    stepped = happened(state.runtime, what, promised(state, node) if isinstance(what, Synchronized) else {})
     taken = Taken(replace(state, runtime=stepped.registry))
     todo, done = list(stepped.todo), list[Todo]()
     while todo:

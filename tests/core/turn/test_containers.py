@@ -15,7 +15,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, POD_NOT_KNOWN
+from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.runtime.answers import Response, response
 from nodeagent.core.runtime.registry import CountFailOpen, Happening, Place, Populated, PutRight, Retried
@@ -32,6 +32,7 @@ from nodeagent.core.turn.containers import (
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import EventKind, World, step
 from nodeagent.daemon.containers import stated
+from nodeagent.daemon.problems import refused_containers
 from tests.support.pods import app, burstable, exclusive, manifests, pod
 from tests.support.runtime_pods import sandbox_of, told
 from tests.support.world import SMALL, START_MS, Node, empty_state, node
@@ -225,6 +226,27 @@ def test_a_refusal_is_remembered_until_somebody_asks_again_or_the_pod_goes() -> 
     assert runtime.create(large, "main", "l3") == first
     runtime.happens(Call(Event.REMOVE_POD_SANDBOX, runtime.boxes[f"box-{large.uid}"]))
     assert (runtime.state.entries, runtime.state.runtime) == ((), Registry())
+
+
+def test_a_refused_container_of_an_admitted_pod_is_a_problem_that_a_retry_ends() -> None:
+    runtime = Runtime()
+    mixed = pod("mixed", app("main", "2"), app("large", "6"))
+    runtime.run(mixed, "main", "m")
+    assert isinstance(runtime.create(mixed, "large", "l"), Denial)
+    (problem,) = refused_containers(runtime.state)
+    assert problem.startswith("pod default/mixed, container large is refused: OutOfcpu: ")
+    runtime.happens(Retried(mixed.uid))
+    assert [*refused_containers(runtime.state)] == []
+    assert runtime.own(mixed, "main") == runtime.cpusets["m"]
+
+
+def test_a_pod_with_the_uid_of_one_from_a_manifest_is_refused() -> None:
+    runtime = Runtime()
+    world = replace(runtime.node().world, sources=(PodSource(manifests(WEB)),))
+    runtime.state = step(runtime.state, world).state
+    denied = runtime.create(WEB, "main", "m")
+    assert isinstance(denied, Denial)
+    assert denied.reason.startswith(UID_TAKEN)
 
 
 @pytest.mark.parametrize(
