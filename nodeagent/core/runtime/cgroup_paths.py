@@ -16,7 +16,9 @@ def cgroup_of(cgroups_path: str) -> str:
     prefix, _, name = scope.partition(":")
     words = parent.removesuffix(_SLICE).split("-")
     slices = ["-".join(words[: count + 1]) + _SLICE for count in range(len(words))]
-    return _checked("/".join((*slices, f"{prefix}-{name}.scope"))) if parent.endswith(_SLICE) and all(words) else ""
+    if not parent.endswith(_SLICE) or not all(words) or "/" in scope:
+        return ""
+    return _checked("/".join((*slices, f"{prefix}-{name}.scope")))
 
 
 def _checked(path: str) -> str:
