@@ -19,6 +19,15 @@ def shadow(event: TurnEvent) -> tuple[str, str]:
     )
 
 
+def unserved_containers(state: NodeState) -> str:
+    """Explain why a container runtime's containers hold what nobody can give back."""
+    pods = ", ".join(entry.pod.full_name for entry in state.entries if entry.is_of_runtime and entry.is_active)
+    return (
+        f"{pods}: their container runtime isn't served any more, and what they were promised stays theirs "
+        "(set nriSocket again until they have ended)"
+    )
+
+
 def refused_containers(state: NodeState) -> Iterator[str]:
     """Tell of containers that were refused to pods which have others; a pod that was refused as a whole is shown itself."""
     for entry in state.entries:

@@ -21,6 +21,7 @@ from nodeagent.daemon.logs import Log, make_log
 from nodeagent.daemon.machine import Machine, without_withheld
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.placements import Placements, placement_directory
+from nodeagent.daemon.problems import unserved_containers
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, Start, report_recovery, start_state
@@ -51,6 +52,7 @@ _KUBEPODS = frozenset({"kubepods.slice"})
 """Where kubelet has its pods: those of a container runtime that the agent serves are not the host's."""
 _RELOAD = "reload"
 _CGROUPS = "cgroups"
+_CONTAINERS = "containers"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
 _CGROUPS_SETTLE_SECONDS = 0.03
@@ -129,6 +131,8 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         runtime=NO_RUNTIME if containers is None else containers,
     )
     jobs.retry = agent.retry
+    if containers is None and state.runtime.entries:
+        agent.notices[_CONTAINERS] = unserved_containers(state)
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log, jobs) as publisher:
         _thread("jobs", jobs.follow_owners)
