@@ -35,6 +35,7 @@ from nodeagent.core.runtime.answers import Response, response
 from nodeagent.core.runtime.registry import (
     CountFailOpen,
     Happening,
+    Looked,
     Populated,
     PutRight,
     Refuse,
@@ -83,7 +84,7 @@ class _Counted(Struct, frozen=True):
 
 
 class _Asked(Struct, eq=False):
-    what: Call | Synchronized
+    what: Call | Synchronized | Looked
     answer: Future[Response | Denial] | None = None
     """None: nobody waits."""
     after: int = 0
@@ -127,6 +128,8 @@ class Containers:
         self._lost_why: NriError | None = None
         self._runtime: Runtime | None = None
         self._is_linked = False
+        self._is_to_look = False
+        """What was made while the runtime synchronized may be in neither its list nor its calls (containerd #13698)."""
         self._counted = _Counted()
         self._due: tuple[Update, ...] = ()
         """What a push would send now."""
@@ -158,7 +161,7 @@ class Containers:
 
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
         with self._lock:
-            self._lost_why, self._is_linked = None, True
+            self._lost_why, self._is_linked, self._is_to_look = None, True, True
         found = self._ask(known, until)
         return found.answer.updates if isinstance(found, Response) else ()
 
@@ -246,7 +249,7 @@ class Containers:
         happenings += [(one, one.what) for one in asked]
         self._open = []
         for one, what in happenings:
-            if isinstance(what, Call | Synchronized):
+            if isinstance(what, Call | Synchronized | Looked):
                 self._note_told(what)
             taken = take(state, what, node)
             state, events, deltas = taken.state, events + taken.events, deltas + taken.deltas
@@ -333,16 +336,18 @@ class Containers:
             self._sent = {id_: sent for id_, sent in self._sent.items() if sent[0] > done}
         return found
 
-    def _note_told(self, what: Call | Synchronized) -> None:
+    def _note_told(self, what: Call | Synchronized | Looked) -> None:
         if isinstance(what, Synchronized):
             self._sandboxes.clear()
             self._containers.clear()
-            self._sandboxes |= {one.id: one for one in what.sandboxes}
-            self._containers |= {one.id: one for one in what.containers}
+        found = what.found if isinstance(what, Looked) else what
+        if isinstance(found, Synchronized):
+            self._sandboxes |= {one.id: one for one in found.sandboxes}
+            self._containers |= {one.id: one for one in found.containers}
             return
-        self._sandboxes[what.sandbox.id] = what.sandbox
-        if what.container is not None:
-            self._containers[what.container.id] = what.container
+        self._sandboxes[found.sandbox.id] = found.sandbox
+        if found.container is not None:
+            self._containers[found.container.id] = found.container
 
     def _forget(self, state: NodeState) -> None:
         ids = {made.id for entry in state.runtime.entries for made in entry.made}
@@ -421,9 +426,9 @@ class Containers:
         """Have the changes made that no answer carries. Those that an answer carries come with it, and are looked at again."""
         with self._lock:
             self._due = () if answered or not self._is_linked else wanted.answer.updates
-            is_due = bool(self._due) and time.monotonic() >= self._push_again
+            is_due = bool(self._due or self._is_to_look) and self._is_linked and time.monotonic() >= self._push_again
             waits = any(one.cpus for one in wanted.waiting)
-            self._is_waiting = bool(answered or waits or self._due or self._sent)
+            self._is_waiting = bool(answered or waits or is_due or self._due or self._sent)
         if is_due and (self._pusher is None or not self._pusher.is_alive()):
             self._pusher = threading.Thread(target=self._push, name="nri-pusher", daemon=True)
             self._pusher.start()
@@ -439,9 +444,11 @@ class Containers:
             self._log.warning("runtime_not_reached", problem=str(err))
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
-    def _hand_over(self) -> tuple[Update, ...]:
+    def _hand_over(self, known: Synchronized) -> tuple[Update, ...]:
         """In the pushing thread, while the runtime calls nobody."""
+        self._put(_Asked(Looked(known)))
         with self._lock:
+            self._is_to_look = False
             due, self._due = self._due, ()
             self._note_sent(due)
         return due

@@ -75,8 +75,8 @@ class Push:
     events = frozenset({Event.REMOVE_POD_SANDBOX})
     """There is no empty subscription, and of all events this one asks for nothing."""
 
-    def __init__(self, path: Path, updates: Callable[[], tuple[Update, ...]], *, index: int) -> None:
-        """Updates: asked for when the runtime synchronizes, while it calls nobody: what they rest on is not older than any answer."""
+    def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
+        """Updates: asked for, with what runs, while the runtime calls nobody: what they rest on is not older than any answer."""
         self.index = index
         self._updates = updates
         self._count = 0
@@ -108,7 +108,7 @@ class Push:
     def configure(self, _runtime: Runtime) -> None: ...
 
     def synchronize(self, known: Synchronized, _until: float) -> tuple[Update, ...]:
-        updates = self._updates()
+        updates = self._updates(known)
         self._known, self._count = known, len(updates)
         return updates
 

@@ -273,7 +273,7 @@ def ask_an_agent(directory: Path, op: str) -> object:
 
 def pushed(path: Path) -> object:
     """Ask a container runtime what runs."""
-    with Push(path, tuple, index=91) as push:
+    with Push(path, lambda _: (), index=91) as push:
         return push.sent(30)
 
 
@@ -286,7 +286,7 @@ def refused_call(directory: Path, payload: bytes) -> str:
     """Have a runtime ask something that can't be understood; what it is told."""
     runtime = Runtime(directory / "s")
     try:
-        with Push(runtime.path, tuple, index=91):
+        with Push(runtime.path, lambda _: (), index=91):
             connection = runtime.accept_plugin()
             asked = connection.ask("Synchronize", payload)
             with pytest.raises(Refused) as caught:

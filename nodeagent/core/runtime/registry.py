@@ -44,13 +44,19 @@ class Populated(Struct, frozen=True):
     """Those with processes in them."""
 
 
+class Looked(Struct, frozen=True):
+    """What runs, seen in passing. What it leaves out may be under way: a runtime lists what it is making only when that is made."""
+
+    found: Synchronized
+
+
 class Retried(Struct, frozen=True):
     """Somebody wants a pod to be decided on again."""
 
     pod_uid: str
 
 
-Happening = Call | Synchronized | Populated | Retried
+Happening = Call | Synchronized | Looked | Populated | Retried
 
 
 class Decide(Struct, frozen=True):
@@ -137,12 +143,14 @@ def happened(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, 
     Args:
         registry: before it.
         what: the event.
-        wanted: what the containers of each key should hold that something is promised to: for Synchronize, which goes by that and not by
-            what it was told before.
+        wanted: what the containers of each key should hold that something is promised to: for Synchronize and a look, which go by that
+            and not by what was told before.
     """
     match what:
         case Synchronized():
             return _synchronize(registry, what, wanted)
+        case Looked(found):
+            return _look(registry, found, wanted)
         case Populated(ids):
             return _give_back(registry, ids)
         case Retried(pod_uid):
@@ -385,6 +393,28 @@ def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[Contai
     left = (entries[key] for key in sorted(entries))
     entries_left = tuple(entry for entry in left if entry.made or entry.is_held)
     return Stepped(replace(registry, entries=entries_left), _once_per_key(todo))
+
+
+def _look(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
+    """Find what began without having been asked for. Pods that aren't listed are gone, or will be told of again with their containers."""
+    pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
+    stages = {made.id: made.stage for entry in registry.entries for made in entry.made}
+    entries = {entry.key: entry for entry in registry.entries}
+    stopped = {known.id for known in registry.sandboxes if known.is_stopped}
+    sandboxes = (KnownSandbox(pod.id, pod.uid or pod.id, pod.id in stopped) for pod in pods.values())
+    registry = _without_refusals_of_the_gone(
+        replace(registry, sandboxes=tuple(sorted(sandboxes, key=lambda known: known.id)))
+    )
+    todo: list[Todo] = []
+    for container in found.containers:
+        runs = _listed_stage(container.state) is Stage.STARTED and container.sandbox_id in pods
+        if runs and stages.get(container.id, Stage.CREATED) is Stage.CREATED:
+            sandbox = pods[container.sandbox_id]
+            key = ContainerKey.of(sandbox, container)
+            entry = entries.get(key) or KeyEntry(key)
+            entries[key], more = _found(registry, entry, sandbox, container, wanted.get(key))
+            todo += more
+    return Stepped(replace(registry, entries=tuple(entries[key] for key in sorted(entries))), _once_per_key(todo))
 
 
 def _once_per_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:

@@ -28,6 +28,7 @@ from nodeagent.core.runtime.registry import (
     GiveBack,
     Happening,
     LetBegin,
+    Looked,
     Place,
     Refuse,
     Todo,
@@ -81,7 +82,7 @@ class Taken(Struct, frozen=True):
 
 def take(state: NodeState, what: Happening, node: Node) -> Taken:
     """Decide on everything that an event asks for."""
-    stepped = happened(state.runtime, what, promised(state, node) if isinstance(what, Synchronized) else {})
+    stepped = happened(state.runtime, what, promised(state, node) if isinstance(what, Synchronized | Looked) else {})
     taken = Taken(replace(state, runtime=stepped.registry))
     todo, done = list(stepped.todo), list[Todo]()
     while todo:

@@ -18,7 +18,7 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.runtime.answers import Response, response
-from nodeagent.core.runtime.registry import CountFailOpen, Happening, Place, Populated, PutRight, Retried
+from nodeagent.core.runtime.registry import CountFailOpen, Happening, Looked, Place, Populated, PutRight, Retried
 from nodeagent.core.turn.containers import (
     Node as TurnNode,
     Taken,
@@ -293,6 +293,25 @@ def test_what_runs_without_having_asked_is_put_into_the_pool_or_where_it_belongs
     assert runtime.cpusets["s"].isdisjoint(own)
 
 
+def test_a_look_finds_what_synchronize_has_missed_and_which_pods_are_gone() -> None:
+    runtime = Runtime()
+    assert isinstance(runtime.create(pod("large", app("main", "9")), "main", "l"), Denial)
+    runtime.run(WEB, "main", "m")
+    path = "kubepods-burstable-podx.slice:cri-containerd:s"
+    container = told(SHARING, SHARING.container("main"), id="s", cgroups_path=path, state=ContainerState.RUNNING)
+    runtime.containers["s"] = container
+    runtime.boxes[container.sandbox_id] = sandbox_of(SHARING)
+    runtime.cpusets["s"] = CpuSet.parse("0-7")
+    runtime.running.add("s")
+    sandboxes = (runtime.boxes[f"box-{WEB.uid}"], sandbox_of(SHARING))
+    taken = runtime.happens(Looked(Synchronized(sandboxes, (container,))))
+    assert {type(one) for one in taken.todo} == {CountFailOpen, Place}
+    assert runtime.state.runtime.refused == (), "its pod is gone"
+    assert runtime.own(WEB, "main") == runtime.cpusets["m"], "what isn't listed may be under way"
+    runtime.push()
+    assert runtime.cpusets["s"].isdisjoint(runtime.cpusets["m"])
+
+
 def test_an_update_leaves_exclusive_cpus_as_they_are() -> None:
     runtime = Runtime()
     runtime.run(WEB, "main", "m")
@@ -346,6 +365,15 @@ class Churn(RuleBasedStateMachine):
     def synchronize(self) -> None:
         self.runtime.happens(self.runtime.listed())
         self.runtime.push()
+
+    @rule(data=st.data())
+    def look_in_passing(self, data: st.DataObject) -> None:
+        """What is being made isn't listed yet."""
+        listed = self.runtime.listed()
+        there = tuple(one for one in listed.containers if one.id in self.runtime.running or data.draw(st.booleans()))
+        before = {entry.key for entry in self.runtime.state.runtime.entries}
+        self.runtime.happens(Looked(Synchronized(listed.sandboxes, there)))
+        assert {entry.key for entry in self.runtime.state.runtime.entries} >= before
 
     @rule(cpus=st.integers(1, 4))
     def manifest(self, cpus: int) -> None:
