@@ -53,6 +53,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("metricsBindAddress", _DEFAULT.metrics_bind_address, "or `unix:PATH`; empty: none"),
     ("metricsAliases", str(_DEFAULT.metrics_aliases).lower(), "also export kubelet's metrics without the `kubelet_` prefix"),
     ("podResourcesSocket", _DEFAULT.pod_resources_socket, "where kubelet's PodResources API is served; empty: nowhere"),
+    ("nriSocket", _DEFAULT.nri_socket, "of containerd, whose containers the agent places then, too: `/var/run/nri/nri.sock`; empty: none"),
     ("jobs", "", "who besides root may run jobs, and how much a user's jobs hold together: `{group: NAME, maxCPUs: 8, maxMemory: 32Gi, maxPerUser: 10}`"),
     ("stateRecovery", _DEFAULT.state_recovery, "rebuild an unusable state from the running pods; `strict`: refuse to start, as kubelet does"),
 )  # fmt: skip

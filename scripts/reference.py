@@ -27,7 +27,7 @@ from nodeagent.core.metrics.agent_metrics import (
 )
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES
-from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, Reason
+from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, STATE_NOT_SAVED, Reason
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
 from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS
 from nodeagent.formats.kernel.cpu_use import SOFTIRQS
@@ -308,9 +308,10 @@ def refusals() -> str:
         *(reason.value for reason in Reason),
         RELEASED,
         STATE_NOT_SAVED,
+        *OF_RUNTIMES,
     ]
     rows = "\n".join(
-        f"| `{reason}` | {'nodeagent' if reason in {STATE_NOT_SAVED, RELEASED} else 'kubelet'} | {_advice(reason)} |"
+        f"| `{reason}` | {'nodeagent' if reason in {STATE_NOT_SAVED, RELEASED, *OF_RUNTIMES} else 'kubelet'} | {_advice(reason)} |"
         for reason in reasons
     )
     return f"""\

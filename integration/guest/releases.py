@@ -10,13 +10,15 @@ class Release:
     python: str
     prometheus_packages: tuple[str, ...]
     """With promtool in both; the server, which one release is enough for, is in Debian 12's package."""
+    runtime_packages: tuple[str, ...] = ()
+    """A container runtime with NRI (containerd 1.7 and later), which doesn't run until a test starts it."""
 
     def __str__(self) -> str:
         return f"Debian {self.number}"
 
 
 DEBIAN_12 = Release(12, "bookworm", "3.11", prometheus_packages=("prometheus",))
-DEBIAN_13 = Release(13, "trixie", "3.13", prometheus_packages=("promtool",))
+DEBIAN_13 = Release(13, "trixie", "3.13", prometheus_packages=("promtool",), runtime_packages=("containerd",))
 RELEASES = (DEBIAN_12, DEBIAN_13)
 
 PACKAGES = (
@@ -65,4 +67,4 @@ def release_of(number: int) -> Release:
 
 
 def packages_of(release: Release) -> tuple[str, ...]:
-    return (*PACKAGES, *release.prometheus_packages)
+    return (*PACKAGES, *release.prometheus_packages, *release.runtime_packages)

@@ -11,6 +11,7 @@ AGENT_DIRECTORY = "usr/local/lib/nodeagent-guest"
 _MASKED = (
     "apt-daily-upgrade.timer",
     "apt-daily.timer",
+    "containerd.service",
     "dpkg-db-backup.timer",
     "e2scrub_all.timer",
     "e2scrub_reap.service",

@@ -53,7 +53,14 @@ from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.placements import Placements
-from nodeagent.daemon.problems import refused_change, refused_partitions, shadow, void_claims, withheld_problem
+from nodeagent.daemon.problems import (
+    refused_change,
+    refused_containers,
+    refused_partitions,
+    shadow,
+    void_claims,
+    withheld_problem,
+)
 from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, report_refused
@@ -75,6 +82,7 @@ _ASTRAY = "astray"
 _DEVICES = "devices"
 _PARTITIONS = "partitions"
 _RECORD = "record"
+_RUNTIME = "runtime"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
@@ -98,6 +106,44 @@ class LetIn(Protocol):
     ) -> None: ...
 
 
+class ContainerRuntime(Protocol):
+    """A container runtime's part of a turn."""
+
+    @property
+    def is_unsettled(self) -> bool: ...
+    def problem(self) -> str | None: ...
+    def decide(self, decided: Turn, world: World, kernel: Kernel, /) -> Turn: ...
+    def not_saved(self, why: Trouble, /) -> None: ...
+    def occupied(self, state: NodeState, /) -> CpuSet: ...
+    def answer(self, state: NodeState, wanted: tuple[DesiredCgroup, ...], /) -> tuple[Trouble, ...]: ...
+    def count(self, metrics: MetricsRecorder, /) -> None: ...
+
+
+class _NoRuntime:
+    """Nobody asks for anything."""
+
+    is_unsettled = False
+
+    def problem(self) -> None:
+        return None
+
+    def decide(self, decided: Turn, _world: World, _kernel: Kernel, /) -> Turn:
+        return decided
+
+    def not_saved(self, why: Trouble, /) -> None: ...
+
+    def occupied(self, _state: NodeState, /) -> CpuSet:
+        return CpuSet()
+
+    def answer(self, _state: NodeState, _wanted: tuple[DesiredCgroup, ...], /) -> tuple[Trouble, ...]:
+        return ()
+
+    def count(self, metrics: MetricsRecorder, /) -> None: ...
+
+
+NO_RUNTIME = _NoRuntime()
+
+
 class Agent:
     """The deciding thread's object; other threads use only `wakeups`, the requests and the last `view`."""
 
@@ -119,6 +165,7 @@ class Agent:
         systemd: Systemd | None = None,
         alive: Callable[[], None] = lambda: None,
         let_in: LetIn = lambda _state, _ready, _placed, _tree: None,
+        runtime: ContainerRuntime = NO_RUNTIME,
     ) -> None:
         self.node = node
         self.state = state
@@ -136,6 +183,7 @@ class Agent:
         self._alive = alive
         """Called after each part of a turn: a file, a decision, a write, an action."""
         self._let_in = let_in
+        self._runtime = runtime
         self.has_reconciled = False
         """A turn has been done from its beginning to its end, if only without being saved."""
         self.signalled: frozenset[str] = frozenset()
@@ -203,15 +251,18 @@ class Agent:
         )
         watch = Stopwatch(alive=self._alive)
         decided = step(self._on_this_machine(), world, watch.decide)
+        decided = self._runtime.decide(decided, world, self._kernel(world))
         unsaved = self._save(decided)
         self._kept = replace(self._kept, save_failed=unsaved is not None)
         if unsaved is not None:
             troubles.append(unsaved)
+            self._runtime.not_saved(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
         troubles += [Trouble(one.problem, owner_of(self.state, one.path)) for one in self._domains.unknown]
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
         outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
+        troubles += self._runtime.answer(self.state, wanted)
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
@@ -233,6 +284,12 @@ class Agent:
         pause = self._report(decided, runs, troubles, began, pause)
         self.requests.answer(self.view, undone)
         return pause
+
+    def _follow_runtime(self) -> None:
+        self._runtime.count(self.metrics)
+        self.notices.pop(_RUNTIME, None)
+        if (problem := self._runtime.problem()) is not None:
+            self.notices[_RUNTIME] = problem
 
     def _report_problems(self, sources: tuple[PodSource, ...]) -> None:
         """Log problems with manifests, each once while it lasts."""
@@ -368,12 +425,14 @@ class Agent:
             and (unsaved or is_unclear(entry, world.sources))
         }
 
+    def _kernel(self, world: World) -> Kernel:
+        return Kernel.of(self.node.topology, _PAGE_BYTES, world.observed)
+
     def _wanted(self, world: World) -> tuple[DesiredCgroup, ...]:
         """Compute what every cgroup should hold. Without a launcher nothing can be started, and no cgroup is created for it: the pods' unit
         may be stopping; systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
         """
-        kernel = Kernel.of(self.node.topology, _PAGE_BYTES, world.observed)
-        wanted = desired_cgroups(self.node.config, self.node.managers, kernel, self.state)
+        wanted = desired_cgroups(self.node.config, self.node.managers, self._kernel(world), self.state)
         return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
     def _write(
@@ -389,6 +448,7 @@ class Agent:
             refused = running_without(wanted, world.observed)
         disturbing = self._keep_host_away(wanted, refused, rescan=rescan)
         plan: Plan = diff(wanted, world.observed)
+        plan = replace(plan, occupied=plan.occupied | self._runtime.occupied(self.state))
         outcome = carry_out(plan, wanted, self._domains, self._alive)
         self._kept = replace(
             self._kept,
@@ -511,6 +571,8 @@ class Agent:
     def _is_unsettled(self, world: World) -> bool:
         """Whether something is to change that wakes nobody."""
         runs = world.runs
+        if self._runtime.is_unsettled:
+            return True
         return runs is not None and any(is_unsettled(entry, runs, world.observed) for entry in self.state.entries)
 
     def _report(
@@ -522,6 +584,7 @@ class Agent:
         pause: float,
     ) -> float:
         """Publish what readers see, and log each problem once while it lasts, however many pods it affects."""
+        self._follow_runtime()
         troubles = list(dict.fromkeys(troubles))
         for trouble in troubles:
             if trouble not in self._kept.troubles:
@@ -543,6 +606,7 @@ class Agent:
             *self.notices.values(),
             *map(str, troubles),
             *(short.text for short in self._kept.shortfalls),
+            *refused_containers(self.state),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
         running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}

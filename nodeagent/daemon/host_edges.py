@@ -51,12 +51,16 @@ class HostEdges:
         write: to files and kernel threads, with the rights that this takes.
         pods_root: the cgroup of the pods: nothing is kept off their CPUs that is in the topmost cgroup above it.
         root: of the host's file system.
+        beside: other units at the top whose processes the agent places.
     """
 
-    def __init__(self, write: Write, pods_root: str = "", root: str = "/") -> None:
+    def __init__(
+        self, write: Write, pods_root: str = "", root: str = "/", *, beside: frozenset[str] = frozenset()
+    ) -> None:
         self._write = write
         self._root = root
         self._ours = pods_root.removeprefix("/sys/fs/cgroup/").partition("/")[0]
+        self._beside = beside
         self._files = HostSettingsFiles(root)
         self._irqbalance = Path(root, irqbalance.DIRECTORY.relative_to("/"))
 
@@ -113,7 +117,7 @@ class HostEdges:
         there = units.read_units(
             possible_cpus(self._root), ours=self._ours, cgroups=cgroups, within=within, without=beside
         )
-        return {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}
+        return {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items() if name not in self._beside}
 
     def _read_irqbalance(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
         there, possible = irqbalance.read(self._irqbalance), possible_cpus(self._root)

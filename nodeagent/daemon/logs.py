@@ -50,6 +50,12 @@ AgentEvent = Literal[
     "not_served",
     "served_again",
     "serving_failed",
+    "runtime_linked",
+    "runtime_lost",
+    "runtime_not_reached",
+    "container_denied",
+    "container_began_unasked",
+    "container_put_right",
 ]
 """Every event but those of turns (EventKind). docs/how-to/logs.md explains each."""
 

@@ -77,6 +77,13 @@ class MetricsRecorder:
             elif event.kind is EventKind.CONTAINER_STARTING and fields["restarts"]:
                 self._totals.count(names.CONTAINER_RESTARTS)
 
+    def count_runtime(self, unasked: int, late: int, answers_seconds: Sequence[float]) -> None:
+        """Count what a container runtime did since the last time."""
+        self._totals.count(names.RUNTIME_UNASKED, amount=unasked)
+        self._totals.count(names.RUNTIME_LATE, amount=late)
+        for seconds in answers_seconds:
+            self._totals.observe(names.RUNTIME_ANSWER_DURATION, seconds)
+
     def count_refusal(self, reason: str) -> None:
         self._totals.count(names.POD_REFUSALS, reason)
 

@@ -1,12 +1,13 @@
 """Current problems, in the words that `inspect` shows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld
 from nodeagent.core.host.claims import Claimed, DeviceClaim
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.turn.step import TurnEvent
+from nodeagent.errors import printable
 
 
 def shadow(event: TurnEvent) -> tuple[str, str]:
@@ -16,6 +17,27 @@ def shadow(event: TurnEvent) -> tuple[str, str]:
         f"pod {event.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
         "remove one of the two manifests"
     )
+
+
+def unserved_containers(state: NodeState) -> str:
+    """Explain why a container runtime's containers hold what nobody can give back."""
+    pods = ", ".join(entry.pod.full_name for entry in state.entries if entry.is_of_runtime and entry.is_active)
+    return (
+        f"{pods}: their container runtime isn't served any more, and what they were promised stays theirs "
+        "(set nriSocket again until they have ended)"
+    )
+
+
+def refused_containers(state: NodeState) -> Iterator[str]:
+    """Tell of containers that were refused to pods which have others; a pod that was refused as a whole is shown itself."""
+    for entry in state.entries:
+        if entry.is_of_runtime and entry.is_active:
+            for refused in state.runtime.refused_of(entry.pod.uid):
+                name = entry.pod.full_name
+                yield (
+                    f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} "
+                    f"(make room, and: nodeagent retry {name})"
+                )
 
 
 def refused_change(entry: PodEntry) -> str | None:

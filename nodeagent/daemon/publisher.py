@@ -164,21 +164,30 @@ class Publisher:
         """Decide again on a refused pod, or on a refused change of one, named by uid, namespace/name or name."""
         entry = find_pod(self._agent.view.state, str(arguments.get("pod")))
         refusal = entry.refusal or entry.change_refusal
-        if refusal is None:
+        of_containers = self._agent.view.state.runtime.refused_of(entry.pod.uid)
+        if refusal is not None:
+            reason = refusal.reason
+        elif of_containers:
+            reason = of_containers[0].reason.partition(":")[0]
+        else:
             raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
         await self._ask(TurnRequest(retried=frozenset({entry.pod.uid})))
-        return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": refusal.reason}
+        return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": reason}
 
     async def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """End pods, named by uid, namespace/name or name, or all there are, although their manifests are there."""
         state = self._agent.view.state
         names = arguments.get("pods")
         if arguments.get("all") is True:
-            entries = list(state.entries)
+            entries = list(state.own_entries())
         elif isinstance(names, list) and names:
             entries = [find_pod(state, str(name)) for name in names]
         else:
             raise NodeAgentError("no pods were named", hint="name them: `nodeagent release POD…`, or `--all`")
+        if others := [entry.pod.full_name for entry in entries if entry.is_of_runtime]:
+            raise NodeAgentError(
+                f"{', '.join(others)}: a container runtime's, which alone ends it", hint="`kubectl delete pod`"
+            )
         released = [entry.pod.uid for entry in entries if entry.is_active]
         wait = arguments.get("waitSeconds")
         if released:

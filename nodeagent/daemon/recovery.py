@@ -143,7 +143,7 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
 
 def _claim(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> Claim:
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
-    runs = any(group is not None and group.is_populated for group in groups)
+    runs = entry.is_of_runtime or any(group is not None and group.is_populated for group in groups)
     return Claim(entry.pod, held, stays=runs, ends=not runs and entry.deleting_since_ms is not None)
 
 

@@ -139,12 +139,12 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
     Raises:
         DrainError: it has passed.
     """
-    agent.requests.put(TurnRequest(released=frozenset(entry.pod.uid for entry in agent.state.entries)))
+    agent.requests.put(TurnRequest(released=frozenset(entry.pod.uid for entry in agent.state.own_entries())))
     reasons = frozenset({WakeUpReason.START})
     while True:
         pause = agent.turn(reasons)
         report(agent.state)
-        left = [entry.pod.full_name for entry in agent.state.entries if entry.is_active]
+        left = [entry.pod.full_name for entry in agent.state.own_entries() if entry.is_active]
         if not left:
             return
         if time.monotonic() > deadline:

@@ -75,9 +75,11 @@ class Push:
     events = frozenset({Event.REMOVE_POD_SANDBOX})
     """There is no empty subscription, and of all events this one asks for nothing."""
 
-    def __init__(self, path: Path, updates: tuple[Update, ...], *, index: int) -> None:
+    def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
+        """Updates: asked for, with what runs, while the runtime calls nobody: what they rest on is not older than any answer."""
         self.index = index
         self._updates = updates
+        self._count = 0
         self._path = path
         self._known: Synchronized | None = None
         self._sent: Future[Synchronized] = Future()
@@ -106,8 +108,9 @@ class Push:
     def configure(self, _runtime: Runtime) -> None: ...
 
     def synchronize(self, known: Synchronized, _until: float) -> tuple[Update, ...]:
-        self._known = known
-        return self._updates
+        updates = self._updates(known)
+        self._known, self._count = known, len(updates)
+        return updates
 
     def handle(self, _call: Call, _until: float) -> Answer:
         return Answer()
@@ -120,7 +123,7 @@ class Push:
         if answered.code == TtrpcCode.OK:
             self._sent.set_result(self._known)
         else:
-            self._sent.set_exception(_too_many(self._path, len(self._updates)))
+            self._sent.set_exception(_too_many(self._path, self._count))
 
     def _serve(self) -> None:
         try:

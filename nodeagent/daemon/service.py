@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nodeagent import __version__
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.config import Config
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.agent import NO_RUNTIME, Agent
 from nodeagent.daemon.domains import Domains, unit_paths
 from nodeagent.daemon.heartbeat import Heartbeat
 from nodeagent.daemon.host_edges import HostEdges
@@ -21,6 +22,7 @@ from nodeagent.daemon.logs import Log, make_log
 from nodeagent.daemon.machine import Machine, without_withheld
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.placements import Placements, placement_directory
+from nodeagent.daemon.problems import unserved_containers
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, Start, report_recovery, start_state
@@ -44,8 +46,14 @@ from nodeagent.edge.systemd import ServiceManager
 from nodeagent.edge.uevents import UeventError, Uevents, open_uevent_socket
 from nodeagent.errors import NodeAgentError
 
+if TYPE_CHECKING:
+    from nodeagent.daemon.containers import Containers
+
+_KUBEPODS = frozenset({"kubepods.slice"})
+"""Where kubelet has its pods: those of a container runtime that the agent serves are not the host's."""
 _RELOAD = "reload"
 _CGROUPS = "cgroups"
+_CONTAINERS = "containers"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
 _CGROUPS_SETTLE_SECONDS = 0.03
@@ -102,6 +110,8 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if start.recovery is not None:
         report_recovery(start.recovery, log)
     state = start.state
+    edges = HostEdges(client.write_host, root, beside=_KUBEPODS if config.nri_socket else frozenset())
+    containers = _containers(config, tree, wakeups, log)
     agent = Agent(
         node,
         state,
@@ -112,18 +122,23 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
         placements=Placements(PlacementFiles(placement_directory(config))),
-        host_settings=HostSettings(HostEdges(client.write_host, root), config.state_directory, boot_id(), log),
+        host_settings=HostSettings(edges, config.state_directory, boot_id(), log),
         log=log,
         wakeups=wakeups,
         machine=Machine(),
         recovery=start.recovery,
         alive=heart.beat,
         let_in=jobs.let_in,
+        runtime=NO_RUNTIME if containers is None else containers,
     )
     jobs.retry = agent.retry
+    if containers is None and state.runtime.entries:
+        agent.notices[_CONTAINERS] = unserved_containers(state)
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log, jobs) as publisher:
         _thread("jobs", jobs.follow_owners)
+        if containers is not None:
+            _thread("nri", containers.link.run)
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _report_configuration(config, log)
@@ -136,6 +151,14 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
             manifests.close()
     log.info("stopped", pods=len(agent.state.entries))
     return 0
+
+
+def _containers(config: Config, tree: CgroupTree, wakeups: Wakeups, log: Log) -> "Containers | None":
+    if not config.nri_socket:
+        return None
+    from nodeagent.daemon.containers import Containers  # noqa: PLC0415 - most agents need nothing of it
+
+    return Containers(Path(config.nri_socket), tree, wakeups, log)
 
 
 def _report_configuration(config: Config, log: Log) -> None:

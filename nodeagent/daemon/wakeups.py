@@ -14,6 +14,7 @@ class WakeUpReason(enum.Enum):
     CGROUPS = "cgroups"
     REQUEST = "request"
     JOBS = "jobs"
+    RUNTIME = "runtime"
     TIMER = "timer"
     RELOAD = "reload"
     STOP = "stop"

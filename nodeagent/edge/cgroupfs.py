@@ -40,6 +40,7 @@ Ids = TypeVar("Ids", CpuSet, NumaSet)
 
 MAX_DEPTH = 3
 """QoS class, pod, container: whatever containers create below is theirs."""
+_OF_OTHERS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
 HELD_AT_ONCE = 512
 """Processes held by one pidfd each: half of what a process may have open by default."""
 _FREEZE_SECONDS = 10.0
@@ -161,10 +162,39 @@ class CgroupTree:
         """
         return {path: seen for path in self._above() if (seen := self._read_one_above(path)) is not None}
 
+    def read_of_others(self, path: str) -> ObservedCgroup | None:
+        """Read what concerns us of a cgroup that another program makes and removes.
+
+        Args:
+            path: below the root of all cgroups, or absolute.
+
+        Returns:
+            With the CPUs of the nearest cgroup above as its effective ones, if its controllers are off. None: it isn't there.
+
+        Raises:
+            CgroupError: a file cannot be read, or holds what the kernel would not write.
+        """
+        directory = self.mount / path
+        if self._text(str(directory), "cgroup.events") is None:
+            return None
+        found = ((one, self._text(str(directory), one.value)) for one in _OF_OTHERS)
+        cpus = (self._effective(str(each), EFFECTIVE_CPUS, CpuSet) for each in (directory, *directory.parents))
+        state = self._keyed(str(directory), "cgroup.events")
+        return ObservedCgroup(
+            path=str(directory),
+            controllers=frozenset(),
+            subtree_control=frozenset(),
+            attributes=tuple((one, self._parsed(str(directory), one, text)) for one, text in found if text is not None),
+            cpus_effective=next((each for each in cpus if each is not None), None),
+            mems_effective=self._effective(str(directory), EFFECTIVE_MEMS, NumaSet),
+            is_populated=state.get("populated") == 1,
+            is_frozen=state.get("frozen") == 1,
+        )
+
     def _above(self) -> Iterator[str]:
         path = ABOVE
         for directory in self.root.parents:
-            if directory == self._mount or not directory.is_relative_to(self._mount):
+            if directory == self.mount or not directory.is_relative_to(self.mount):
                 return
             yield path
             path += f"/{ABOVE}"
@@ -479,11 +509,11 @@ class CgroupTree:
         where = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
         if where is None or stat.start_ticks != start_ticks or stat.is_dead:
             return False
-        home = f"/{(self.root / path).relative_to(self._mount)}"
+        home = f"/{(self.root / path).relative_to(self.mount)}"
         return where != home and not where.startswith(f"{home}/")
 
     @cached_property
-    def _mount(self) -> Path:
+    def mount(self) -> Path:
         """The root of all cgroups."""
         above = [directory for directory in self.root.parents if _is_cgroup(directory)]
         return above[-1] if above else self.root
@@ -539,7 +569,7 @@ class CgroupTree:
             parent = next((line.partition(":")[2].strip() for line in status if line.startswith("PPid:")), "1")
             lines = Path(f"/proc/{parent}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
             home = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
-            Path(f"{self._mount}{home}", "cgroup.procs").write_text(str(pid), encoding="ascii")
+            Path(f"{self.mount}{home}", "cgroup.procs").write_text(str(pid), encoding="ascii")
 
     def _make(self, path: str) -> None:
         try:

@@ -20,6 +20,9 @@ from nodeagent.formats.topology.topology_json import TopologyDocumentError, topo
 
 Document = dict[str, Any]
 
+_CGROUPS = "/sys/fs/cgroup/"
+"""The root of all."""
+
 
 class Observation(Struct, frozen=True):
     """The cgroups and processes observed at one time."""
@@ -84,32 +87,36 @@ class NodeView(Struct, frozen=True):
         return self.observation or Observation()
 
     def cgroup_of(self, path: str) -> str:
-        """Return the path of a container's cgroup, as one goes there from the pods' cgroup: that of a systemd unit is elsewhere.
+        """Return the path of a container's cgroup, as one goes there from the pods' cgroup: those of systemd's units and of a container
+        runtime are elsewhere.
 
         Args:
             path: as `PodEntry.container_path` has it.
         """
-        where = self._of_unit(path)
+        where = self._elsewhere(path)
         above = self._below_all.count("/")
         return path if where is None else f"{'../' * above}{where}"
 
     def cgroup_name(self, path: str) -> str:
         """Return what the kernel calls a container's cgroup in /proc/PID/cgroup; `path` as for `cgroup_of`."""
-        where = self._of_unit(path)
+        where = self._elsewhere(path)
         return f"{self._below_all}/{path}" if where is None else f"/{where}"
 
     def shown_cgroup(self, path: str) -> str:
         """Return what people find a cgroup by: relative to the pods' one, or complete for a systemd unit's."""
-        where = self._of_unit(path)
-        return path if where is None else f"/sys/fs/cgroup/{where}"
+        where = self._elsewhere(path)
+        return path if where is None else f"{_CGROUPS}{where}"
 
-    def _of_unit(self, path: str) -> str | None:
+    def _elsewhere(self, path: str) -> str | None:
+        """Return the path below the root of all cgroups, unless it is below the pods' one."""
+        if path.startswith(_CGROUPS):
+            return path.removeprefix(_CGROUPS)
         return self.unit_cgroups.get(unit_at(path)) if is_of_systemd(path) else None
 
     @property
     def _below_all(self) -> str:
         """The pods' cgroup, below the root of all."""
-        return (self.cgroup_root or "").removeprefix("/sys/fs/cgroup")
+        return (self.cgroup_root or "").removeprefix(_CGROUPS.rstrip("/"))
 
     @property
     def kernel(self) -> Kernel | None:

@@ -131,6 +131,11 @@ def test_of_units_all_are_found_but_the_pods(edges: HostEdges) -> None:
     assert edges.read({SettingKind.UNIT}).settings == {SYSTEM: ALL, OWN: CpuSet.parse("0-5")}
 
 
+def test_units_whose_processes_the_agent_places_are_left_out(root: Path, launcher: Launcher) -> None:
+    edges = HostEdges(launcher, "/sys/fs/cgroup/pods.slice/pods.service", str(root), beside=frozenset({"own.slice"}))
+    assert edges.read({SettingKind.UNIT}).settings == {SYSTEM: ALL}
+
+
 def test_without_systemd_there_is_nothing_that_keeps_the_host_off(edges: HostEdges, root: Path) -> None:
     (root / "run/systemd/system").rmdir()
     reading = edges.read({SettingKind.UNIT})

@@ -143,7 +143,7 @@ def test_changes_are_pushed_beside_the_plugin_that_serves(runtime):
         serving = runtime.accept_plugin()
         serving.synchronize(pods, containers)
         for _ in range(3):
-            with Push(runtime.path, UPDATES, index=91) as push:
+            with Push(runtime.path, lambda _: UPDATES, index=91) as push:
                 pushing = runtime.accept()
                 registered = pushing.register()
                 assert (registered.plugin_name, registered.plugin_idx) == ("nodeagent-push", "91")
@@ -161,14 +161,14 @@ def test_changes_are_pushed_beside_the_plugin_that_serves(runtime):
 
 def test_changes_are_pushed_with_the_last_part_of_what_runs(runtime):
     pods, containers = pods_and_containers(4)
-    with Push(runtime.path, UPDATES[:1], index=91) as push:
+    with Push(runtime.path, lambda _: UPDATES[:1], index=91) as push:
         assert len(runtime.accept_plugin().synchronize(pods, containers, parts=3)) == 1
         assert len(push.sent(PATIENCE_SECONDS).containers) == 4
 
 
 @pytest.mark.parametrize("stage", ["accepted", "registered", "configured"])
 def test_a_push_that_the_runtime_does_not_take_says_so(runtime, stage):
-    with Push(runtime.path, UPDATES, index=91) as push:
+    with Push(runtime.path, lambda _: UPDATES, index=91) as push:
         connection = runtime.accept()
         if stage != "accepted":
             connection.register()
@@ -180,12 +180,12 @@ def test_a_push_that_the_runtime_does_not_take_says_so(runtime, stage):
 
 
 def test_a_push_without_a_runtime_says_so(tmp_path):
-    with Push(tmp_path / "nri.sock", (), index=91) as push, pytest.raises(NriError, match="No such file"):
+    with Push(tmp_path / "nri.sock", lambda _: (), index=91) as push, pytest.raises(NriError, match="No such file"):
         push.sent(PATIENCE_SECONDS)
 
 
 def test_a_push_of_more_than_the_runtime_reads_says_so(runtime):
-    with Push(runtime.path, UPDATES * 100, index=91) as push:
+    with Push(runtime.path, lambda _: UPDATES * 100, index=91) as push:
         connection = runtime.accept_plugin()
         connection.ask("Synchronize", b"")
         with pytest.raises(NriError, match="10000 changes don't fit"):
@@ -193,7 +193,7 @@ def test_a_push_of_more_than_the_runtime_reads_says_so(runtime):
 
 
 def test_a_push_that_is_not_asked_for_ends_all_the_same(runtime):
-    with Push(runtime.path, UPDATES, index=91) as push:
+    with Push(runtime.path, lambda _: UPDATES, index=91) as push:
         connection = runtime.accept_plugin()
         with pytest.raises(TimeoutError):
             push.sent(0)

@@ -14,6 +14,7 @@ import pytest
 
 from nodeagent.core.cgroups.write_failures import WriteFailure
 from nodeagent.core.cgroups.write_order import GatherThreads
+from nodeagent.core.model.cgroup import Attribute, CpuMax
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.cgroupfs import HELD_AT_ONCE, CgroupError, CgroupTree
 
@@ -330,3 +331,25 @@ def test_another_process_that_has_the_number_by_then_is_put_back_to_where_its_pa
     assert (ours / "cgroup.procs").read_text() == str(born.pid)
     born.kill()
     born.wait()
+
+
+def test_of_a_cgroup_of_others_what_concerns_us_is_read_with_the_cpus_of_those_above_it(tmp_path: Path) -> None:
+    for directory, cpus in ((tmp_path, "0-7"), (tmp_path / "pods", "0-7")):
+        directory.mkdir(exist_ok=True)
+        (directory / "cgroup.controllers").write_text("cpuset")
+        (directory / "cpuset.cpus.effective").write_text(cpus)
+    scope = tmp_path / "kubepods.slice/app.scope"
+    scope.mkdir(parents=True)
+    tree = CgroupTree(str(tmp_path / "pods"))
+    assert tree.read_of_others("kubepods.slice/gone.scope") is None
+    (scope / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    there = tree.read_of_others("kubepods.slice/app.scope")
+    assert there is not None
+    assert (there.path, there.is_populated, there.cpus_effective) == (str(scope), True, CpuSet.parse("0-7"))
+    (scope / "cpuset.cpus").write_text("2-3\n")
+    (scope / "cpuset.cpus.effective").write_text("2\n")
+    (scope / "cpu.max").write_text("max 100000\n")
+    there = tree.read_of_others(str(scope))
+    assert there is not None
+    assert (there.get(Attribute.CPUSET_CPUS), there.cpus_effective) == (CpuSet.of(2, 3), CpuSet.of(2))
+    assert there.get(Attribute.CPU_MAX) == CpuMax(None, 100_000)

@@ -71,7 +71,7 @@ from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import Block, PodPromises, Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
-from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, Reason, StartRefused
+from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, STATE_NOT_SAVED, Reason, StartRefused
 from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.job_requests import JobRequests
@@ -273,7 +273,7 @@ def ask_an_agent(directory: Path, op: str) -> object:
 
 def pushed(path: Path) -> object:
     """Ask a container runtime what runs."""
-    with Push(path, (), index=91) as push:
+    with Push(path, lambda _: (), index=91) as push:
         return push.sent(30)
 
 
@@ -286,7 +286,7 @@ def refused_call(directory: Path, payload: bytes) -> str:
     """Have a runtime ask something that can't be understood; what it is told."""
     runtime = Runtime(directory / "s")
     try:
-        with Push(runtime.path, (), index=91):
+        with Push(runtime.path, lambda _: (), index=91):
             connection = runtime.accept_plugin()
             asked = connection.ask("Synchronize", payload)
             with pytest.raises(Refused) as caught:
@@ -746,6 +746,7 @@ def test_every_reason_is_provoked_and_has_advice() -> None:
     elsewhere = {
         STATE_NOT_SAVED,
         RELEASED,
+        *OF_RUNTIMES,
     }  # with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py)
     assert {*provoked, *elsewhere} >= ADVISED
 

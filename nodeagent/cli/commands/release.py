@@ -219,7 +219,7 @@ class _ReleaseReport:
 
 def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseReport) -> int:
     chosen = (
-        known.state.entries
+        known.state.own_entries()
         if options.all
         else tuple(find_pod(known.state, name, inspect_command(options)) for name in options.pods)
     )
@@ -313,7 +313,7 @@ def _planned_without_agent(
             state = known.state
             answer.plan(
                 state,
-                state.entries
+                state.own_entries()
                 if options.all
                 else [find_pod(state, name, inspect_command(options)) for name in options.pods],
             )
@@ -343,9 +343,10 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
             if pods is None or agent is None:
                 answer.say("no pod runs: the pods have no cgroup")
             else:
-                active = tuple(entry for entry in agent.state.entries if entry.is_active)
+                entries = agent.state.own_entries()
+                active = tuple(entry for entry in entries if entry.is_active)
                 count = len(active)
-                answer.plan(agent.state, agent.state.entries)
+                answer.plan(agent.state, entries)
                 reporter = _Reporter(answer, agent.state, frozenset(e.pod.uid for e in active))
                 releasing.drain(agent, reporter, _deadline(options, active))
             if releasing.put_host_settings_back(node.config, forget=True):

@@ -20,7 +20,7 @@ from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import run_id
+from nodeagent.core.model.state import NodeState, run_id
 from nodeagent.daemon.startup import LAST_CONFIG, STATE_FILE, StartError, discover
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
@@ -230,9 +230,13 @@ def _observed_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Ob
         return view, None
     from nodeagent.daemon.domains import Domains, unit_paths
 
-    domains = Domains(CgroupTree(view.cgroup_root))
+    tree = CgroupTree(view.cgroup_root)
+    domains = Domains(tree)
     try:
         observed = domains.read(unit_paths(view.state.active_pods()))
+        elsewhere = (status.cgroup for entry in view.state.entries for status in entry.containers if status.cgroup)
+        found = ((path, tree.read_of_others(path)) for path in elsewhere)
+        observed = {**observed, **{path: there for path, there in found if there is not None}}
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
         return view, None

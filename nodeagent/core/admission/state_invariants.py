@@ -10,7 +10,8 @@ from nodeagent.core.model.violations import Invariant, Violation
 def violations(managers: Managers, state: NodeState) -> tuple[Violation, ...]:
     """Return every violated invariant; a state that is saved or used has none."""
     uids = Counter(e.pod.uid for e in state.entries)
-    names = Counter(e.pod.full_name for e in state.entries)
+    # Kubernetes may have a pod with the name of one here.
+    names = Counter(e.pod.full_name for e in state.own_entries())
     found = list(broken_promises(managers, state.promises, state.active_pods()))
     for invariant, counts in ((Invariant.ONE_ENTRY_PER_UID, uids), (Invariant.ONE_ENTRY_PER_NAME, names)):
         twice = sorted(pod for pod, number in counts.items() if number > 1)

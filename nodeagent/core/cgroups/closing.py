@@ -26,6 +26,7 @@ class Why(enum.StrEnum):
     PARTLY_ISOLATED = "some of them are isolated at boot (isolcpus) and some not: the kernel takes such a set in no balanced partition"
     IMPOSSIBLE = "the pods' cgroups can hold none here (kernel 6.7 and later can)"
     UNIT = "it is a systemd unit, whose cgroup is systemd's to write"
+    RUNTIME = "its cgroup is a container runtime's, and below none that hands CPUs down"
     REUSED = "an init container has the same ones, and others of its pod share, so no partition can hold just these"
 
 
@@ -55,11 +56,13 @@ def closings(
     """
     if config.host_isolation == "none":
         return {}
-    if entry.is_of_systemd:
+    if entry.is_of_systemd or entry.is_of_runtime:
+        why = Why.UNIT if entry.is_of_systemd else Why.RUNTIME
+        own = {c.name: promises.own_set(entry.pod.uid, c.name) or CpuSet() for c in entry.pod.containers}
         return {
-            container.name: Closing(own & managers.topology.online, None, is_of_pod=False, why=Why.UNIT)
-            for container in entry.pod.containers
-            if (own := promises.own_set(entry.pod.uid, container.name))
+            name: Closing(cpus & managers.topology.online, None, is_of_pod=False, why=why)
+            for name, cpus in own.items()
+            if cpus & managers.topology.online
         }
     kernel = Kernel(1, NumaSet(), managers.topology.online, path_to_partitions=("",) if has_partitions else ())
     wanted = {want.path: want for want in desired_cgroups(config, managers, kernel, NodeState(promises, (entry,)))}

@@ -6,6 +6,7 @@ Knows no kernel file format and no order of writes (write_order.py decides on th
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, isolation
 from nodeagent.core.cgroups.partitions import NO_PARTITION, partitioned
@@ -26,11 +27,13 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import CPU, Container, Pod, QosClass
 from nodeagent.core.model.pod_resources import container_cgroup_amounts, pod_cgroup_amounts
 from nodeagent.core.model.promises import Isolation, Promises
+from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
 
 CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
 _EXTRA_CONTROLLERS = frozenset({"pids", "hugetlb", "io"})
+_ASKABLE = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX})
 
 
 class Kernel(Struct, frozen=True):
@@ -70,11 +73,11 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
 
 
 def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
-    """Compute what every cgroup should hold, parents before children.
+    """Compute what every cgroup of ours should hold, parents before children.
 
     The pods' cgroup itself is systemd's: only the controllers for its children are desired (D9).
     """
-    present = [e for e in state.entries if e.is_active]
+    present = [e for e in state.entries if e.is_active and not e.is_of_runtime]
     controllers = CONTROLLERS | kernel.extra_controllers
     gate = config.placement.gate("PodLevelResources")
     burstable = [pod_cgroup_amounts(e.pod, pod_level_resources=gate) for e in present if e.qos is QosClass.BURSTABLE]
@@ -94,6 +97,31 @@ def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: N
         _class_cgroup(BEST_EFFORT, kernel, controllers, 0),
         *pods,
     )
+
+
+def runtime_cgroups(
+    config: Config, managers: Managers, kernel: Kernel, state: NodeState
+) -> dict[ContainerKey, DesiredCgroup]:
+    """Compute what the cgroups of a container runtime's containers should hold, of what it can be asked for.
+
+    The runtime sets the rest as kubelet asks. It has no cgroup that names other CPUs in case these go, and hands none down to partitions.
+    """
+    remote = replace(kernel, path_to_partitions=())
+    return {
+        ContainerKey(entry.pod.uid, container.name): _askable(want)
+        for entry in state.entries
+        if entry.is_active and entry.is_of_runtime
+        for container, want in zip(
+            entry.pod.containers,
+            _pod_cgroups(config, managers, remote, state, entry, frozenset())[1:],
+            strict=True,
+        )
+    }
+
+
+def _askable(want: DesiredCgroup) -> DesiredCgroup:
+    attributes = tuple((attribute, value) for attribute, value in want.attributes if attribute in _ASKABLE)
+    return replace(want, controllers=frozenset(), attributes=attributes)
 
 
 def _class_cgroup(path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int) -> DesiredCgroup:

@@ -27,7 +27,7 @@ from nodeagent.core.model.cgroup import (
     UnitSettings,
     Value,
 )
-from nodeagent.core.model.cgroup_layout import is_above, is_of_systemd
+from nodeagent.core.model.cgroup_layout import is_of_systemd, is_ours
 from nodeagent.core.model.idset import CpuSet
 
 
@@ -100,7 +100,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
     wants = tuple(want for want in everything if want.goes_back_to is None)
     desired_by_path = {want.path: want for want in everything}
     leftovers = sorted(
-        (path for path in observed if path and _is_ours(path) and path not in desired_by_path), reverse=True
+        (path for path in observed if path and is_ours(path) and path not in desired_by_path), reverse=True
     )
     orphans = tuple(path for path in leftovers if observed[path].is_populated and not _has_children(path, observed))
     occupied = CpuSet()
@@ -119,11 +119,6 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
         *_thaws(wants, observed),
     )
     return Plan(changes, occupied, orphans)
-
-
-def _is_ours(path: str) -> bool:
-    """Whether a cgroup is the agent's to remove."""
-    return not is_above(path) and not is_of_systemd(path)
 
 
 def _given_back(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:

@@ -22,7 +22,7 @@ from nodeagent.core.metrics.manager_metrics import (
 )
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.promises import Isolation
-from nodeagent.core.model.refusals import STATE_NOT_SAVED, Reason
+from nodeagent.core.model.refusals import OF_RUNTIMES, STATE_NOT_SAVED, Reason
 from nodeagent.core.model.state import Phase
 
 BUILD_INFO = "nodeagent_build_info"
@@ -45,6 +45,9 @@ STARVED_CONTAINERS = "nodeagent_starved_containers"
 MANIFEST_PROBLEMS = "nodeagent_manifest_problems"
 STATE_GENERATION = "nodeagent_state_generation"
 LAUNCHER_UP = "nodeagent_launcher_up"
+RUNTIME_ANSWER_DURATION = "nodeagent_runtime_answer_duration_seconds"
+RUNTIME_LATE = "nodeagent_runtime_late_answers_total"
+RUNTIME_UNASKED = "nodeagent_runtime_unasked_containers_total"
 REQUESTS = "kubelet_pod_resources_endpoint_requests_total"
 LIST_REQUESTS = "kubelet_pod_resources_endpoint_requests_list"
 LIST_ERRORS = "kubelet_pod_resources_endpoint_errors_list"
@@ -105,6 +108,17 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(STATE_GENERATION, "gauge", "Number of states saved since the node was set up."),
     MetricSpec(LAUNCHER_UP, "gauge", "Whether the launcher of the pods' unit responds."),
+    MetricSpec(
+        RUNTIME_ANSWER_DURATION,
+        "histogram",
+        "Time from a container runtime's call to its answer (nriSocket); the runtime waits 2 s.",
+    ),
+    MetricSpec(RUNTIME_LATE, "counter", "Calls that were denied because nothing was decided in time (nriSocket)."),
+    MetricSpec(
+        RUNTIME_UNASKED,
+        "counter",
+        "Containers that a runtime has started without asking, and that were found (nriSocket).",
+    ),
 )
 
 POD_RESOURCES_METRICS: tuple[MetricSpec, ...] = tuple(
@@ -128,7 +142,12 @@ METRICS: tuple[MetricSpec, ...] = (*KUBELET_METRICS, *POD_RESOURCES_METRICS, *AG
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
-    {TOPOLOGY_DURATION: DURATION_BUCKETS_MS, EVENT_DURATION: _SECONDS, RECONCILE_DURATION: _SECONDS}
+    {
+        TOPOLOGY_DURATION: DURATION_BUCKETS_MS,
+        EVENT_DURATION: _SECONDS,
+        RECONCILE_DURATION: _SECONDS,
+        RUNTIME_ANSWER_DURATION: _SECONDS,
+    }
 )
 """Upper bounds of the histograms' buckets, without +Inf."""
 
@@ -178,7 +197,8 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         DRIFT_CORRECTED: tuple((attribute,) for attribute in (*(a.value for a in Attribute), REMOVED, MOVED, OTHER)),
         STATE_SAVE_ERRORS: tuple((reason,) for reason in (*_FILE_ERRNOS, OTHER)),
         POD_REFUSALS: tuple(
-            (reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, STATE_NOT_SAVED, OTHER)
+            (reason,)
+            for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, *OF_RUNTIMES, STATE_NOT_SAVED, OTHER)
         ),
         CHANGE_REFUSALS: tuple((reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, OTHER)),
         PODS: tuple((phase.value,) for phase in Phase),

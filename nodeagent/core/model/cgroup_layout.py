@@ -22,6 +22,11 @@ def is_above(path: str) -> bool:
     return path == ABOVE or path.startswith(f"{ABOVE}/")
 
 
+def is_ours(path: str) -> bool:
+    """Whether a cgroup is the pods' one or below it. An absolute path is that of another program's cgroup."""
+    return not is_above(path) and not path.startswith("/") and not is_of_systemd(path)
+
+
 def is_within(path: str, other: str) -> bool:
     """Whether one cgroup is another one, or below it."""
     return other in {path, ""} or is_above(other) or path.startswith(f"{other}/")

@@ -123,6 +123,8 @@ class Config(Struct, frozen=True):
     metrics_aliases: bool = True
     pod_resources_socket: str = ""
     """Where kubelet's PodResources API is served: a path, or empty for nowhere."""
+    nri_socket: str = ""
+    """Of the container runtime whose containers the agent places: a path, or empty for none."""
     check_allocatable: bool = True
     max_pods: int = 1_000
     pods_per_core: int = 0

@@ -69,6 +69,8 @@ class Domain(enum.StrEnum):
     """The agent."""
     SYSTEMD = "systemd"
     """systemd, for its units: the agent asks it to set their CPUs and memory nodes."""
+    CONTAINERD = "containerd"
+    """A container runtime, which asks the agent by NRI."""
 
 
 class Container(Struct, frozen=True):
@@ -127,10 +129,6 @@ class Pod(Struct, frozen=True):
     @property
     def full_name(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-    @property
-    def domain(self) -> Domain:
-        return Domain.SYSTEMD if self.units else Domain.OWN
 
     @property
     def units(self) -> tuple[str, ...]:

@@ -21,6 +21,14 @@ RELEASED = "Released"
 UNIT_TAKEN = "UnitTaken"
 """Why a pod is refused that stands for a systemd unit: another one does. The agent's own reason."""
 
+INVALID_ANNOTATIONS = "InvalidAnnotations"
+"""Why a container runtime's container is refused: its pod's annotations say what can't be, or not what kubelet has told the runtime."""
+POD_NOT_KNOWN = "PodNotKnown"
+"""Why it is refused where pods are aligned as a whole: not all is known of its pod."""
+UID_TAKEN = "UIDTaken"
+"""Why it is refused: its pod has the UID of one that is not the runtime's."""
+OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN)
+
 
 class Refusal(Struct, frozen=True):
     """A pod can't be admitted."""

@@ -12,6 +12,7 @@ from nodeagent.core.model.cgroup_layout import pod_of_units_path, pod_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Domain, Pod, QosClass
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.runtime_containers import Registry
 
 
 class Phase(enum.Enum):
@@ -70,6 +71,8 @@ class ContainerStatus(Struct, frozen=True):
     """Its exclusive CPUs until the pod finished, which may now belong to others. None: the pod has not finished, or had none."""
     unit_before: UnitSettings | None = None
     """What its systemd unit goes back to in the end. None: it has no unit, or that has not been seen yet, and is not touched before."""
+    cgroup: str | None = None
+    """Where a container runtime has it, as an absolute path. None: below the pods' cgroup."""
 
     @property
     def restarts(self) -> int:
@@ -108,6 +111,8 @@ MANIFEST_DIRECTORY = "manifests"
 """The source of pods that every node has."""
 JOBS = "jobs"
 """The source of pods that last as long as the process that asked for them."""
+CONTAINERD = "containerd"
+"""The source of pods that a container runtime runs: it makes their cgroups, and starts and ends their processes."""
 
 
 class Origin(Struct, frozen=True):
@@ -158,18 +163,39 @@ class PodEntry(Struct, frozen=True):
         return Phase.RUNNING if all(_has_begun(c, s) for c, s in self.pairs()) else Phase.PENDING
 
     @property
+    def is_of_runtime(self) -> bool:
+        """Its cgroups and processes are a container runtime's."""
+        return self.origin.source == CONTAINERD
+
+    @property
     def pod_path(self) -> str:
-        """Its cgroup, relative to the pods' cgroup; of one whose containers are systemd's units, what stands for it."""
-        return pod_of_units_path(self.pod.uid) if self.is_of_systemd else pod_path(self.qos, self.pod.uid)
+        """Its cgroup, relative to the pods' cgroup; of one whose containers are systemd's units, what stands for it; of a container runtime's
+        pod an absolute path, once one is known.
+        """
+        if self.is_of_systemd:
+            return pod_of_units_path(self.pod.uid)
+        known = next((status.cgroup for status in self.containers if status.cgroup), None)
+        return pod_path(self.qos, self.pod.uid) if known is None else known.rpartition("/")[0]
 
     @property
     def is_of_systemd(self) -> bool:
         """Whether its containers are systemd's units (D30)."""
-        return self.pod.domain is Domain.SYSTEMD
+        return bool(self.pod.units)
+
+    @property
+    def domain(self) -> Domain:
+        if self.is_of_runtime:
+            return Domain.CONTAINERD
+        return Domain.SYSTEMD if self.is_of_systemd else Domain.OWN
 
     def container_path(self, name: str) -> str:
-        """Return a container's cgroup, relative to the pods' cgroup; for a systemd unit, what stands for it."""
-        return f"{self.pod_path}/{self.pod.container(name).unit if self.is_of_systemd else name}"
+        """Return a container's cgroup, relative to the pods' cgroup; for a systemd unit, what stands for it; an absolute path of one that a
+        container runtime has.
+        """
+        if self.is_of_systemd:
+            return f"{self.pod_path}/{self.pod.container(name).unit}"
+        known = next((status.cgroup for status in self.containers if status.name == name), None)
+        return known or f"{pod_path(self.qos, self.pod.uid)}/{name}"
 
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
         """Return each container with its status; those of a refused pod have none."""
@@ -195,9 +221,15 @@ class NodeState(Struct, frozen=True):
     """In decision order."""
     generation: int = 0
     """Counts the saved states."""
+    runtime: Registry = Registry()
+    """Containers of a container runtime; what is promised to them is among the promises, and their pods among the entries."""
 
     def active_pods(self) -> tuple[Pod, ...]:
         return tuple(e.pod for e in self.entries if e.is_active)
+
+    def own_entries(self) -> tuple[PodEntry, ...]:
+        """Return the pods whose cgroups and processes are ours."""
+        return tuple(e for e in self.entries if not e.is_of_runtime)
 
     def entry(self, uid: str) -> PodEntry | None:
         return next((e for e in self.entries if e.pod.uid == uid), None)

@@ -14,108 +14,27 @@ Decides nothing about CPUs: what is `Decide` here is decided by the managers, an
 """
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.nri import Call, ContainerState, Event, NriContainer, NriResources, Sandbox, Synchronized
-from nodeagent.core.model.pod import is_own_annotation
+from nodeagent.core.model.runtime_containers import (
+    Asked,
+    ContainerKey,
+    KeyEntry,
+    KnownSandbox,
+    MadeContainer,
+    RefusedKey,
+    Registry,
+    Stage,
+)
 from nodeagent.core.runtime.answers import WantedPlacement
+from nodeagent.core.runtime.cgroup_paths import cgroup_of
 from nodeagent.errors import printable
 
 _MAX_NAME = 63
 """Characters of a container's name that a reason repeats: Kubernetes' names have no more."""
-
-
-class ContainerKey(Struct, frozen=True, order=True):
-    pod_uid: str
-    name: str
-
-    @classmethod
-    def of(cls, sandbox: Sandbox, container: NriContainer) -> "ContainerKey":
-        """A pod that isn't Kubernetes' has no UID: its id stands for it."""
-        return cls(sandbox.uid or sandbox.id, container.name)
-
-
-class Stage(IntEnum):
-    CREATED = 1
-    STARTED = 2
-    """Its first process was about to begin."""
-    STOPPED = 3
-    REMOVED = 4
-    """It will never run again, whatever is still in its cgroup."""
-
-
-class Asked(Struct, frozen=True):
-    """What kubelet asks for, as far as a decision depends on it."""
-
-    resources: NriResources
-    """Without CPUs and memory nodes: these are the answer."""
-    oom_score_adj: int | None
-    cgroup_parent: str
-    annotations: tuple[tuple[str, str], ...]
-    """The agent's own, of the pod."""
-
-    @classmethod
-    def of(cls, sandbox: Sandbox, container: NriContainer) -> "Asked":
-        return cls(
-            replace(container.resources, cpus=None, mems=None),
-            container.oom_score_adj,
-            sandbox.cgroup_parent,
-            tuple(pair for pair in sandbox.annotations if is_own_annotation(pair[0])),
-        )
-
-
-class MadeContainer(Struct, frozen=True):
-    """One of the containers that the runtime has made for a key."""
-
-    id: str
-    sandbox_id: str
-    stage: Stage
-    asked: Asked
-    is_placed: bool = False
-    """It was given what is promised to its key; otherwise that was not decided on, or was refused, and it may run anywhere."""
-
-
-class KeyEntry(Struct, frozen=True):
-    key: ContainerKey
-    made: tuple[MadeContainer, ...] = ()
-    """Oldest first, until the runtime has removed them and their cgroups are empty."""
-    is_held: bool = False
-    """Something is promised to the key."""
-    asked: Asked | None = None
-    """What that was asked with. None: nothing is promised, or only the promise is known."""
-
-
-class RefusedKey(Struct, frozen=True):
-    key: ContainerKey
-    asked: Asked
-    reason: str
-
-
-class KnownSandbox(Struct, frozen=True):
-    id: str
-    pod_uid: str
-    is_stopped: bool = False
-
-
-class Registry(Struct, frozen=True):
-    """All of it, each sorted by key or id."""
-
-    sandboxes: tuple[KnownSandbox, ...] = ()
-    entries: tuple[KeyEntry, ...] = ()
-    refused: tuple[RefusedKey, ...] = ()
-
-    def entry(self, key: ContainerKey) -> KeyEntry:
-        return next((entry for entry in self.entries if entry.key == key), KeyEntry(key))
-
-    def key_of(self, container_id: str) -> ContainerKey | None:
-        """Return the key of a container; None: it is unknown."""
-        return next((e.key for e in self.entries for made in e.made if made.id == container_id), None)
-
-    def refusal(self, key: ContainerKey, asked: Asked) -> RefusedKey | None:
-        return next((one for one in self.refused if one.key == key and one.asked == asked), None)
 
 
 class Populated(Struct, frozen=True):
@@ -125,13 +44,19 @@ class Populated(Struct, frozen=True):
     """Those with processes in them."""
 
 
+class Looked(Struct, frozen=True):
+    """What runs, seen in passing. What it leaves out may be under way: a runtime lists what it is making only when that is made."""
+
+    found: Synchronized
+
+
 class Retried(Struct, frozen=True):
     """Somebody wants a pod to be decided on again."""
 
     pod_uid: str
 
 
-Happening = Call | Synchronized | Populated | Retried
+Happening = Call | Synchronized | Looked | Populated | Retried
 
 
 class Decide(Struct, frozen=True):
@@ -218,12 +143,14 @@ def happened(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, 
     Args:
         registry: before it.
         what: the event.
-        wanted: what the containers of each key should hold that something is promised to: for Synchronize, which goes by that and not by
-            what it was told before.
+        wanted: what the containers of each key should hold that something is promised to: for Synchronize and a look, which go by that
+            and not by what was told before.
     """
     match what:
         case Synchronized():
             return _synchronize(registry, what, wanted)
+        case Looked(found):
+            return _look(registry, found, wanted)
         case Populated(ids):
             return _give_back(registry, ids)
         case Retried(pod_uid):
@@ -331,7 +258,14 @@ def _create(registry: Registry, sandbox: Sandbox, container: NriContainer) -> St
     if (refusal := registry.refusal(key, asked)) is not None:
         return Stepped(registry, (Refuse(key, container.id, refusal.reason, is_first=False),))
     is_as_promised = entry.is_held and entry.asked == asked
-    made = MadeContainer(container.id, sandbox.id, _stage_of(entry, container.id), asked, is_placed=is_as_promised)
+    made = MadeContainer(
+        container.id,
+        sandbox.id,
+        _stage_of(entry, container.id),
+        asked,
+        is_placed=is_as_promised,
+        cgroup=cgroup_of(container.cgroups_path),
+    )
     registry = _put(registry, _with(entry, made))
     if is_as_promised:
         return Stepped(registry, (Place(key, container.id),))
@@ -370,7 +304,7 @@ def _update(registry: Registry, sandbox: Sandbox, container: NriContainer, chang
     known = Asked.of(sandbox, container) if before is None else before.asked
     asked = replace(known, resources=_merged(known.resources, change))
     if before is None:
-        made = MadeContainer(container.id, sandbox.id, Stage.STARTED, asked)
+        made = MadeContainer(container.id, sandbox.id, Stage.STARTED, asked, cgroup=cgroup_of(container.cgroups_path))
         registry = _put(registry, _with(entry, made))
         return Stepped(registry, (CountFailOpen(key, made.id), Decide(key, made.id, is_again=entry.is_held)))
     if before.stage >= Stage.STOPPED:
@@ -461,6 +395,28 @@ def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[Contai
     return Stepped(replace(registry, entries=entries_left), _once_per_key(todo))
 
 
+def _look(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
+    """Find what began without having been asked for. Pods that aren't listed are gone, or will be told of again with their containers."""
+    pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
+    stages = {made.id: made.stage for entry in registry.entries for made in entry.made}
+    entries = {entry.key: entry for entry in registry.entries}
+    stopped = {known.id for known in registry.sandboxes if known.is_stopped}
+    sandboxes = (KnownSandbox(pod.id, pod.uid or pod.id, pod.id in stopped) for pod in pods.values())
+    registry = _without_refusals_of_the_gone(
+        replace(registry, sandboxes=tuple(sorted(sandboxes, key=lambda known: known.id)))
+    )
+    todo: list[Todo] = []
+    for container in found.containers:
+        runs = _listed_stage(container.state) is Stage.STARTED and container.sandbox_id in pods
+        if runs and stages.get(container.id, Stage.CREATED) is Stage.CREATED:
+            sandbox = pods[container.sandbox_id]
+            key = ContainerKey.of(sandbox, container)
+            entry = entries.get(key) or KeyEntry(key)
+            entries[key], more = _found(registry, entry, sandbox, container, wanted.get(key))
+            todo += more
+    return Stepped(replace(registry, entries=tuple(entries[key] for key in sorted(entries))), _once_per_key(todo))
+
+
 def _once_per_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
     """Of several containers of a key, the last one is decided on: it is the newest."""
     rows = tuple(todo)
@@ -477,16 +433,19 @@ def _as_found(entry: KeyEntry, listed: Mapping[str, NriContainer], *, is_held: b
 def _found(
     registry: Registry, entry: KeyEntry, sandbox: Sandbox, container: NriContainer, wanted: WantedPlacement | None
 ) -> tuple[KeyEntry, list[Todo]]:
-    """One that the runtime lists. If it is new here and has what is promised, it was placed before the agent's last start."""
+    """One that the runtime lists. If it is new here and has what is promised, it was placed before the agent's last start. If it hasn't,
+    and nobody has let it begin, the runtime didn't wait for that.
+    """
     key, stage = entry.key, _listed_stage(container.state)
     known = next((made for made in entry.made if made.id == container.id), None)
     asked = Asked.of(sandbox, container) if known is None else known.asked
-    made = MadeContainer(container.id, sandbox.id, stage, asked, is_placed=known is not None and known.is_placed)
+    is_placed, cgroup = known is not None and known.is_placed, cgroup_of(container.cgroups_path)
+    made = MadeContainer(container.id, sandbox.id, stage, asked, is_placed=is_placed, cgroup=cgroup)
     if stage is Stage.STOPPED:
         return _with(entry, made), []
     todo: list[Todo] = []
     is_as_wanted = wanted is not None and _has(container.resources, wanted)
-    if stage is Stage.STARTED and known is None and not is_as_wanted:
+    if stage is Stage.STARTED and (known is None or known.stage is Stage.CREATED) and not is_as_wanted:
         todo.append(CountFailOpen(key, made.id))
     if wanted is not None and (is_as_wanted or made.is_placed or entry.asked in {None, asked}):
         entry = replace(entry, is_held=True, asked=entry.asked or asked)

@@ -124,7 +124,7 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     draft = _Draft(state)
     if world.runs is not None:
         draft = _observe(draft, world.runs, world)
-    wanted, shadowed = counting(offered(world.sources), state.entries)
+    wanted, shadowed = counting(offered(world.sources), state.own_entries())
     draft = draft.plus(draft.state, *(_shadowed_event(m, by) for m, by in shadowed))
     draft = _follow_files(draft, wanted, world)
     successors = _successors(draft.state, wanted, world)
@@ -303,7 +303,7 @@ def _is_to_try(entry: PodEntry, successor: Manifest, world: World) -> bool:
 def _end_released(draft: _Draft, world: World) -> _Draft:
     """End pods on request. Those that are already ending, for whatever reason, only won't come back."""
     for entry in draft.state.entries:
-        if entry.pod.uid not in world.released or not entry.is_active or entry.is_released:
+        if entry.pod.uid not in world.released or not entry.is_active or entry.is_released or entry.is_of_runtime:
             continue
         released = replace(entry, is_released=True)
         draft = draft.plus(draft.state.with_entry(released))
@@ -357,7 +357,7 @@ def _released(entry: PodEntry, world: World) -> PodEntry:
 
 def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide: Decide) -> _Draft:
     gate = world.config.placement.gate("PodLevelResources")
-    names = {e.pod.full_name for e in draft.state.entries}
+    names = {e.pod.full_name for e in draft.state.own_entries()}
     uids = {e.pod.uid for e in draft.state.entries}
     ending = {unit for e in draft.state.entries if e.deleting_since_ms is not None for unit in e.pod.units}
     new = [
@@ -367,7 +367,7 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide:
     ]
     draft, new = _adopt_running(draft, new, world)
     usage = usage_of(draft.state.active_pods(), pod_level_resources=gate)
-    orphans = _cpus_of_orphans(draft.state, world) if new else CpuSet()
+    orphans = cpus_of_orphans(draft.state, world) if new else CpuSet()
     for manifest in new:
         draft = _decide(draft, manifest, usage, orphans, world, decide)
         if draft.state.entries[-1].is_active:
@@ -401,7 +401,7 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
     return draft.plus(state, *events), left
 
 
-def _cpus_of_orphans(state: NodeState, world: World) -> CpuSet:
+def cpus_of_orphans(state: NodeState, world: World) -> CpuSet:
     """CPUs used by processes that belong to no pod: pods with these CPUs must wait until the processes end."""
     owned = {entry.pod_path for entry in state.entries if entry.is_active}
     unknown = populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}

@@ -25,6 +25,7 @@ from nodeagent.core.model.promises import (
     PodPromises,
     Promises,
 )
+from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import (
     MANIFEST_DIRECTORY,
     ContainerStatus,
@@ -85,8 +86,11 @@ class StateEncoder:
         rest = _text({"generation": state.generation, "policies": dict(policies)})
         promises = _text(_books_document(state.promises))
         pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)
-        # The keys are in order: entries, generation, policies, promises; in those the pods come last.
-        body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}}}'
+        # The keys are in order: entries, generation, policies, promises, runtime; in the promises the pods come last.
+        pods = f'{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}'
+        found = _runtime_document(state.runtime)
+        runtime = "" if found is None else f',"runtime":{_text(found)}'
+        body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{pods}{runtime}}}'
         return sealed(body.encode(), FORMAT, VERSION)
 
 
@@ -101,6 +105,7 @@ def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
         "policies": dict(policies),
         "promises": _promises_document(state.promises),
         "entries": [_entry_document(entry) for entry in state.entries],
+        **({} if (found := _runtime_document(state.runtime)) is None else {"runtime": found}),
     }
 
 
@@ -146,14 +151,30 @@ def state_from_document(document: object) -> SavedState:
 
 def _saved_state(document: JsonValue) -> SavedState:
     try:
+        runtime = document.optional("runtime")
         state = NodeState(
             promises=_promises(document.field("promises")),
             entries=document.field("entries").each(_entry),
             generation=document.field("generation").whole(),
+            runtime=Registry() if runtime is None else _runtime(runtime),
         )
         return SavedState(state, dict(document.field("policies").by_name(JsonValue.text)))
     except MisfitError as err:
         raise NodeStateError(f"the content does not fit: {err}") from err
+
+
+def _runtime_document(registry: Registry) -> Document | None:
+    if registry == Registry():
+        return None
+    from nodeagent.formats.checkpoint.runtime_registry import registry_document  # noqa: PLC0415 - most states have none
+
+    return registry_document(registry)
+
+
+def _runtime(document: JsonValue) -> Registry:
+    from nodeagent.formats.checkpoint.runtime_registry import registry_from_document  # noqa: PLC0415 - as above
+
+    return registry_from_document(document)
 
 
 def _promises_document(promises: Promises) -> Document:
@@ -346,6 +367,7 @@ def _status_document(status: ContainerStatus) -> Document:
         "stopByMs": status.stop_by_ms,
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
         "unitBefore": None if status.unit_before is None else _unit_document(status.unit_before),
+        "cgroup": status.cgroup,
     }
     return {key: value for key, value in rest.items() if value is not None} | {
         key: count for key, count in counts.items() if count
@@ -355,7 +377,7 @@ def _status_document(status: ContainerStatus) -> Document:
 def _status(document: JsonValue) -> ContainerStatus:
     started, stop_by = document.optional("startedAtMs"), document.optional("stopByMs")
     ended, last = document.optional("exit"), document.optional("lastExit")
-    had, unit = document.optional("hadCPUs"), document.optional("unitBefore")
+    had, unit, cgroup = (document.optional(name) for name in ("hadCPUs", "unitBefore", "cgroup"))
     return ContainerStatus(
         name=document.field("name").text(),
         attempt=_count(document, "attempt"),
@@ -367,6 +389,7 @@ def _status(document: JsonValue) -> ContainerStatus:
         oom_kills_seen=_count(document, "oomKillsSeen"),
         had_cpus=None if had is None else had.cpus(),
         unit_before=None if unit is None else UnitSettings(unit.field("cpus").cpus(), unit.field("mems").nodes()),
+        cgroup=None if cgroup is None else cgroup.text(),
     )
 
 

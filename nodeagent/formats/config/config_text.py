@@ -56,6 +56,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "metricsBindAddress": config.metrics_bind_address,
         "metricsAliases": config.metrics_aliases,
         "podResourcesSocket": config.pod_resources_socket,
+        "nriSocket": config.nri_socket,
     }
     if config.cgroup_root is not None:
         places["cgroupRoot"] = config.cgroup_root

@@ -173,6 +173,7 @@ class _ConfigReader:
             metrics_bind_address=self._metrics_address(default.metrics_bind_address),
             metrics_aliases=self._flag("metricsAliases", default.metrics_aliases),
             pod_resources_socket=self._socket("podResourcesSocket") or default.pod_resources_socket,
+            nri_socket=self._socket("nriSocket") or default.nri_socket,
             check_allocatable=self._flag("checkAllocatable", default.check_allocatable),
             max_pods=fields.integer("maxPods", 0, _MAX_INT32) or default.max_pods,
             pods_per_core=fields.integer("podsPerCore", 0, _MAX_INT32) or 0,

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.model.pod import Container, Pod
+from nodeagent.core.model.pod import Container, Domain, Pod
 from nodeagent.core.model.state import PodEntry
 from nodeagent.formats.manifest.pod_fields import hashed_uid
 from nodeagent.formats.manifest.pod_manifest import pod_to_document
@@ -54,7 +54,7 @@ def applied_document(applied: AppliedPod) -> Document:
         "containers": containers,
         "decided": explained is None,
         "decision": "admitted" if refusal is None else "refused",
-        "domain": pod.domain.value,
+        "domain": (Domain.SYSTEMD if pod.units else Domain.OWN).value,
         "differences": differences(applied.before, pod) if applied.change == "changed" else [],
         "file": applied.path,
         "message": None if refusal is None else refusal.message,

@@ -183,6 +183,8 @@ def _state_and_reason(observed: ContainerView) -> tuple[str, str | None]:
     entry, status = observed.entry, observed.status
     if observed.container.unit:
         return _state_of_unit(observed)
+    if entry.is_of_runtime:
+        return ("Running", None) if observed.is_populated else ("Waiting", "ContainerCreating")
     if observed.container.is_launched and status.exit is not None:
         return _ended(observed, status.exit)
     runs = _runs(observed)
@@ -279,7 +281,7 @@ def _notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None,
         notes.append("processes are left after its main one has ended")
     notes += _not_apart(observed, level)
     root = (observed.view.observed.cgroups or {}).get("")
-    if observed.entry.is_active and root is not None:
+    if observed.entry.is_active and root is not None and not observed.entry.is_of_runtime:
         notes += _unlimited_hugepages(observed, root.controllers)
     return notes
 

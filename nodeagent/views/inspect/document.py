@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nodeagent.core.cgroups.closing import closings
-from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, shared_pool
+from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.host_processes import HostProcesses
@@ -42,6 +42,9 @@ def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docume
     observed, kernel = view.observed.cgroups, view.kernel
     if observed is not None and kernel is not None:
         wanted = desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
+        of_runtime = runtime_cgroups(view.node.config, view.node.managers, kernel, view.state).values()
+        # One that isn't there is between two of its runtime's attempts to run it.
+        wanted += tuple(want for want in of_runtime if want.path in observed)
         plan = diff(wanted, observed)
         found = (
             *differences(plan, wanted, observed),
@@ -201,7 +204,7 @@ def _pod(
         "containers": containers,
         "decidedAtMs": entry.decided_at_ms,
         "deletingSinceMs": entry.deleting_since_ms,
-        "domain": pod.domain.value,
+        "domain": entry.domain.value,
         "effective": None if there is None else _pod_values(there),
         "name": pod.name,
         "namespace": pod.namespace,

@@ -1,6 +1,13 @@
 """What an operator can do about a refused pod, by reason. Texts only; the decision, its reason and its message are kubelet's."""
 
-from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, UNIT_TAKEN
+from nodeagent.core.model.refusals import (
+    INVALID_ANNOTATIONS,
+    POD_NOT_KNOWN,
+    RELEASED,
+    STATE_NOT_SAVED,
+    UID_TAKEN,
+    UNIT_TAKEN,
+)
 
 _AFTERWARDS = "`nodeagent explain {pod}` says what would do; then: nodeagent retry {pod}"
 _ADVICE = {
@@ -25,6 +32,9 @@ _ADVICE = {
     ),
     UNIT_TAKEN: "end the other pod (`nodeagent unpin UNIT`, or delete its manifest)",
     RELEASED: "to bring it back, while its manifest exists",
+    INVALID_ANNOTATIONS: "correct the pod's annotations, which the message names, and make the pod again",
+    POD_NOT_KNOWN: "annotate the pod with its containers, requests and limits, or set topologyManagerScope: container",
+    UID_TAKEN: "give the manifest with that UID another one",
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }
 ADVISED = frozenset(_ADVICE)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.nri import HugepageLimit, NriResources
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import (
@@ -22,6 +23,16 @@ from nodeagent.core.model.promises import (
     MemoryTable,
     PodPromises,
     Promises,
+)
+from nodeagent.core.model.runtime_containers import (
+    Asked,
+    ContainerKey,
+    KeyEntry,
+    KnownSandbox,
+    MadeContainer,
+    RefusedKey,
+    Registry,
+    Stage,
 )
 from nodeagent.core.model.state import (
     MANIFEST_DIRECTORY,
@@ -119,7 +130,30 @@ def statuses(name: str) -> st.SearchStrategy[ContainerStatus]:
         stop_by_ms=st.none() | TIMES,
         oom_kills_seen=st.integers(0, 10),
         had_cpus=st.none() | CPUS,
+        cgroup=st.none() | TEXTS,
     )
+
+
+SIGNED = st.integers(-(2**62), 2**62)
+RESOURCES = st.builds(
+    NriResources,
+    cpu_shares=st.none() | AMOUNTS,
+    cpu_quota_us=st.none() | SIGNED,
+    cpu_period_us=st.none() | AMOUNTS,
+    memory_limit_bytes=st.none() | SIGNED,
+    hugepage_limits=st.lists(st.builds(HugepageLimit, TEXTS, AMOUNTS), max_size=2).map(tuple),
+)
+ASKED = st.tuples(RESOURCES, st.none() | SIGNED, TEXTS, by_name(TEXTS)).map(lambda fields: Asked(*fields))
+KEYS = st.builds(ContainerKey, TEXTS, NAMES)
+MADE = st.builds(MadeContainer, TEXTS, TEXTS, st.sampled_from(Stage), ASKED, st.booleans(), TEXTS)
+REGISTRIES = st.builds(
+    Registry,
+    sandboxes=st.lists(st.builds(KnownSandbox, TEXTS, TEXTS, st.booleans()), max_size=2).map(tuple),
+    entries=st.lists(
+        st.builds(KeyEntry, KEYS, st.lists(MADE, max_size=2).map(tuple), st.booleans(), st.none() | ASKED), max_size=2
+    ).map(tuple),
+    refused=st.lists(st.builds(RefusedKey, KEYS, ASKED, TEXTS), max_size=2).map(tuple),
+)
 
 
 PODS = st.sampled_from(
@@ -151,7 +185,13 @@ def entries(draw: st.DrawFn) -> PodEntry:
     )
 
 
-STATES = st.builds(NodeState, PROMISES, st.lists(entries(), max_size=3).map(tuple), st.integers(0, 10**9))
+STATES = st.builds(
+    NodeState,
+    PROMISES,
+    st.lists(entries(), max_size=3).map(tuple),
+    st.integers(0, 10**9),
+    REGISTRIES | st.just(Registry()),
+)
 
 
 @given(STATES)

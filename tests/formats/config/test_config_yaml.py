@@ -130,6 +130,7 @@ launcherSocket: /r/l.sock
 metricsBindAddress: unix:/r/m.sock
 metricsAliases: false
 podResourcesSocket: /r/p.sock
+nriSocket: /r/n.sock
 checkAllocatable: no
 maxPods: 7
 podsPerCore: 3
@@ -156,6 +157,7 @@ featureGates: {CustomCPUCFSQuotaPeriod: true}
         metrics_bind_address="unix:/r/m.sock",
         metrics_aliases=False,
         pod_resources_socket="/r/p.sock",
+        nri_socket="/r/n.sock",
         check_allocatable=False,
         max_pods=7,
         pods_per_core=3,
@@ -261,6 +263,7 @@ FINDINGS = [
     (f"launcherSocket: /{'x' * 107}", "must be at most 107 bytes long"),
     (f"podResourcesSocket: /{'x' * 107}", "must be at most 107 bytes long"),
     ("podResourcesSocket: pod-resources.sock", "must be an absolute path"),
+    ("nriSocket: nri.sock", "must be an absolute path"),
     ("podResourcesSocket: unix:/x", "must be an absolute path"),
     ("cgroupRoot: kubepods", "must be an absolute path"),
     ("metricsBindAddress: 9753", "must be a string"),

@@ -1,0 +1,312 @@
+"""containerd in a guest, asked as kubelet asks: pods with kubelet's cgroup parents on the host's network, of an image of busybox alone.
+
+The CRI client is on this side: each of its connections is carried to the socket in the guest, where nothing but a relay runs.
+"""
+
+import hashlib
+import io
+import json
+import socket
+import tarfile
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from integration.guest.base import base_of
+from integration.guest.guest import Guest
+from integration.node import Node
+from tests.support.protos import generated
+
+CRI, SERVICES = generated("cri")
+SOCKET = "/run/containerd/containerd.sock"
+NRI_SOCKET = "/var/run/nri/nri.sock"
+IMAGE = "nodeagent.test/busybox:1"
+CALL_SECONDS = 120.0
+"""Of ours: kubelet waits as long for a call."""
+_ARCHIVE = "/root/busybox.tar"
+_CONFIGURATION = f"""\
+version = 2
+disabled_plugins = [
+    "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+]
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{IMAGE}"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+SystemdCgroup = true
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
+"""
+_RELAY = """
+import os, select, socket, sys
+there = socket.socket(socket.AF_UNIX)
+there.connect(sys.argv[1])
+while True:
+    ready, _, _ = select.select([0, there], [], [])
+    if there in ready:
+        data = there.recv(65536)
+        if not data:
+            break
+        while data:
+            data = data[os.write(1, data):]
+    if 0 in ready:
+        data = os.read(0, 65536)
+        if not data:
+            break
+        there.sendall(data)
+"""
+_FOR_EVER = ("/bin/busybox", "sleep", "1000000")
+
+
+@dataclass(frozen=True, slots=True)
+class CriPod:
+    """A pod as kubelet makes it known to the runtime."""
+
+    name: str
+    qos: str = ""
+    """Empty: Guaranteed; otherwise `burstable` or `besteffort`."""
+    annotations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def uid(self) -> str:
+        return f"uid-{self.name}"
+
+    @property
+    def parent(self) -> str:
+        """The slice, whose name has no dash within a UID."""
+        middle = f"-{self.qos}" if self.qos else ""
+        return f"kubepods{middle}-pod{self.uid.replace('-', '_')}.slice"
+
+    @property
+    def cgroup(self) -> str:
+        above = f"kubepods.slice/kubepods-{self.qos}.slice" if self.qos else "kubepods.slice"
+        return f"/sys/fs/cgroup/{above}/{self.parent}"
+
+    def container_cgroup(self, container_id: str) -> str:
+        return f"{self.cgroup}/cri-containerd-{container_id}.scope"
+
+    def config(self) -> Any:
+        option = CRI.NamespaceOption(network=CRI.NODE, pid=CRI.CONTAINER)
+        security = CRI.LinuxSandboxSecurityContext(namespace_options=option)
+        return CRI.PodSandboxConfig(
+            metadata=CRI.PodSandboxMetadata(name=self.name, uid=self.uid, namespace="default"),
+            annotations=dict(self.annotations),
+            linux=CRI.LinuxPodSandboxConfig(cgroup_parent=self.parent, security_context=security),
+        )
+
+
+def guaranteed(cpu_milli: int, memory_mib: int = 32) -> Any:
+    """What kubelet asks for, for a container whose requests are its limits."""
+    return CRI.LinuxContainerResources(
+        cpu_shares=max(2, cpu_milli * 1024 // 1000),
+        cpu_quota=cpu_milli * 100,
+        cpu_period=100_000,
+        memory_limit_in_bytes=memory_mib << 20,
+        oom_score_adj=-997,
+    )
+
+
+def burstable(cpu_milli: int) -> Any:
+    """For a container that requests CPUs, and has no limit."""
+    return CRI.LinuxContainerResources(cpu_shares=max(2, cpu_milli * 1024 // 1000), oom_score_adj=999)
+
+
+class Containerd:
+    """Started by `with`; at its end all pods are removed, and it doesn't run any more."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._directory = tempfile.TemporaryDirectory(prefix="nodeagent-cri-")
+        path = Path(self._directory.name) / "cri.sock"
+        self._relay = _Relay(node.guest, path)
+        self._channel = grpc.insecure_channel(f"unix:{path}")
+        self.runtime = SERVICES.RuntimeServiceStub(self._channel)
+        self._images = SERVICES.ImageServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        node = self._node
+        node.guest.put("/etc/containerd/config.toml", _CONFIGURATION)
+        node.guest.put(_ARCHIVE, image_archive(node.guest))
+        node.run("systemctl unmask --quiet containerd && systemctl start containerd", timeout_seconds=60)
+        node.run(f"ctr -n k8s.io images import --local=true {_ARCHIVE}", timeout_seconds=60)
+        request = CRI.ImageStatusRequest(image=CRI.ImageSpec(image=IMAGE))
+        node.until(
+            lambda: self._images.ImageStatus(request, timeout=CALL_SECONDS).image.id or None,
+            lambda: f"containerd does not show {IMAGE}",
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.remove_all()
+            self._node.run(
+                "systemctl stop containerd; systemctl mask --quiet containerd", check=False, timeout_seconds=30
+            )
+        finally:
+            self._channel.close()
+            self._relay.close()
+            self._directory.cleanup()
+
+    def run_pod(self, pod: CriPod) -> str:
+        request = CRI.RunPodSandboxRequest(config=pod.config())
+        found: str = self.runtime.RunPodSandbox(request, timeout=CALL_SECONDS).pod_sandbox_id
+        return found
+
+    def create(self, pod: CriPod, sandbox: str, name: str, resources: Any, command: tuple[str, ...] = _FOR_EVER) -> str:
+        config = CRI.ContainerConfig(
+            metadata=CRI.ContainerMetadata(name=name),
+            image=CRI.ImageSpec(image=IMAGE),
+            command=list(command),
+            linux=CRI.LinuxContainerConfig(
+                resources=resources,
+                security_context=CRI.LinuxContainerSecurityContext(
+                    namespace_options=CRI.NamespaceOption(network=CRI.NODE, pid=CRI.CONTAINER)
+                ),
+            ),
+        )
+        request = CRI.CreateContainerRequest(pod_sandbox_id=sandbox, config=config, sandbox_config=pod.config())
+        found: str = self.runtime.CreateContainer(request, timeout=CALL_SECONDS).container_id
+        return found
+
+    def start(self, container: str) -> None:
+        self.runtime.StartContainer(CRI.StartContainerRequest(container_id=container), timeout=CALL_SECONDS)
+
+    def run(self, pod: CriPod, sandbox: str, name: str, resources: Any, command: tuple[str, ...] = _FOR_EVER) -> str:
+        """Create a container and start it."""
+        container = self.create(pod, sandbox, name, resources, command)
+        self.start(container)
+        return container
+
+    def update(self, container: str, resources: Any) -> None:
+        request = CRI.UpdateContainerResourcesRequest(container_id=container, linux=resources)
+        self.runtime.UpdateContainerResources(request, timeout=CALL_SECONDS)
+
+    def stop(self, container: str) -> None:
+        """End it at once."""
+        self.runtime.StopContainer(CRI.StopContainerRequest(container_id=container), timeout=CALL_SECONDS)
+
+    def remove(self, container: str) -> None:
+        self.runtime.RemoveContainer(CRI.RemoveContainerRequest(container_id=container), timeout=CALL_SECONDS)
+
+    def remove_pod(self, sandbox: str) -> None:
+        self.runtime.StopPodSandbox(CRI.StopPodSandboxRequest(pod_sandbox_id=sandbox), timeout=CALL_SECONDS)
+        self.runtime.RemovePodSandbox(CRI.RemovePodSandboxRequest(pod_sandbox_id=sandbox), timeout=CALL_SECONDS)
+
+    def remove_all(self) -> None:
+        for one in self.runtime.ListPodSandbox(CRI.ListPodSandboxRequest(), timeout=CALL_SECONDS).items:
+            self.remove_pod(one.id)
+
+    def restart(self) -> None:
+        """Its containers run on."""
+        self._node.run("systemctl restart containerd", timeout_seconds=60)
+        self.version()
+
+    def version(self) -> str:
+        """Wait until it answers."""
+        found: str = self.runtime.Version(
+            CRI.VersionRequest(), timeout=CALL_SECONDS, wait_for_ready=True
+        ).runtime_version
+        return found
+
+
+class _Relay:
+    """Carries what connects to a socket here to containerd's in the guest."""
+
+    def __init__(self, guest: Guest, path: Path) -> None:
+        self._guest = guest
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, name="cri-relay", daemon=True).start()
+
+    def close(self) -> None:
+        for end in (self._listener, *self._ends):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                end, _ = self._listener.accept()
+                self._ends.append(end)
+                threading.Thread(target=self._carry, args=(end,), name="cri-relay", daemon=True).start()
+
+    def _carry(self, end: socket.socket) -> None:
+        def finish() -> None:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+        def receive(data: bytes) -> None:
+            with suppress(OSError):
+                end.sendall(data)
+
+        argv = ("/usr/bin/python3", "-E", "-S", "-s", "-c", _RELAY, SOCKET)
+        request = self._guest.start(argv, on_output=receive, on_end=finish)
+        with suppress(Exception):  # the guest, or the relay in it, is gone: the client sees the end of its connection
+            while data := end.recv(65536):
+                request.send(data)
+            request.end_input()
+
+
+def image_archive(guest: Guest) -> bytes:
+    """An OCI archive (image-layout and image-spec) with busybox alone; a pod's pause container is made of it, too."""
+    root = base_of(guest.image.release).root
+    busybox = next(path for path in (root / "usr/bin/busybox", root / "bin/busybox") if path.exists()).read_bytes()
+    layer = _tar({"bin/busybox": (0o755, busybox)})
+    config = _json(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Entrypoint": list(_FOR_EVER)},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        }
+    )
+    of_image = "application/vnd.oci.image"
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{of_image}.manifest.v1+json",
+            "config": _descriptor(f"{of_image}.config.v1+json", config),
+            "layers": [_descriptor(f"{of_image}.layer.v1.tar", layer)],
+        }
+    )
+    named = {"annotations": {"io.containerd.image.name": IMAGE}}
+    index = {"schemaVersion": 2, "manifests": [_descriptor(f"{of_image}.manifest.v1+json", manifest) | named]}
+    blobs = {f"blobs/sha256/{_digest(blob)[7:]}": (0o644, blob) for blob in (layer, config, manifest)}
+    layout = (0o644, _json({"imageLayoutVersion": "1.0.0"}))
+    return _tar({"oci-layout": layout, "index.json": (0o644, _json(index)), **blobs})
+
+
+def _descriptor(media_type: str, blob: bytes) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
+
+
+def _digest(blob: bytes) -> str:
+    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, sort_keys=True).encode()
+
+
+def _tar(files: dict[str, tuple[int, bytes]]) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for name, (mode, content) in files.items():
+            row = tarfile.TarInfo(name)
+            row.mode, row.size = mode, len(content)
+            archive.addfile(row, io.BytesIO(content))
+    return target.getvalue()

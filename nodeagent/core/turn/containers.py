@@ -1,0 +1,372 @@
+"""What a container runtime tells, in a turn: its containers' pods admitted, grown, and given back with their last container.
+
+The rules of who holds what are in core/runtime/registry.py; the managers decide as for any pod. An admitted pod has the containers that
+have been told of so far: each that comes is one more of the same pod, which keeps what it has.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Rejected, Report, remove_container, remove_pod
+from nodeagent.core.admission.node_capacity import insufficient, usage_of
+from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
+from nodeagent.core.metrics.deltas import MetricDelta
+from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.cgroup_layout import is_above
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox, Synchronized
+from nodeagent.core.model.pod import Pod, qos_class
+from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN
+from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
+from nodeagent.core.model.state import CONTAINERD, ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal
+from nodeagent.core.runtime.answers import Occupant, Response, WantedPlacement, gate, response
+from nodeagent.core.runtime.pod_model import runtime_pod
+from nodeagent.core.runtime.registry import (
+    Decide,
+    GiveBack,
+    Happening,
+    LetBegin,
+    Looked,
+    Place,
+    Refuse,
+    Todo,
+    happened,
+    settled,
+    wanted_by_id,
+)
+from nodeagent.core.runtime.stated_pod import StatedPod
+from nodeagent.core.turn.step import EventKind, TurnEvent, World, admitted_beside, cpus_of_orphans
+
+_ORIGIN = Origin(CONTAINERD, CONTAINERD)
+
+
+class Stated(Struct, frozen=True):
+    """What a pod says of itself."""
+
+    pod: StatedPod = StatedPod()
+    problems: tuple[str, ...] = ()
+    """It is to be refused for them."""
+
+
+class Told(Struct, frozen=True):
+    """What the runtime has told last, by its ids."""
+
+    sandboxes: Mapping[str, Sandbox]
+    containers: Mapping[str, NriContainer]
+
+
+class Node(Struct, frozen=True):
+    """What decisions on a runtime's containers need beside the world."""
+
+    world: World
+    kernel: Kernel
+    told: Told
+    stated: Callable[[Sandbox], Stated]
+    mount: str
+    """Of the root of all cgroups."""
+
+
+class Taken(Struct, frozen=True):
+    """What an event makes of the state, and what is left to be done: it has been decided on."""
+
+    state: NodeState
+    todo: tuple[Todo, ...] = ()
+    events: tuple[TurnEvent, ...] = ()
+    deltas: tuple[MetricDelta, ...] = ()
+
+    def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "Taken":
+        return replace(self, state=state, events=self.events + events, deltas=self.deltas + deltas)
+
+
+def take(state: NodeState, what: Happening, node: Node) -> Taken:
+    """Decide on everything that an event asks for."""
+    stepped = happened(state.runtime, what, promised(state, node) if isinstance(what, Synchronized | Looked) else {})
+    taken = Taken(replace(state, runtime=stepped.registry))
+    todo, done = list(stepped.todo), list[Todo]()
+    while todo:
+        match todo.pop(0):
+            case Decide() as decide:
+                taken, more = _decided(taken, decide, node)
+                todo[:0] = more
+            case GiveBack(key):
+                taken = _given_back(taken, key, node)
+            case Place(key, container_id) as place:
+                taken = taken.plus(_with_cgroup(taken.state, key, container_id, node))
+                done.append(place)
+            case other:
+                done.append(other)
+    return replace(taken.plus(_without_old_refusals(taken.state)), todo=tuple(done))
+
+
+def promised(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
+    """Return what the containers of each key should hold that something is promised to."""
+    held = {entry.key for entry in state.runtime.entries if entry.is_held}
+    world = node.world
+    cgroups = runtime_cgroups(world.config, world.managers, node.kernel, state)
+    return {key: WantedPlacement.of(want) for key, want in cgroups.items() if key in held}
+
+
+def occupants(
+    state: NodeState, node: Node, seen: Mapping[str, ObservedCgroup], asked_for: Mapping[str, CpuSet]
+) -> tuple[Occupant, ...]:
+    """Return the runtime's containers that may have processes.
+
+    Args:
+        state: decided.
+        node: of the turn.
+        seen: their cgroups, by id; those that aren't there are missing.
+        asked_for: by id, CPUs that the runtime was told to give them and may give them any moment.
+    """
+    populated = frozenset(id_ for id_, there in seen.items() if there.is_populated)
+    pool = WantedPlacement(shared_pool(node.world.managers, state.promises, node.kernel.online))
+    wanted = wanted_by_id(state.runtime, promised(state, node), pool, populated)
+    names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
+    found = []
+    for entry in state.runtime.entries:
+        for made in entry.made:
+            there = seen.get(made.id)
+            if there is None or made.id not in populated:
+                continue
+            found.append(
+                Occupant(
+                    f"pod {names.get(entry.key.pod_uid, entry.key.pod_uid)}, container {entry.key.name}",
+                    (there.cpus_effective or CpuSet()) | asked_for.get(made.id, CpuSet()),
+                    wanted[made.id],
+                    made.id,
+                    held(there),
+                )
+            )
+    return tuple(found)
+
+
+def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState) -> tuple[Occupant, ...]:
+    """Return the containers that are not the runtime's, and what no pod owns, as far as there are processes.
+
+    Args:
+        wanted: what the cgroups of ours should hold.
+        observed: all of them, as they are now.
+        state: whose containers they are.
+    """
+    names = {
+        entry.container_path(status.name): f"pod {entry.pod.full_name}, container {status.name}"
+        for entry in state.entries
+        if not entry.is_of_runtime
+        for status in entry.containers
+    }
+    leaves = {want.path: want for want in wanted if want.is_leaf}
+    above = {path.rpartition("/")[0] for path in observed}
+    found = []
+    for path, there in observed.items():
+        if not there.is_populated or there.is_frozen or path in above or not path or is_above(path):
+            continue
+        want = leaves.get(path)
+        effective = (there.cpus_effective or CpuSet()) | there.elsewhere
+        placement = None if want is None else WantedPlacement.of(want)
+        found.append(Occupant(names.get(path, f"cgroup {path}"), effective, placement))
+    return tuple(found)
+
+
+def verdict(
+    call: Call,
+    todo: Iterable[Todo],
+    wanted: Mapping[ContainerKey, WantedPlacement],
+    there: tuple[Occupant, ...],
+    seen: Mapping[str, ObservedCgroup],
+) -> Response | Denial:
+    """Answer a call that has been decided on.
+
+    Args:
+        call: of the runtime.
+        todo: what its decision has left to be done.
+        wanted: by key, what is promised.
+        there: everybody who has processes now.
+        seen: the cgroups of the runtime's containers, by id.
+    """
+    for one in todo:
+        match one:
+            case Refuse(reason=reason):
+                return Denial(reason)
+            case LetBegin(key, container_id, rivals):
+                begins = seen.get(container_id)
+                effective = CpuSet() if begins is None else begins.cpus_effective or CpuSet()
+                starting = Occupant(f"container {key.name}", effective, wanted.get(key), container_id)
+                others = (other for other in there if other.id != container_id)
+                return gate(starting, others, rivals) or Response(Answer())
+            case Place(key, container_id) if call.event is Event.CREATE_CONTAINER and call.container is not None:
+                placement = wanted.get(key)
+                if placement is None or not placement.cpus:
+                    return Denial(f"container {key.name}: no CPU is left for it: see `nodeagent inspect`")
+                return response(there, created=(placement, call.container.resources))
+            case _:
+                continue
+    updated = call.container.id if call.container is not None and call.event is Event.UPDATE_CONTAINER else ""
+    return response(there, updated=updated) if updated else Response(Answer())
+
+
+def held(there: ObservedCgroup) -> NriResources:
+    """Return what a cgroup holds, of what can be asked for."""
+    cpus, mems, limit = (
+        there.get(attribute) for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
+    )
+    return NriResources(
+        cpus=cpus if isinstance(cpus, CpuSet) and cpus else None,
+        mems=mems if isinstance(mems, NumaSet) and mems else None,
+        cpu_quota_us=limit.quota_us if isinstance(limit, CpuMax) else None,
+        cpu_period_us=limit.period_us if isinstance(limit, CpuMax) else None,
+    )
+
+
+def awaits_end(registry: Registry) -> bool:
+    """Whether something is given back once cgroups are seen to be empty."""
+    return any(made.stage is Stage.REMOVED for entry in registry.entries for made in entry.made)
+
+
+def _decided(taken: Taken, decide: Decide, node: Node) -> tuple[Taken, tuple[Todo, ...]]:
+    state = taken.state
+    _, made = _made(state.runtime, decide.key, decide.id)
+    sandbox = None if made is None else node.told.sandboxes.get(made.sandbox_id)
+    if made is None or sandbox is None:
+        return taken, ()
+    stated = node.stated(sandbox)
+    names = _names(state, decide.key)
+    seen = (container for name in names if (container := _as_asked(state.runtime, sandbox, name, decide, node)))
+    found = runtime_pod(sandbox, seen, stated.pod, node.world.managers.topology.memory_bytes)
+    pod = replace(found.pod, uid=decide.key.pod_uid, name=found.pod.name or sandbox.id)
+    contradictions = tuple(one.text for one in found.contradictions)
+    if problems := (*stated.problems, *contradictions):
+        return _refused(taken, decide, pod, INVALID_ANNOTATIONS, "; ".join(problems), node)
+    if node.world.config.placement.topology_manager_scope == "pod" and not found.is_whole:
+        what = ", ".join(dict.fromkeys(f"{one.container} {one.what}".strip() for one in found.estimates))
+        return _refused(
+            taken,
+            decide,
+            pod,
+            POD_NOT_KNOWN,
+            f"with topologyManagerScope pod all of it must be known, and these are estimates: {what}; the pod's annotations can state them",
+            node,
+        )
+    before = state.entry(pod.uid)
+    if before is not None and not before.is_of_runtime:
+        return _refused(taken, decide, pod, UID_TAKEN, f"pod {before.pod.full_name} has its UID", node)
+    return _admitted(taken, decide, pod, before, node)
+
+
+def _admitted(
+    taken: Taken, decide: Decide, pod: Pod, before: PodEntry | None, node: Node
+) -> tuple[Taken, tuple[Todo, ...]]:
+    state, world = taken.state, node.world
+    gate = world.config.placement.gate("PodLevelResources")
+    if world.config.check_allocatable:
+        others = tuple(entry.pod for entry in state.entries if entry.is_active and entry.pod.uid != pod.uid)
+        short = insufficient(
+            pod, usage_of(others, pod_level_resources=gate), world.allocatable, pod_level_resources=gate
+        )
+        if short is not None:
+            return _refused(taken, decide, pod, short.reason, short.message, node)
+    promises = state.promises
+    name = decide.key.name
+    freed: tuple[MetricDelta, ...] = ()
+    if decide.is_again and before is not None and _asks_otherwise(before.pod, pod, name):
+        promises, freed = remove_container(world.managers, promises, pod.uid, name)
+    decision = admitted_beside(world.managers, promises, pod, cpus_of_orphans(state, world))
+    if isinstance(decision, Rejected):
+        taken = taken.plus(state, deltas=decision.deltas)
+        return _refused(taken, decide, pod, decision.reason, decision.message, node, decision.report)
+    known = {} if before is None else {status.name: status for status in before.containers}
+    statuses = tuple(known.get(container.name, ContainerStatus(container.name)) for container in pod.containers)
+    decided_at_ms = before.decided_at_ms if before is not None and before.is_active else world.now_ms
+    entry = PodEntry(pod, qos_class(pod, pod_level_resources=gate), _ORIGIN, decided_at_ms, containers=statuses)
+    state = replace(state, promises=decision.promises)
+    state = replace(state, entries=(*state.entries, entry)) if before is None else state.with_entry(entry)
+    stepped = settled(state.runtime, decide.key, decide.id, None)
+    event = TurnEvent(EventKind.POD_ADMITTED, pod, entry.origin, name, (("qos", entry.qos.value),), decision.report)
+    return taken.plus(replace(state, runtime=stepped.registry), event, deltas=(*freed, *decision.deltas)), stepped.todo
+
+
+def _asks_otherwise(before: Pod, after: Pod, name: str) -> bool:
+    """Whether a container that there was asks for other amounts now: what it holds doesn't count, and it is decided on anew."""
+    known = {container.name: container for container in before.containers}
+    return name in known and known[name] != after.container(name)
+
+
+def _refused(
+    taken: Taken, decide: Decide, pod: Pod, reason: str, message: str, node: Node, report: Report | None = None
+) -> tuple[Taken, tuple[Todo, ...]]:
+    state = taken.state
+    stepped = settled(state.runtime, decide.key, decide.id, f"{reason}: {message}")
+    refusal = RecordedRefusal(reason, message, node.world.now_ms)
+    before = state.entry(pod.uid)
+    if before is None or (before.is_of_runtime and before.refusal is not None):
+        gate = node.world.config.placement.gate("PodLevelResources")
+        entry = PodEntry(pod, qos_class(pod, pod_level_resources=gate), _ORIGIN, node.world.now_ms, refusal)
+        others = tuple(one for one in state.entries if one is not before)
+        state = replace(state, entries=(*others, entry))
+    fields = (("reason", reason), ("message", message))
+    event = TurnEvent(EventKind.POD_REFUSED, pod, _ORIGIN, decide.key.name, fields, report)
+    # The event tells it.
+    todo = tuple(replace(one, is_first=False) if isinstance(one, Refuse) else one for one in stepped.todo)
+    return taken.plus(replace(state, runtime=stepped.registry), event), todo
+
+
+def _without_old_refusals(state: NodeState) -> NodeState:
+    """A pod that was refused as a whole is forgotten with its refusal."""
+    refused = {one.key.pod_uid for one in state.runtime.refused}
+    left = tuple(
+        entry for entry in state.entries if not entry.is_of_runtime or entry.refusal is None or entry.pod.uid in refused
+    )
+    return state if len(left) == len(state.entries) else replace(state, entries=left)
+
+
+def _given_back(taken: Taken, key: ContainerKey, node: Node) -> Taken:
+    state, managers = taken.state, node.world.managers
+    entry = state.entry(key.pod_uid)
+    if entry is None or not entry.is_of_runtime:
+        return taken
+    if not any(other.is_held for other in state.runtime.entries if other.key.pod_uid == key.pod_uid):
+        promises, deltas = remove_pod(managers, state.promises, key.pod_uid)
+        rest = tuple(one for one in state.entries if one is not entry)
+        removed = TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin)
+        return taken.plus(replace(state, promises=promises, entries=rest), removed, deltas=deltas)
+    promises, deltas = remove_container(managers, state.promises, key.pod_uid, key.name)
+    pod = replace(entry.pod, containers=tuple(one for one in entry.pod.containers if one.name != key.name))
+    statuses = tuple(one for one in entry.containers if one.name != key.name)
+    state = replace(state, promises=promises).with_entry(replace(entry, pod=pod, containers=statuses))
+    return taken.plus(state, deltas=deltas)
+
+
+def _made(registry: Registry, key: ContainerKey, container_id: str) -> tuple[KeyEntry, MadeContainer | None]:
+    entry = registry.entry(key)
+    return entry, next((made for made in entry.made if made.id == container_id), None)
+
+
+def _names(state: NodeState, key: ContainerKey) -> tuple[str, ...]:
+    """The containers of a pod that count: those that hold something, in their order, and the one that is decided on."""
+    entry = state.entry(key.pod_uid)
+    known = () if entry is None or not entry.is_of_runtime else tuple(one.name for one in entry.pod.containers)
+    keys = {one.key.name for one in state.runtime.entries if one.key.pod_uid == key.pod_uid and one.is_held}
+    ordered: Iterable[str] = (*(name for name in known if name in keys), *sorted(keys - set(known)), key.name)
+    return tuple(dict.fromkeys(ordered))
+
+
+def _as_asked(registry: Registry, sandbox: Sandbox, name: str, decide: Decide, node: Node) -> NriContainer | None:
+    """Return a container as it was told, with what is asked for it since."""
+    entry = registry.entry(ContainerKey(decide.key.pod_uid, name))
+    made = next((one for one in entry.made if one.id == decide.id), entry.made[-1] if entry.made else None)
+    told = None if made is None else node.told.containers.get(made.id)
+    if made is None or told is None:
+        return None
+    asked = made.asked if name == decide.key.name or entry.asked is None else entry.asked
+    return replace(told, sandbox_id=sandbox.id, resources=asked.resources, oom_score_adj=asked.oom_score_adj)
+
+
+def _with_cgroup(state: NodeState, key: ContainerKey, container_id: str, node: Node) -> NodeState:
+    entry, (_, made) = state.entry(key.pod_uid), _made(state.runtime, key, container_id)
+    if entry is None or not entry.is_active or made is None or not made.cgroup:
+        return state
+    statuses = tuple(
+        replace(status, cgroup=f"{node.mount}/{made.cgroup}") if status.name == key.name else status
+        for status in entry.containers
+    )
+    return state.with_entry(replace(entry, containers=statuses))

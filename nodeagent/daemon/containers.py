@@ -1,0 +1,465 @@
+"""The containers of a container runtime: its calls as requests that a turn answers, and changes that no call asks for. Loaded where it is
+configured only.
+
+The runtime's calls wait for their answers in a thread of its own, and so does what pushes changes: the deciding thread waits for neither
+(D31). What isn't decided in time is denied, where the runtime would otherwise go on without the agent.
+"""
+
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.desired_cgroups import Kernel
+from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.nri import (
+    Answer,
+    Call,
+    Denial,
+    Event,
+    NriContainer,
+    Runtime,
+    Sandbox,
+    Synchronized,
+    Update,
+)
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.runtime.answers import Response, response
+from nodeagent.core.runtime.registry import (
+    CountFailOpen,
+    Happening,
+    Looked,
+    Populated,
+    PutRight,
+    Refuse,
+    Retried,
+    Todo,
+)
+from nodeagent.core.turn.containers import (
+    Node,
+    Stated,
+    Told,
+    awaits_end,
+    occupants,
+    own_occupants,
+    promised,
+    take,
+    verdict,
+)
+from nodeagent.core.turn.step import Turn, World
+from nodeagent.daemon.logs import Log
+from nodeagent.daemon.metrics_recorder import MetricsRecorder
+from nodeagent.daemon.runtime_link import Push, RuntimeLink
+from nodeagent.daemon.troubles import Trouble, trouble_of
+from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
+from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.nri import Answered, NriError
+from nodeagent.formats.nri.annotations import read_annotations
+
+_INDEX = 90
+"""Behind plugins that change what is asked for."""
+_MARGIN_SECONDS = 0.3
+"""Kept of the runtime's deadline: a denial in time keeps the connection."""
+_PUSH_SECONDS = 10.0
+_PAUSE_SECONDS = 1.0
+_ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER})
+_BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
+
+
+class _Counted(Struct, frozen=True):
+    """Since the last time."""
+
+    unasked: int = 0
+    """Containers that were found to have begun while nobody was asked."""
+    late: int = 0
+    """Calls that were denied because nothing was decided in time."""
+    answers_seconds: tuple[float, ...] = ()
+
+
+class _Asked(Struct, eq=False):
+    what: Call | Synchronized | Looked
+    answer: Future[Response | Denial] | None = None
+    """None: nobody waits."""
+    after: int = 0
+    """How many changes had been sent before it: these have been done, or have failed, as the runtime does one thing after the other."""
+
+
+class Containers:
+    """A plugin of the runtime for its link's thread, and the runtime's part of a turn for the deciding one.
+
+    Args:
+        socket: the runtime's.
+        tree: for the cgroups.
+        wakeups: of the deciding thread.
+        log: for what is about no pod.
+    """
+
+    name = "nodeagent"
+    index = _INDEX
+    events = frozenset(
+        {
+            Event.RUN_POD_SANDBOX,
+            Event.STOP_POD_SANDBOX,
+            Event.REMOVE_POD_SANDBOX,
+            Event.CREATE_CONTAINER,
+            Event.START_CONTAINER,
+            Event.UPDATE_CONTAINER,
+            Event.STOP_CONTAINER,
+            Event.REMOVE_CONTAINER,
+        }
+    )
+
+    def __init__(self, socket: Path, tree: CgroupTree, wakeups: Wakeups, log: Log) -> None:
+        self._socket = socket
+        self._tree = tree
+        self._wakeups = wakeups
+        self._log = log
+        self.link = RuntimeLink(socket, self, self.lost)
+        self._queue: SimpleQueue[_Asked] = SimpleQueue()
+        self._lock = threading.RLock()
+        """For what the link's and the pushing thread share with the deciding one."""
+        self._lost_why: NriError | None = None
+        self._runtime: Runtime | None = None
+        self._is_linked = False
+        self._is_to_look = False
+        """What was made while the runtime synchronized may be in neither its list nor its calls (containerd #13698)."""
+        self._counted = _Counted()
+        self._due: tuple[Update, ...] = ()
+        """What a push would send now."""
+        self._sent: dict[str, tuple[int, CpuSet]] = {}
+        """By id, what the runtime was told to give, and with which of all changes: until it is seen, or the runtime is done with it."""
+        self._changes = 0
+        self._is_done = threading.Event()
+        """Nothing that was sent is still to be seen."""
+        self._pusher: threading.Thread | None = None
+        self._push_again = 0.0
+        self._sandboxes: dict[str, Sandbox] = {}
+        self._containers: dict[str, NriContainer] = {}
+        self._unsaved: list[_Asked] = []
+        """What has happened and could not be saved: it has happened all the same."""
+        self._open: list[tuple[_Asked, tuple[Todo, ...]]] = []
+        """Of the turn that is under way."""
+        self._seen: dict[str, ObservedCgroup] = {}
+        self._node: Node | None = None
+        self._is_blind = False
+        """A cgroup of the runtime's containers can't be read: any CPU may be theirs."""
+        self._trouble = Trouble("")
+        self._is_waiting = False
+        self._said = ""
+
+    # The link's thread
+
+    def configure(self, runtime: Runtime, /) -> None:
+        self._runtime = runtime
+
+    def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
+        with self._lock:
+            self._lost_why, self._is_linked, self._is_to_look = None, True, True
+        found = self._ask(known, until)
+        return found.answer.updates if isinstance(found, Response) else ()
+
+    def handle(self, call: Call, until: float, /) -> Answer | Denial:
+        if call.event not in _ANSWERED:
+            self._put(_Asked(call))
+            return Answer()
+        found = self._ask(call, until)
+        return found if isinstance(found, Denial) else found.answer
+
+    def shut_down(self) -> None: ...
+
+    def note(self, answered: Answered, /) -> None:
+        with self._lock:
+            took = (*self._counted.answers_seconds, answered.took_seconds)
+            self._counted = replace(self._counted, answers_seconds=took)
+
+    def _ask(self, what: Call | Synchronized, until: float) -> Response | Denial:
+        asked = _Asked(what, Future())
+        assert asked.answer is not None
+        self._put(asked)
+        try:
+            return asked.answer.result(max(0.0, until - time.monotonic() - _MARGIN_SECONDS))
+        except TimeoutError:
+            asked.answer.cancel()
+            with self._lock:
+                self._counted = replace(self._counted, late=self._counted.late + 1)
+            return Denial(_BUSY)
+
+    def _put(self, asked: _Asked) -> None:
+        with self._lock:
+            asked.after = self._changes
+        self._queue.put(asked)
+        self._wakeups.wake(WakeUpReason.RUNTIME)
+
+    def lost(self, err: NriError, _seconds: float) -> None:
+        """Take note that nobody is served now."""
+        with self._lock:
+            self._lost_why, self._is_linked = err, False
+        self._wakeups.wake(WakeUpReason.RUNTIME)
+
+    # The deciding thread
+
+    def problem(self) -> str | None:
+        """Return why the runtime isn't served; None: it is, or was not tried yet. Logs each change."""
+        with self._lock:
+            why, is_linked = self._lost_why, self._is_linked
+        text = "" if why is None else f"{why.message} ({why.hint})"
+        if text and text != self._said:
+            self._log.warning("runtime_lost", problem=text)
+        elif is_linked and self._said != "linked":
+            assert self._runtime is not None
+            version = ".".join(map(str, self._runtime.nri_version))
+            self._log.info("runtime_linked", runtime=self._runtime.name, version=self._runtime.version, nri=version)
+            text = "linked"
+        self._said = text or self._said
+        return None if why is None else text
+
+    def count(self, metrics: MetricsRecorder) -> None:
+        """Count what has happened since the last time."""
+        with self._lock:
+            found, self._counted = self._counted, _Counted()
+        metrics.count_runtime(found.unasked, found.late, found.answers_seconds)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether something is to change that wakes nobody."""
+        return self._is_waiting
+
+    def decide(self, decided: Turn, world: World, kernel: Kernel) -> Turn:
+        """Decide on what the runtime has told and asked since the last turn."""
+        node = self._node = Node(world, kernel, Told(self._sandboxes, self._containers), stated, str(self._tree.mount))
+        state, events, deltas = decided.state, decided.events, decided.deltas
+        asked = self._take()
+        self._look(state)
+        happenings: list[tuple[_Asked | None, Happening]] = []
+        if awaits_end(state.runtime) and not self._is_blind:
+            populated = frozenset(id_ for id_, there in self._seen.items() if there.is_populated)
+            happenings.append((None, Populated(populated)))
+        happenings += [
+            (None, Retried(entry.pod.uid))
+            for entry in state.entries
+            if entry.is_of_runtime and entry.pod.uid in world.retried
+        ]
+        happenings += [(one, one.what) for one in asked]
+        self._open = []
+        for one, what in happenings:
+            if isinstance(what, Call | Synchronized | Looked):
+                self._note_told(what)
+            taken = take(state, what, node)
+            state, events, deltas = taken.state, events + taken.events, deltas + taken.deltas
+            self._report(taken.todo)
+            if one is not None:
+                self._open.append((one, taken.todo))
+        if asked:
+            self._look(state)
+        return replace(decided, state=state, events=events, deltas=deltas)
+
+    def not_saved(self, why: Trouble) -> None:
+        """Answer those who wait that nothing was decided. What has happened is taken up by the next turn."""
+        for asked, _ in self._open:
+            if asked.answer is not None:
+                _set(asked.answer, Denial(f"nodeagent could not save its decision: {why}; the kubelet tries again"))
+            if not isinstance(asked.what, Call) or asked.what.event not in _ANSWERED:
+                self._unsaved.append(_Asked(asked.what))
+        self._open = []
+        self._is_waiting = True
+
+    def occupied(self, state: NodeState) -> CpuSet:
+        """Return the CPUs that the runtime's containers are still to leave."""
+        assert self._node is not None
+        cpus = self._node.kernel.online if self._is_blind else CpuSet()
+        for one in occupants(state, self._node, self._seen, self._under_way()):
+            cpus |= one.overdue
+        return cpus
+
+    def answer(self, state: NodeState, wanted: tuple[DesiredCgroup, ...]) -> tuple[Trouble, ...]:
+        """Answer the calls of this turn, whose state is saved and whose cgroups are written; have the rest pushed.
+
+        Args:
+            state: saved.
+            wanted: what the cgroups of ours should hold.
+        """
+        assert self._node is not None
+        opened, self._open = self._open, []
+        self._look(state)
+        try:
+            own = own_occupants(wanted, self._tree.read(OWN_DIRECTORIES), state)
+        except CgroupError as err:
+            self._is_blind, self._trouble = True, trouble_of(err)
+        if self._is_blind:
+            for asked, _ in opened:
+                if asked.answer is not None:
+                    _set(
+                        asked.answer, Denial(f"nodeagent can't read cgroups: {self._trouble}; the kubelet tries again")
+                    )
+            self._is_waiting = True
+            return (self._trouble,)
+        there = (*own, *occupants(state, self._node, self._seen, self._under_way()))
+        answered = False
+        for asked, todo in opened:
+            if asked.answer is None:
+                continue
+            if isinstance(asked.what, Call):
+                found = verdict(asked.what, todo, promised(state, self._node), there, self._seen)
+            else:
+                found = response(there)
+            if isinstance(found, Response):
+                self._note_sent(found.answer.updates)
+                answered |= bool(found.answer.updates)
+            elif not any(isinstance(one, Refuse) for one in todo):
+                self._log.warning("container_denied", problem=found.reason)
+            _set(asked.answer, found)
+        self._have_pushed(response(there), answered=answered)
+        self._is_waiting |= awaits_end(state.runtime)
+        self._forget(state)
+        return ()
+
+    def _take(self) -> list[_Asked]:
+        """Take what waits. Nothing is pushed from here on until the turn has decided what is due."""
+        found, self._unsaved = self._unsaved, []
+        with suppress(Empty):
+            while True:
+                asked = self._queue.get_nowait()
+                if asked.answer is None or asked.answer.set_running_or_notify_cancel():
+                    found.append(asked)
+                elif isinstance(asked.what, Synchronized):
+                    found.append(_Asked(asked.what, after=asked.after))
+        with self._lock:
+            self._due = ()
+            done = max((asked.after for asked in found), default=0)
+            self._sent = {id_: sent for id_, sent in self._sent.items() if sent[0] > done}
+        return found
+
+    def _note_told(self, what: Call | Synchronized | Looked) -> None:
+        if isinstance(what, Synchronized):
+            self._sandboxes.clear()
+            self._containers.clear()
+        found = what.found if isinstance(what, Looked) else what
+        if isinstance(found, Synchronized):
+            self._sandboxes |= {one.id: one for one in found.sandboxes}
+            self._containers |= {one.id: one for one in found.containers}
+            return
+        self._sandboxes[found.sandbox.id] = found.sandbox
+        if found.container is not None:
+            self._containers[found.container.id] = found.container
+
+    def _forget(self, state: NodeState) -> None:
+        ids = {made.id for entry in state.runtime.entries for made in entry.made}
+        pods = {one.id for one in state.runtime.sandboxes}
+        for id_ in self._containers.keys() - ids:
+            del self._containers[id_]
+        for id_ in self._sandboxes.keys() - pods:
+            del self._sandboxes[id_]
+
+    def _look(self, state: NodeState) -> None:
+        """Read the cgroups of the runtime's containers."""
+        found: dict[str, ObservedCgroup] = {}
+        try:
+            for entry in state.runtime.entries:
+                for made in entry.made:
+                    there = self._tree.read_of_others(made.cgroup) if made.cgroup else None
+                    if there is not None:
+                        found[made.id] = there
+        except CgroupError as err:
+            self._is_blind, self._trouble = True, trouble_of(err)
+            return
+        self._is_blind, self._seen = False, found
+        cpus = {id_: there.cpus_effective for id_, there in found.items()}
+        with self._lock:
+            self._sent = {id_: sent for id_, sent in self._sent.items() if cpus.get(id_) != sent[1]}
+            if not self._sent:
+                self._is_done.set()
+
+    def _under_way(self) -> dict[str, CpuSet]:
+        with self._lock:
+            return {id_: cpus for id_, (_, cpus) in self._sent.items()}
+
+    def _report(self, todo: tuple[Todo, ...]) -> None:
+        for one in todo:
+            match one:
+                case CountFailOpen(key, container_id):
+                    with self._lock:
+                        self._counted = replace(self._counted, unasked=self._counted.unasked + 1)
+                    self._log.warning(
+                        "container_began_unasked", pod_uid=key.pod_uid, container=key.name, container_id=container_id
+                    )
+                case PutRight(key, container_id, wanted, has):
+                    self._log.warning(
+                        "container_put_right",
+                        pod_uid=key.pod_uid,
+                        container=key.name,
+                        container_id=container_id,
+                        found=str(has.cpus or "any CPU"),
+                        restored=str(wanted.cpus),
+                    )
+                case Refuse(key, container_id, reason, is_first=True):
+                    self._log.warning(
+                        "container_denied",
+                        pod_uid=key.pod_uid,
+                        container=key.name,
+                        container_id=container_id,
+                        problem=reason,
+                    )
+                case _:
+                    pass
+
+    # Pushing
+
+    def _note_sent(self, updates: tuple[Update, ...]) -> None:
+        with self._lock:
+            self._changes += 1
+            self._sent |= {
+                one.container_id: (self._changes, one.resources.cpus)
+                for one in updates
+                if one.resources.cpus is not None
+            }
+            if self._sent:
+                self._is_done.clear()
+
+    def _have_pushed(self, wanted: Response, *, answered: bool) -> None:
+        """Have the changes made that no answer carries. Those that an answer carries come with it, and are looked at again."""
+        with self._lock:
+            self._due = () if answered or not self._is_linked else wanted.answer.updates
+            is_due = bool(self._due or self._is_to_look) and self._is_linked and time.monotonic() >= self._push_again
+            waits = any(one.cpus for one in wanted.waiting)
+            self._is_waiting = bool(answered or waits or is_due or self._due or self._sent)
+        if is_due and (self._pusher is None or not self._pusher.is_alive()):
+            self._pusher = threading.Thread(target=self._push, name="nri-pusher", daemon=True)
+            self._pusher.start()
+
+    def _push(self) -> None:
+        try:
+            with Push(self._socket, self._hand_over, index=_INDEX + 1) as push:
+                push.sent(_PUSH_SECONDS)
+                self._wakeups.wake(WakeUpReason.RUNTIME)
+                self._is_done.wait(_PUSH_SECONDS)
+        except (NriError, TimeoutError) as err:
+            self._push_again = time.monotonic() + _PAUSE_SECONDS
+            self._log.warning("runtime_not_reached", problem=str(err))
+        self._wakeups.wake(WakeUpReason.RUNTIME)
+
+    def _hand_over(self, known: Synchronized) -> tuple[Update, ...]:
+        """In the pushing thread, while the runtime calls nobody."""
+        self._put(_Asked(Looked(known)))
+        with self._lock:
+            self._is_to_look = False
+            due, self._due = self._due, ()
+            self._note_sent(due)
+        return due
+
+
+def stated(sandbox: Sandbox) -> Stated:
+    """Read what a pod's annotations say."""
+    found = read_annotations(sandbox)
+    return Stated(found.stated, tuple(map(str, found.findings)))
+
+
+def _set(answer: "Future[Response | Denial]", value: Response | Denial) -> None:
+    if not answer.done():
+        answer.set_result(value)

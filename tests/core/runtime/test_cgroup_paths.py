@@ -1,0 +1,29 @@
+"""A container's cgroup from its spelling, which comes from outside."""
+
+import pytest
+
+from nodeagent.core.runtime.cgroup_paths import cgroup_of
+
+ROWS = [
+    (
+        "kubepods-burstable-pod1_2.slice:cri-containerd:abc",
+        "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/cri-containerd-abc.scope",
+    ),
+    ("kubepods-pod1.slice:crio:abc", "kubepods.slice/kubepods-pod1.slice/crio-abc.scope"),
+    ("system.slice:docker:abc", "system.slice/docker-abc.scope"),
+    ("/kubepods/burstable/pod1/abc", "kubepods/burstable/pod1/abc"),
+    ("", ""),
+    ("/", ""),
+    ("-.slice:cri-containerd:abc", ""),
+    ("a--b.slice:cri-containerd:abc", ""),
+    ("system:cri-containerd:abc", ""),
+    ("/kubepods/../../etc", ""),
+    ("/kubepods//abc", ""),
+    ("kubepods.slice:cri-containerd:../abc", ""),
+    ("kubepods.slice:cri-containerd:a\0b", ""),
+]
+
+
+@pytest.mark.parametrize(("spelt", "path"), ROWS)
+def test_a_path_or_nothing(spelt: str, path: str) -> None:
+    assert cgroup_of(spelt) == path

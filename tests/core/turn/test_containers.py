@@ -1,0 +1,416 @@
+"""A container runtime's calls through managers, registry and answers, against a runtime that has cpusets: promises hold, exclusive CPUs
+have one user, and whoever is gone has left nothing.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
+
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
+from nodeagent.core.model.pod import Pod, QosClass
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN
+from nodeagent.core.model.runtime_containers import Registry
+from nodeagent.core.runtime.answers import Response, response
+from nodeagent.core.runtime.registry import CountFailOpen, Happening, Looked, Place, Populated, PutRight, Retried
+from nodeagent.core.turn.containers import (
+    Node as TurnNode,
+    Taken,
+    Told,
+    awaits_end,
+    occupants,
+    promised,
+    take,
+    verdict,
+)
+from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.core.turn.step import EventKind, World, step
+from nodeagent.daemon.containers import stated
+from nodeagent.daemon.problems import refused_containers
+from tests.support.pods import app, burstable, exclusive, manifests, pod
+from tests.support.runtime_pods import sandbox_of, told
+from tests.support.world import SMALL, START_MS, Node, empty_state, node
+
+NODE = node(SMALL, config={"check_allocatable": True})
+"""8 CPUs, of which CPU 0 is reserved: 7 can be exclusive."""
+
+
+class Runtime:
+    """containerd: it has what it was answered, and only notes what fails."""
+
+    def __init__(self, of: Node = NODE) -> None:
+        self.of = of
+        self.state = empty_state(of)
+        self.cpusets: dict[str, CpuSet] = {}
+        self.running: set[str] = set()
+        self.boxes: dict[str, Any] = {}
+        self.containers: dict[str, Any] = {}
+        self.events: list[Any] = []
+        self.todo: tuple[Any, ...] = ()
+
+    def node(self) -> TurnNode:
+        world = World(
+            self.of.config, self.of.managers, self.of.allocatable, (PodSource(),), {}, {}, START_MS,
+        )  # fmt: skip
+        return TurnNode(world, self.of.kernel, Told(self.boxes, self.containers), stated, "/sys/fs/cgroup")
+
+    def seen(self) -> dict[str, ObservedCgroup]:
+        def group(one: str) -> ObservedCgroup:
+            cpus = self.cpusets[one]
+            attributes = ((Attribute.CPUSET_CPUS, cpus),)
+            return ObservedCgroup(
+                one, frozenset(), frozenset(), attributes, cpus, None, is_populated=one in self.running, is_frozen=False
+            )
+
+        return {one: group(one) for one in self.cpusets}
+
+    def happens(self, what: Happening) -> Taken:
+        taken = take(self.state, what, self.node())
+        self.state = taken.state
+        self.events += taken.events
+        self.todo = taken.todo
+        assert violations(self.of.managers, self.state) == ()
+        return taken
+
+    def call(self, event: Event, one: str, **more: Any) -> Response | Denial:
+        container = self.containers[one]
+        call = Call(event, self.boxes[container.sandbox_id], container, **more)
+        taken = self.happens(call)
+        there = occupants(self.state, self.node(), self.seen(), {})
+        return verdict(call, taken.todo, promised(self.state, self.node()), there, self.seen())
+
+    def create(self, of: Pod, name: str, one: str, box: str = "", **annotations: str) -> Response | Denial:
+        box = box or f"box-{of.uid}"
+        self.boxes[box] = sandbox_of(of, box, **annotations)
+        path = f"{self.boxes[box].cgroup_parent}:cri-containerd:{one}"
+        self.containers[one] = told(of, of.container(name), id=one, sandbox_id=box, cgroups_path=path)
+        answer = self.call(Event.CREATE_CONTAINER, one)
+        if isinstance(answer, Response):
+            assert answer.answer.adjustment is not None
+            assert answer.answer.adjustment.cpus is not None
+            self.cpusets[one] = answer.answer.adjustment.cpus
+            self.carry_out(answer)
+        return answer
+
+    def start(self, one: str) -> Response | Denial:
+        self.running.add(one)  # its first process is in its cgroup
+        answer = self.call(Event.START_CONTAINER, one)
+        if isinstance(answer, Denial):
+            self.running.discard(one)
+        return answer
+
+    def run(self, of: Pod, name: str, one: str, **annotations: str) -> None:
+        assert isinstance(self.create(of, name, one, **annotations), Response)
+        assert self.start(one) == Response(Answer())
+
+    def end(self, one: str) -> None:
+        self.running.discard(one)
+        self.call(Event.STOP_CONTAINER, one)
+        self.call(Event.REMOVE_CONTAINER, one)
+        self.cpusets.pop(one)
+
+    def look(self) -> None:
+        self.happens(Populated(frozenset(self.running)))
+
+    def push(self) -> Response:
+        found = response(occupants(self.state, self.node(), self.seen(), {}))
+        self.carry_out(found)
+        return found
+
+    def carry_out(self, found: Response) -> None:
+        for update in found.answer.updates:
+            if update.resources.cpus is not None:
+                self.cpusets[update.container_id] = update.resources.cpus
+
+    def own(self, of: Pod, name: str) -> CpuSet | None:
+        return self.state.promises.own_set(of.uid, name)
+
+    def listed(self) -> Synchronized:
+        found = []
+        for one, cpus in self.cpusets.items():
+            state = ContainerState.RUNNING if one in self.running else ContainerState.CREATED
+            container = self.containers[one]
+            found.append(replace(container, state=state, resources=replace(container.resources, cpus=cpus)))
+        boxes = {container.sandbox_id for container in found}
+        return Synchronized(tuple(box for id_, box in sorted(self.boxes.items()) if id_ in boxes), tuple(found))
+
+
+WEB = pod("web", app("main", "2"), app("side", "1"))
+SHARING = pod("sharing", app("main", resources=burstable("500m")))
+
+
+def test_a_pod_grows_by_its_containers_and_keeps_what_they_have() -> None:
+    runtime = Runtime()
+    runtime.run(SHARING, "main", "s")
+    assert runtime.cpusets["s"] == CpuSet.parse("0-7")
+    runtime.run(WEB, "main", "m")
+    main = runtime.own(WEB, "main")
+    assert main is not None
+    assert len(main) == 2
+    assert runtime.cpusets["m"] == main
+    assert runtime.cpusets["s"] == CpuSet.parse("0-7") - main, "it leaves in the same answer"
+    runtime.run(WEB, "side", "d")
+    assert runtime.own(WEB, "main") == main
+    assert runtime.cpusets["s"] == CpuSet.parse("0-7") - main - runtime.cpusets["d"]
+    entry = runtime.state.entry(WEB.uid)
+    assert entry is not None
+    assert (entry.qos, [one.name for one in entry.pod.containers]) == (QosClass.GUARANTEED, ["main", "side"])
+    assert (
+        entry.container_path("main") == "/sys/fs/cgroup/kubepods.slice/kubepods-poduid_web.slice/cri-containerd-m.scope"
+    )
+    assert [event.kind for event in runtime.events] == [EventKind.POD_ADMITTED] * 3
+
+    runtime.end("m")
+    assert runtime.own(WEB, "main") == main, "its cgroup was not seen without processes yet"
+    assert awaits_end(runtime.state.runtime)
+    runtime.look()
+    assert runtime.own(WEB, "main") is None
+    runtime.push()
+    assert runtime.cpusets["s"] >= main
+    for one in ("d", "s"):
+        runtime.end(one)
+    runtime.look()
+    assert not runtime.state.entries
+    assert runtime.state.promises == empty_state(NODE).promises
+
+
+def test_a_manifests_pod_and_a_runtimes_one_know_of_each_other() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    local = pod("local", app("app", "6"))
+    world = replace(runtime.node().world, sources=(PodSource(manifests(local)),))
+    refused = step(runtime.state, world).state.entry(local.uid)
+    assert refused is not None
+    assert refused.refusal is not None, "7 CPUs are left of 8, and 2 have gone"
+    local = pod("local", app("app", "4"))
+    world = replace(world, sources=(PodSource(manifests(local)),))
+    runtime.state = step(runtime.state, world).state
+    assert isinstance(runtime.create(WEB, "side", "d"), Response)
+    again = runtime.create(pod("other", app("main", "1")), "main", "o")
+    assert isinstance(again, Denial)
+    assert "OutOfcpu" in again.reason
+    assert runtime.state.own_entries()[0].pod == local
+
+
+def test_a_manifest_with_the_name_of_a_runtimes_pod_is_another_pod() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    same = pod("web", app("main", "1"), uid="another")
+    world = replace(runtime.node().world, sources=(PodSource(manifests(same)),))
+    after = step(runtime.state, world).state
+    assert violations(NODE.managers, after) == ()
+    assert {entry.pod.uid for entry in after.entries if entry.is_active} == {WEB.uid, "another"}
+    gone = step(after, replace(world, sources=(PodSource(),), released=frozenset({WEB.uid}))).state
+    assert gone.entry(WEB.uid) == runtime.state.entry(WEB.uid), "no file and no `release` ends it"
+
+
+def test_a_refusal_is_remembered_until_somebody_asks_again_or_the_pod_goes() -> None:
+    runtime = Runtime()
+    large = pod("large", app("main", "9"))
+    first = runtime.create(large, "main", "l1")
+    assert isinstance(first, Denial)
+    assert len(runtime.events) == 1
+    assert runtime.create(large, "main", "l2") == first
+    assert len(runtime.events) == 1, "told once"
+    entry = runtime.state.entry(large.uid)
+    assert entry is not None
+    assert entry.refusal is not None
+    runtime.happens(Retried(large.uid))
+    assert runtime.state.entries == ()
+    assert runtime.create(large, "main", "l3") == first
+    runtime.happens(Call(Event.REMOVE_POD_SANDBOX, runtime.boxes[f"box-{large.uid}"]))
+    assert (runtime.state.entries, runtime.state.runtime) == ((), Registry())
+
+
+def test_a_refused_container_of_an_admitted_pod_is_a_problem_that_a_retry_ends() -> None:
+    runtime = Runtime()
+    mixed = pod("mixed", app("main", "2"), app("large", "6"))
+    runtime.run(mixed, "main", "m")
+    assert isinstance(runtime.create(mixed, "large", "l"), Denial)
+    (problem,) = refused_containers(runtime.state)
+    assert problem.startswith("pod default/mixed, container large is refused: OutOfcpu: ")
+    runtime.happens(Retried(mixed.uid))
+    assert [*refused_containers(runtime.state)] == []
+    assert runtime.own(mixed, "main") == runtime.cpusets["m"]
+
+
+def test_a_pod_with_the_uid_of_one_from_a_manifest_is_refused() -> None:
+    runtime = Runtime()
+    world = replace(runtime.node().world, sources=(PodSource(manifests(WEB)),))
+    runtime.state = step(runtime.state, world).state
+    denied = runtime.create(WEB, "main", "m")
+    assert isinstance(denied, Denial)
+    assert denied.reason.startswith(UID_TAKEN)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "reason"),
+    [
+        ({"requests.nodeagent.io/main": "cpu=3"}, INVALID_ANNOTATIONS),
+        ({"requests.nodeagent.io/main": "cpu=lots"}, INVALID_ANNOTATIONS),
+    ],
+)
+def test_what_a_pod_states_wrongly_refuses_it(annotations: dict[str, str], reason: str) -> None:
+    denied = Runtime().create(WEB, "main", "m", **annotations)
+    assert isinstance(denied, Denial)
+    assert denied.reason.startswith(reason)
+
+
+def test_pods_are_aligned_as_a_whole_only_if_all_is_known_of_them() -> None:
+    of = node(SMALL, topology_manager_policy="restricted", topology_manager_scope="pod")
+    denied = Runtime(of).create(WEB, "main", "m")
+    assert isinstance(denied, Denial)
+    assert denied.reason.startswith(POD_NOT_KNOWN)
+    runtime = Runtime(of)
+    amounts = "cpu=1, memory=64Mi"
+    stated = {"requests.nodeagent.io/side": amounts, "limits.nodeagent.io/side": amounts}
+    runtime.run(WEB, "main", "m", **{"nodeagent.io/containers": "main=app, side=app"}, **stated)
+    assert runtime.own(WEB, "side") is not None, "it is promised with its pod"
+
+
+def test_what_runs_without_having_asked_is_put_into_the_pool_or_where_it_belongs() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    own = runtime.own(WEB, "main")
+    everything = CpuSet.parse("0-7")
+    # the agent was away: the runtime gave one back everything, and started another
+    path = "kubepods-burstable-podx.slice:cri-containerd:s"
+    runtime.containers["s"] = told(SHARING, SHARING.container("main"), id="s", cgroups_path=path)
+    runtime.boxes[f"sandbox-{SHARING.uid}"] = sandbox_of(SHARING)
+    runtime.cpusets |= {"m": everything, "s": everything}
+    runtime.running.add("s")
+    taken = runtime.happens(runtime.listed())
+    assert {type(one) for one in taken.todo} == {CountFailOpen, PutRight, Place}
+    runtime.push()
+    assert runtime.cpusets["m"] == own
+    assert own is not None
+    assert runtime.cpusets["s"].isdisjoint(own)
+
+
+def test_a_look_finds_what_synchronize_has_missed_and_which_pods_are_gone() -> None:
+    runtime = Runtime()
+    assert isinstance(runtime.create(pod("large", app("main", "9")), "main", "l"), Denial)
+    runtime.run(WEB, "main", "m")
+    path = "kubepods-burstable-podx.slice:cri-containerd:s"
+    container = told(SHARING, SHARING.container("main"), id="s", cgroups_path=path, state=ContainerState.RUNNING)
+    runtime.containers["s"] = container
+    runtime.boxes[container.sandbox_id] = sandbox_of(SHARING)
+    runtime.cpusets["s"] = CpuSet.parse("0-7")
+    runtime.running.add("s")
+    sandboxes = (runtime.boxes[f"box-{WEB.uid}"], sandbox_of(SHARING))
+    taken = runtime.happens(Looked(Synchronized(sandboxes, (container,))))
+    assert {type(one) for one in taken.todo} == {CountFailOpen, Place}
+    assert runtime.state.runtime.refused == (), "its pod is gone"
+    assert runtime.own(WEB, "main") == runtime.cpusets["m"], "what isn't listed may be under way"
+    runtime.push()
+    assert runtime.cpusets["s"].isdisjoint(runtime.cpusets["m"])
+
+
+def test_an_update_leaves_exclusive_cpus_as_they_are() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    asked = runtime.containers["m"].resources
+    answer = runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked)
+    assert isinstance(answer, Response)
+    (update,) = answer.answer.updates
+    assert (update.container_id, update.resources.cpus) == ("m", runtime.own(WEB, "main"))
+
+
+PODS = {
+    "a": pod("a", app("main", "2"), app("more", "1")),
+    "b": pod("b", app("main", "3")),
+    "c": pod("c", app("main", resources=exclusive("1500m"))),
+    "s": pod("s", app("main", resources=burstable("100m")), app("more", resources=burstable("100m"))),
+}
+
+
+class Churn(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.runtime = Runtime()
+        self.count = 0
+
+    @rule(which=st.sampled_from(sorted(PODS)), data=st.data())
+    def create(self, which: str, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from([one.name for one in PODS[which].containers]))
+        self.count += 1
+        self.runtime.create(PODS[which], name, f"{which}{self.count}")
+
+    @precondition(lambda self: set(self.runtime.cpusets) - self.runtime.running)
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        waiting = sorted(set(self.runtime.cpusets) - self.runtime.running)
+        self.runtime.start(data.draw(st.sampled_from(waiting)))
+
+    @precondition(lambda self: self.runtime.cpusets)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        self.runtime.end(data.draw(st.sampled_from(sorted(self.runtime.cpusets))))
+
+    @rule()
+    def look(self) -> None:
+        self.runtime.look()
+
+    @rule()
+    def push(self) -> None:
+        self.runtime.push()
+
+    @rule()
+    def synchronize(self) -> None:
+        self.runtime.happens(self.runtime.listed())
+        self.runtime.push()
+
+    @rule(data=st.data())
+    def look_in_passing(self, data: st.DataObject) -> None:
+        """What is being made isn't listed yet."""
+        listed = self.runtime.listed()
+        there = tuple(one for one in listed.containers if one.id in self.runtime.running or data.draw(st.booleans()))
+        before = {entry.key for entry in self.runtime.state.runtime.entries}
+        self.runtime.happens(Looked(Synchronized(listed.sandboxes, there)))
+        assert {entry.key for entry in self.runtime.state.runtime.entries} >= before
+
+    @rule(cpus=st.integers(1, 4))
+    def manifest(self, cpus: int) -> None:
+        """A manifest's pod comes in place of the one before: its CPUs are promised at once, and it waits for whoever has them."""
+        local = pod("local", app("app", str(cpus)), uid=f"local-{cpus}")
+        world = replace(self.runtime.node().world, sources=(PodSource(manifests(local)),))
+        for _ in range(2):
+            self.runtime.state = step(self.runtime.state, world).state
+
+    @invariant()
+    def exclusive_cpus_have_one_user(self) -> None:
+        runtime = self.runtime
+        for one in runtime.running:
+            container = runtime.containers[one]
+            own = runtime.state.promises.own_set(runtime.boxes[container.sandbox_id].uid, container.name)
+            if own and runtime.cpusets[one] == own:
+                for other in runtime.running - {one}:
+                    assert runtime.cpusets[other].isdisjoint(own), (one, other, runtime.cpusets)
+
+    def teardown(self) -> None:
+        runtime = self.runtime
+        for one in sorted(runtime.cpusets):
+            runtime.end(one)
+        runtime.happens(Synchronized())
+        runtime.look()
+        assert runtime.state.runtime == Registry()
+        assert all(not entry.is_of_runtime for entry in runtime.state.entries)
+
+
+TestChurn = Churn.TestCase
+TestChurn.settings = settings(stateful_step_count=30)
+
+
+def test_quantities_are_as_asked() -> None:
+    """An estimate that is exact gives the pod's own amounts."""
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    entry = runtime.state.entry(WEB.uid)
+    assert entry is not None
+    assert entry.pod.container("main").resources.requests.get("cpu") == Quantity.parse("2")

@@ -1,0 +1,262 @@
+"""The runtime's calls and a turn meet: each in its own thread. A full disk loses nothing, and what is under way counts as occupied."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.turn.step import Turn, World
+from nodeagent.daemon.containers import Containers
+from nodeagent.daemon.troubles import Trouble
+from nodeagent.daemon.wakeups import Wakeups
+from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.edge.nri import NriError
+from tests.support.nri_runtime import PATIENCE_SECONDS, Runtime as Socket
+from tests.support.pods import app, burstable, pod
+from tests.support.runtime_pods import sandbox_of, told
+from tests.support.world import SMALL, START_MS, empty_state, node
+
+NODE = node(SMALL)
+ALL = CpuSet.parse("0-7")
+WEB = pod("web", app("main", "2"))
+SHARING = pod("sharing", app("main", resources=burstable("500m")))
+
+
+class Tree:
+    """The cgroups of a runtime, by path below the root of all."""
+
+    mount = Path("/sys/fs/cgroup")
+
+    def __init__(self) -> None:
+        self.cpusets: dict[str, CpuSet] = {}
+        self.is_broken = False
+
+    def read(self, _own: frozenset[str]) -> dict[str, ObservedCgroup]:
+        return {}
+
+    def read_of_others(self, path: str) -> ObservedCgroup | None:
+        if self.is_broken:
+            raise CgroupError("cannot read it", path=path, error=5, hint="dmesg")
+        cpus = self.cpusets.get(path.rpartition("-")[2].removesuffix(".scope"))
+        if cpus is None:
+            return None
+        attributes = ((Attribute.CPUSET_CPUS, cpus),)
+        return ObservedCgroup(
+            path, frozenset(), frozenset(), attributes, cpus, None, is_populated=True, is_frozen=False
+        )
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        self.lines.append((event, fields))
+
+    warning = error = info
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.counts = [0, 0]
+        self.answers: list[float] = []
+
+    def count_runtime(self, unasked: int, late: int, answers_seconds: tuple[float, ...]) -> None:
+        self.counts[0] += unasked
+        self.counts[1] += late
+        self.answers += answers_seconds
+
+
+class Desk:
+    """The deciding thread, turn by turn."""
+
+    def __init__(self, socket: Path) -> None:
+        self.tree, self.log, self.wakeups = Tree(), Log(), Wakeups()
+        tree: Any = self.tree
+        log: Any = self.log
+        self.containers = Containers(socket, tree, self.wakeups, log)
+        self.containers.configure(Runtime("containerd", "1.7.24", (0, 6, 0), 5000, 2000))
+        self.state = empty_state(NODE)
+        self.occupied = CpuSet()
+        self.runtime: Any = None
+
+    def turn(self, *, unsaved: str = "") -> tuple[Trouble, ...]:
+        world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS)
+        decided = self.containers.decide(Turn(self.state), world, NODE.kernel)
+        if unsaved:
+            self.containers.not_saved(Trouble(unsaved))
+        else:
+            self.state = decided.state
+        self.occupied = self.containers.occupied(self.state)
+        return self.containers.answer(self.state, ())
+
+    def ask(self, call: Call | Synchronized, seconds: float = PATIENCE_SECONDS) -> "Future[Any]":
+        """Call in a thread, as the link does."""
+        found: Future[Any] = Future()
+        until = time.monotonic() + seconds
+
+        def do() -> None:
+            found.set_result(
+                self.containers.synchronize(call, until)
+                if isinstance(call, Synchronized)
+                else self.containers.handle(call, until)
+            )
+
+        threading.Thread(target=do, daemon=True).start()
+        return found
+
+    def answered(self, call: Call | Synchronized, **turn: Any) -> Any:
+        """Do turns until there is an answer, and one more: what nobody waits for is taken up by it."""
+        waiting = self.ask(call)
+        while not waiting.done():
+            self.wakeups.wait(1.0)
+            self.turn(**turn)
+        self.turn(**turn)
+        return waiting.result()
+
+    def run(self, of: Pod, one: str) -> Answer:
+        answer = self.answered(event(Event.CREATE_CONTAINER, of, one))
+        assert isinstance(answer, Answer), answer
+        assert answer.adjustment is not None
+        assert answer.adjustment.cpus is not None
+        self.tree.cpusets[one] = answer.adjustment.cpus
+        assert self.answered(event(Event.START_CONTAINER, of, one)) == Answer()
+        return answer
+
+
+def event(kind: Event, of: Pod, one: str) -> Call:
+    sandbox = sandbox_of(of)
+    path = f"{sandbox.cgroup_parent}:cri-containerd:{one}"
+    return Call(kind, sandbox, told(of, of.container("main"), id=one, cgroups_path=path))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """Its runtime has synchronized, and was looked at once more."""
+    made = Desk(tmp_path / "nri.sock")
+    made.runtime = Socket(tmp_path / "nri.sock")
+    made.answered(Synchronized())
+    look = made.runtime.accept_plugin()
+    assert look.synchronize([], []) == []
+    made.turn()
+    look.wait_for_end()
+    yield made
+    made.containers.link.close()
+    made.runtime.close()
+
+
+def test_a_call_waits_for_the_turn_that_decides_on_it(desk: Desk) -> None:
+    answer = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
+    own = desk.state.promises.own_set(WEB.uid, "main")
+    assert own is not None
+    assert answer.adjustment.cpus == own
+
+
+def test_what_was_sent_counts_as_taken_until_it_is_seen(desk: Desk) -> None:
+    desk.run(SHARING, "s")
+    created = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
+    (update,) = created.updates
+    assert update.container_id == "s"
+    desk.turn()
+    assert desk.occupied == desk.state.promises.own_set(WEB.uid, "main"), "it has not left yet"
+    assert desk.containers.is_unsettled
+    desk.tree.cpusets |= {"m": created.adjustment.cpus, "s": update.resources.cpus}
+    desk.turn()
+    assert desk.occupied == CpuSet()
+
+
+def test_a_start_beside_somebody_who_has_not_left_is_denied(desk: Desk) -> None:
+    desk.run(SHARING, "s")
+    created = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
+    desk.tree.cpusets["m"] = created.adjustment.cpus
+    denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
+    assert isinstance(denied, Denial)
+    assert "not left yet by pod default/sharing, container main" in denied.reason
+
+
+def test_what_can_not_be_saved_is_denied_and_what_has_happened_is_taken_up_again(desk: Desk) -> None:
+    denied = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"), unsaved="the disk is full")
+    assert isinstance(denied, Denial)
+    assert "the disk is full" in denied.reason
+    assert desk.state == empty_state(NODE)
+    desk.run(WEB, "m")
+    del desk.tree.cpusets["m"]
+    for kind in (Event.STOP_CONTAINER, Event.REMOVE_CONTAINER):
+        assert desk.answered(event(kind, WEB, "m"), unsaved="the disk is full") == Answer(), "nobody waits for that"
+    assert desk.state.promises.own_set(WEB.uid, "main") is not None
+    desk.turn()
+    desk.turn()
+    assert desk.state.promises == empty_state(NODE).promises
+
+
+def test_what_is_not_decided_in_time_is_denied_and_never_decided(desk: Desk) -> None:
+    denied = desk.ask(event(Event.CREATE_CONTAINER, WEB, "m"), seconds=0.0).result(PATIENCE_SECONDS)
+    assert isinstance(denied, Denial)
+    assert "has not decided in time" in denied.reason
+    before = desk.state
+    desk.turn()
+    assert desk.state == before
+    counted = Metrics()
+    metrics: Any = counted
+    desk.containers.count(metrics)
+    assert counted.counts == [0, 1]
+
+
+def test_a_late_synchronization_is_the_truth_all_the_same(desk: Desk) -> None:
+    call = event(Event.CREATE_CONTAINER, SHARING, "s")
+    assert call.container is not None
+    resources = replace(call.container.resources, cpus=ALL)
+    listed = replace(call.container, state=ContainerState.RUNNING, resources=resources)
+    desk.tree.cpusets["s"] = ALL
+    assert desk.ask(Synchronized((call.sandbox,), (listed,)), seconds=0.0).result(PATIENCE_SECONDS) == ()
+    desk.turn()
+    assert desk.state.entry(SHARING.uid) is not None
+
+
+def test_while_cgroups_can_not_be_read_nothing_is_granted(desk: Desk) -> None:
+    desk.run(SHARING, "s")
+    desk.tree.is_broken = True
+    denied = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
+    assert isinstance(denied, Denial)
+    assert "cannot read it" in denied.reason
+    (trouble,) = desk.turn()
+    assert "cannot read it" in trouble
+    assert desk.occupied == ALL
+    desk.tree.is_broken = False
+    assert desk.turn() == ()
+    assert desk.occupied == desk.state.promises.own_set(WEB.uid, "main"), (
+        "it has not left, and the others can be granted"
+    )
+
+
+def test_changes_that_no_call_asks_for_are_pushed(desk: Desk) -> None:
+    desk.run(SHARING, "s")
+    desk.tree.cpusets["s"] = CpuSet.of(1)  # somebody has changed it
+    desk.turn()
+    plugin = desk.runtime.accept_plugin()
+    (update,) = plugin.synchronize([], [])
+    assert (update.container_id, update.linux.resources.cpu.cpus) == ("s", "0-7")
+    desk.tree.cpusets["s"] = ALL
+    desk.turn()
+    plugin.wait_for_end()
+
+
+def test_a_runtime_that_goes_and_comes_is_told_of_once(desk: Desk) -> None:
+    assert desk.containers.problem() is None
+    err = NriError(Path("/run/nri.sock"), "it closed the connection", "look there")
+    for _ in range(2):
+        desk.containers.lost(err, 1.0)
+        assert "it closed the connection (look there)" in str(desk.containers.problem())
+    desk.answered(Synchronized())
+    assert desk.containers.problem() is None
+    told = [name for name, _ in desk.log.lines if name in {"runtime_linked", "runtime_lost"}]
+    assert told == ["runtime_linked", "runtime_lost", "runtime_linked"]
