@@ -60,7 +60,7 @@ def test_a_service_has_its_cpus_from_its_first_instruction_on_until_it_is_given_
     db, own = given(node, "db.service"), given(node, "own.service")
     assert (len(db), len(own), db & own) == (2, 1, CpuSet())
     assert (allowed(node, "db.service"), allowed(node, "own.service")) == (db, own)
-    (pid,) = node.pids(node.cgroup("shared", "app"))
+    (pid,) = node.pids(node.cgroup("shared", "app", qos="besteffort"))
     assert CpuSet.parse(node.allowed(pid)[0]) & (db | own) == CpuSet()
     assert node.inspect()["differences"] == []
     node.run("systemctl daemon-reload; systemctl restart db")
@@ -88,6 +88,7 @@ def test_who_shares_leaves_whether_a_service_or_a_pod_comes(node: Node) -> None:
     (pid,) = node.pids(node.cgroup("owner", "app"))
     own = CpuSet.parse(node.allowed(pid)[0])
     assert own <= shared
+    assert own != shared
     assert allowed(node, "web.service") == shared - own
     node.delete("owner")
     node.wait_gone("owner")

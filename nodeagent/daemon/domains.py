@@ -1,7 +1,7 @@
 """The cgroups of all domains, read as one and written each by whoever owns it (D30): the pods' own ones here, those of units by systemd."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set as AbstractSet
 from pathlib import Path
 from typing import Protocol
 
@@ -74,8 +74,8 @@ class Domains:
         self._mount = mount
         self._known: Mapping[str, UnitProperties] = {}
         """By name, as last asked for, with what was written since."""
-        self._unanswered = ""
-        """Why systemd has not answered at the last look. What it said before counts."""
+        self.unanswered = ""
+        """Why systemd has not answered at the last look. What it said before counts, and of whom it has said nothing, nothing is known."""
         self.unknown: tuple[UnknownUnit, ...] = ()
         """As of the last look."""
 
@@ -84,7 +84,7 @@ class Domains:
         """Where the cgroups of the units are, below the root of all, by name; as of the last look."""
         return {name: known.cgroup for name, known in self._known.items() if known.cgroup}
 
-    def read(self, unit_paths: Collection[str] = (), *, rescan: bool = True) -> ObservedCgroups:
+    def read(self, unit_paths: AbstractSet[str] = frozenset(), *, rescan: bool = True) -> ObservedCgroups:
         """Read the pods' cgroup, every cgroup of ours below it, what concerns us of those above, and the units that pods stand for.
 
         Args:
@@ -97,22 +97,24 @@ class Domains:
         """
         return self._tree.read(OWN_DIRECTORIES) | self._tree.read_above() | self._read_units(unit_paths, rescan=rescan)
 
-    def _read_units(self, paths: Collection[str], *, rescan: bool) -> dict[str, ObservedCgroup]:
+    def _read_units(self, paths: AbstractSet[str], *, rescan: bool) -> dict[str, ObservedCgroup]:
         names = {unit_at(path) for path in paths}
-        self._unanswered = ""
+        self.unanswered = ""
         if names and (rescan or not names <= self._known.keys()):
             try:
                 self._known = self._systemd.show(names)
             except UnitsError as err:
-                self._unanswered = f"{err.message} ({err.hint})"
+                self.unanswered = f"{err.message} ({err.hint})"
         self.unknown = tuple(UnknownUnit(path, why) for path in sorted(paths) if (why := self._problem(unit_at(path))))
-        unknown = {one.path for one in self.unknown}
-        return {path: self._observed(path) for path in sorted(paths) if path not in unknown}
+        there = {path for path in paths if unit_at(path) not in self._known} | (
+            paths - {one.path for one in self.unknown}
+        )
+        return {path: self._observed(path) for path in sorted(there)}
 
     def _problem(self, unit: str) -> str:
         known = self._known.get(unit)
         if known is None:
-            return self._unanswered
+            return self.unanswered
         if known.load_state != LOADED:
             return (
                 f"unit {unit} is {known.load_state}: it gets its CPUs once systemd knows it (`systemctl status {unit}`)"
@@ -122,7 +124,9 @@ class Domains:
         return "" if known.cgroup else f"unit {unit} has no cgroup: only services, scopes and slices have one"
 
     def _observed(self, path: str) -> ObservedCgroup:
-        known = self._known[unit_at(path)]
+        known = self._known.get(unit_at(path))
+        if known is None:
+            return _anywhere(path, self._effective_above(unit_at(path)))
         there = self._tree.look(str(self._mount / known.cgroup))
         if there is None:
             return _inactive(path, known.settings)
@@ -148,6 +152,8 @@ class Domains:
             self._tree.apply(change)
             return
         unit = unit_at(change.path)
+        if unit not in self._known:
+            raise CgroupError(self.unanswered, path=change.path, error=None, hint="`systemctl status`")
         try:
             match change:
                 case SetAttribute(_, Attribute.CPUSET_CPUS, CpuSet() as cpus):
@@ -210,6 +216,20 @@ class Domains:
     def _all_memory_nodes(self) -> NumaSet:
         root = self._tree.look(str(self._mount))
         return (root.mems_effective if root is not None else None) or NumaSet.of(0)
+
+
+def _anywhere(path: str, cpus: CpuSet | None) -> ObservedCgroup:
+    """Return what must be reckoned with of a unit that systemd has told nothing about: it may be everywhere, and can't be changed."""
+    return ObservedCgroup(
+        path,
+        controllers=frozenset(),
+        subtree_control=frozenset(),
+        attributes=(),
+        cpus_effective=cpus,
+        mems_effective=None,
+        is_populated=True,
+        is_frozen=False,
+    )
 
 
 def _inactive(path: str, settings: UnitSettings) -> ObservedCgroup:

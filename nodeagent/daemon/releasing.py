@@ -100,7 +100,12 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         if isinstance(runs, Trouble):
             trouble = runs
             return None
-        return Evidence(Domains(pods.tree).read(unit_paths(manifest.pod for manifest in known)), runs)
+        domains = Domains(pods.tree)
+        observed = domains.read(unit_paths(manifest.pod for manifest in known))
+        if domains.unanswered:
+            trouble = Trouble(domains.unanswered)
+            return None
+        return Evidence(observed, runs)
 
     start = start_state(node, known, time.time_ns() // 1_000_000, look)
     if start is None:

@@ -271,12 +271,14 @@ def _what_runs(
     while True:
         runs = runner.look()
         troubles = [runs] if isinstance(runs, Trouble) else []
+        domains = Domains(tree)
         try:
-            seen = Domains(tree).read(unit_paths(manifest.pod for manifest in manifests))
+            seen = domains.read(unit_paths(manifest.pod for manifest in manifests))
         except CgroupError as err:
             troubles.append(trouble_of(err))
         else:
-            if not isinstance(runs, Trouble):
+            troubles += [Trouble(domains.unanswered)] if domains.unanswered else []
+            if not isinstance(runs, Trouble) and not troubles:
                 return Evidence(seen, runs)
         if troubles != said:
             log.warning("waiting_to_recover", problems=troubles)

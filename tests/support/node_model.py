@@ -19,6 +19,7 @@ from nodeagent.core.cgroups.write_order import (
     Change,
     EnableControllers,
     GatherThreads,
+    GiveUnitBack,
     MakeCgroup,
     Plan,
     RemoveCgroup,
@@ -37,9 +38,10 @@ from nodeagent.core.model.cgroup import (
     ObservedCgroup,
     Partition,
     PartitionKind,
+    UnitSettings,
     Value,
 )
-from nodeagent.core.model.cgroup_layout import ABOVE
+from nodeagent.core.model.cgroup_layout import ABOVE, is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
@@ -57,6 +59,7 @@ from nodeagent.core.turn.actions import (
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, offered
 from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
+from nodeagent.daemon.domains import unit_paths
 from nodeagent.daemon.drift import as_desired
 from nodeagent.daemon.execution import ExecutionResult, carry_out
 from nodeagent.edge.cgroupfs import CgroupError
@@ -98,6 +101,18 @@ class Group:
     oom_kills: int = 0
 
 
+@dataclass
+class Unit:
+    """A unit of systemd's."""
+
+    settings: UnitSettings = field(default_factory=UnitSettings)
+    is_active: bool = True
+    is_placed: bool = False
+    """The agent has set its CPUs, and not given it back."""
+    is_alone: bool = False
+    """It was granted CPUs of its own then."""
+
+
 class CrashError(Exception):
     """The agent died here."""
 
@@ -111,6 +126,8 @@ class Machine:
         self.set_by_ms = 0
         """By how much the wall clock was set since boot."""
         self.groups: dict[str, Group] = {"": Group()}
+        self.units: dict[str, Unit] = {}
+        """Those that systemd knows, by name."""
         self.runs: dict[str, Run] = {}
         self.withheld = CpuSet()
         """CPUs that a cgroup above the pods' one does not grant."""
@@ -204,6 +221,41 @@ class Machine:
             is_frozen=self.is_frozen(path),
             oom_kills=group.oom_kills,
             elsewhere=group.elsewhere,
+        )
+
+    def observed_units(self, paths: Iterable[str]) -> dict[str, ObservedCgroup]:
+        """The cgroups of units, by what stands for them."""
+        return {path: self.observed_unit(unit_at(path), path) for path in sorted(paths) if unit_at(path) in self.units}
+
+    def observed_unit(self, name: str, path: str) -> ObservedCgroup:
+        unit = self.units[name]
+        given: tuple[tuple[Attribute, CpuSet | NumaSet], ...] = (
+            (Attribute.CPUSET_CPUS, unit.settings.allowed_cpus),
+            (Attribute.CPUSET_MEMS, unit.settings.allowed_memory_nodes),
+        )
+        nodes = self.node.kernel.memory_nodes
+        return ObservedCgroup(
+            path,
+            frozenset(),
+            frozenset(),
+            tuple(each for each in given if each[1]),
+            self.granted_to_unit(name) if unit.is_active else None,
+            (unit.settings.allowed_memory_nodes & nodes or nodes) if unit.is_active else None,
+            is_populated=unit.is_active,
+            is_frozen=False,
+            unit=unit.settings,
+        )
+
+    def granted_to_unit(self, name: str) -> CpuSet:
+        """Where its processes run."""
+        return self.units[name].settings.allowed_cpus & self.left_to_host() or self.left_to_host()
+
+    def set_unit(self, name: str, cpus: CpuSet | None, memory_nodes: NumaSet | None) -> None:
+        """What systemd does when it is told so."""
+        before = self.units[name].settings
+        self.units[name].settings = UnitSettings(
+            before.allowed_cpus if cpus is None else cpus,
+            before.allowed_memory_nodes if memory_nodes is None else memory_nodes,
         )
 
     def effective(self, path: str) -> CpuSet:
@@ -305,6 +357,8 @@ class Machine:
         if broken is not None:
             raise CgroupError(broken, path=change.path, error=None, hint="it is broken on purpose")
         match change:
+            case _ if is_of_systemd(change.path):
+                self._tell_systemd(change)
             case MakeCgroup(path, has_payload):
                 assert _parent(path) in self.groups, f"no parent for {path}"
                 self.groups.setdefault(path, Group()).has_payload |= has_payload
@@ -328,6 +382,24 @@ class Machine:
                 assert not any(p.startswith(path + "/") for p in self.groups), f"{path} has children"
                 del self.groups[path]
         self.writes.append(change)
+
+    def _tell_systemd(self, change: Change) -> None:
+        name = unit_at(change.path)
+        match change:
+            case SetAttribute(_, Attribute.CPUSET_CPUS, CpuSet() as cpus):
+                assert cpus, "a unit without CPUs would be everywhere"
+                assert change.before != cpus, f"an idle write: {change}"
+                self.set_unit(name, cpus, None)
+                self.units[name].is_placed = True
+                self.units[name].is_alone |= bool(change.grants)
+            case SetAttribute(_, Attribute.CPUSET_MEMS, NumaSet() as nodes):
+                assert change.before != nodes, f"an idle write: {change}"
+                self.set_unit(name, None, nodes)
+            case GiveUnitBack(_, before):
+                assert self.units[name].settings != before, f"an idle write: {change}"
+                self.units[name] = Unit(before, self.units[name].is_active)
+            case _:
+                raise AssertionError(f"{change} isn't the agent's to do")
 
     # what the agent asks of the launcher
 
@@ -499,12 +571,17 @@ class Agent:
             allocatable=machine.node.allocatable,
             sources=self.sources(),
             runs=dict(machine.runs) if machine.launcher_answers else None,
-            observed=machine.observed(),
+            observed=self.observed(),
             now_ms=machine.now_ms,
             retried=self.retried,
             released=self.released,
             asked=self.asked,
         )
+
+    def observed(self) -> dict[str, ObservedCgroup]:
+        """All domains."""
+        pods = (*self.state.active_pods(), *(manifest.pod for manifest in offered(self.sources())))
+        return self.machine.observed() | self.machine.observed_units(unit_paths(pods))
 
     def want(self, *pods: Pod) -> None:
         self.wanted = manifests(*pods)
@@ -596,7 +673,7 @@ class Agent:
         return desired_cgroups(of.config, of.managers, kernel, self.state)
 
     def plan(self) -> Plan:
-        return diff(self.desired_cgroups(), self.machine.observed())
+        return diff(self.desired_cgroups(), self.observed())
 
     def actions(self) -> tuple[Action, ...]:
         """What a turn would do to processes now, if every cgroup is ready."""
@@ -636,9 +713,30 @@ class Agent:
                     both = machine.fallback(path) & foreign.exclusive_cpus
                     assert machine.fallback(path) >= cpus
                     assert not both, f"{path} may fall back on {both} of {other}"
+        self._check_units(desired_by_path)
         universe = CpuSet(machine.node.managers.providers.cpu.universe)
         if state.promises.default:
             assert state.promises.default | given_cpus(state.promises) == universe, "a CPU is lost"
+
+    def _check_units(self, desired_by_path: Mapping[str, DesiredCgroup]) -> None:
+        """Units are as pods are, once they have been moved: until then, and once they are given back, they are the host's."""
+        machine = self.machine
+        placed = {
+            path: machine.granted_to_unit(name)
+            for path, want in desired_by_path.items()
+            if (name := unit_at(path)) in machine.units and is_of_systemd(path) and machine.units[name].is_placed
+            if want.goes_back_to is None
+        }
+        own = {path: machine.effective(path) for path in machine.populated() if not machine.is_frozen(path)}
+        everybody = own | placed
+        for path, cpus in everybody.items():
+            alone = desired_by_path[path].exclusive_cpus
+            if path in placed and not machine.units[unit_at(path)].is_alone:
+                continue
+            assert cpus >= alone, f"{path} may run on {cpus}, promised is {alone}"
+            for other, theirs in everybody.items():
+                both = theirs & alone
+                assert other == path or not both, f"{other} may run on {both} of {path}"
 
     def settle(self, *, turns: int = 200) -> None:
         """Turn until nothing changes any more, letting time pass where only time helps."""
@@ -666,7 +764,8 @@ class Agent:
     def _everything(self) -> object:
         machine = self.machine
         groups = {p: (tuple(g.values.items()), len(g.processes), g.oom_kills) for p, g in machine.groups.items()}
-        return self.state, groups, tuple(machine.runs.items()), set(machine.signals), len(machine.writes)
+        units = tuple(unit.settings for unit in machine.units.values())
+        return self.state, groups, units, tuple(machine.runs.items()), set(machine.signals), len(machine.writes)
 
     def event_names(self) -> list[tuple[str, str | None]]:
         """What happened: (event, container or pod's name)."""
@@ -686,9 +785,10 @@ class _Recording:
         self.agent.apply(change)
 
 
-def started(of: Node, *pods: Pod) -> tuple[Machine, Agent]:
+def started(of: Node, *pods: Pod, units: Mapping[str, Unit] = {}) -> tuple[Machine, Agent]:
     """A node on which these pods were admitted and started as far as they do by themselves."""
     machine = Machine(of)
+    machine.units |= units
     agent = Agent(machine)
     agent.want(*pods)
     agent.rest()

@@ -56,6 +56,11 @@ def cgroup_only(name: str = "slot", cpu: str | None = None, **more: Any) -> Cont
     return app(name, cpu, command=(), **more)
 
 
+def unit(name: str = "db.service", cpu: str | None = None, **more: Any) -> Container:
+    """A container that stands for a unit of systemd's, and is called as that without its kind."""
+    return app(name.rpartition(".")[0], cpu, unit=name, command=(), **more)
+
+
 def pod(name: str, *containers: Container, uid: str | None = None, **more: Any) -> Pod:
     made = Pod(uid=uid or f"uid-{name}", namespace="default", name=name, containers=containers or (app(),), **more)
     return with_container_defaults(made)

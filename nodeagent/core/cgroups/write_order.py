@@ -97,7 +97,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
         observed: every cgroup below the pods' cgroup, that cgroup itself (path ""), those above, and the units that pods stand for.
     """
     everything = tuple(desired)
-    wants = tuple(want for want in everything if want.goes_back_to is None)
+    wants = tuple(want for want in everything if want.goes_back_to is None and _is_to_write(want.path, observed))
     desired_by_path = {want.path: want for want in everything}
     leftovers = sorted(
         (path for path in observed if path and is_ours(path) and path not in desired_by_path), reverse=True
@@ -119,6 +119,11 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
         *_thaws(wants, observed),
     )
     return Plan(changes, occupied, orphans)
+
+
+def _is_to_write(path: str, observed: ObservedCgroups) -> bool:
+    """Whether there is something to write to: who has no cgroup of ours gets one, but a unit that systemd doesn't know can't be told."""
+    return path in observed or not is_of_systemd(path)
 
 
 def _given_back(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
@@ -261,7 +266,9 @@ def _thaws(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Itera
 
 
 def _usable(there: ObservedCgroup | None) -> CpuSet:
-    """CPUs on which its processes may run now, including one that enters it at this moment; in a frozen cgroup none run."""
-    if there is None or there.is_frozen:
+    """CPUs on which its processes may run now, including one that enters it at this moment; in a frozen cgroup none run. A unit
+    of systemd's may be thawed by others at any moment.
+    """
+    if there is None or (there.is_frozen and not is_of_systemd(there.path)):
         return CpuSet()
     return (there.cpus_effective or CpuSet()) | there.elsewhere

@@ -54,11 +54,14 @@ def found(
     for run_id, run in runs.items():
         before, slash, tail = run_id.rpartition("/")
         by_prefix.setdefault(before + slash, {})[tail] = run
+    by_unit = {unit: entry.pod.uid for entry in entries if entry.pod.uid in recorded for unit in entry.pod.units}
     for entry in entries:
         past = _past(entry, by_prefix)
         there = [_of_pod(entry, c.name, observed) for c in entry.containers]
         if not past and not any(there) and entry.pod.uid not in recorded:
             continue
+        if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.pod.units):
+            continue  # another one stands for it: this one was refused
         is_running = any(group is not None and group.is_populated for group in there)
         known = _with_past(entry, past, observed, now_ms)
         held = _held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
@@ -69,7 +72,7 @@ def found(
 def _of_pod(entry: PodEntry, name: str, observed: ObservedCgroups) -> ObservedCgroup | None:
     """Return a container's cgroup. A unit of systemd's shows that a pod stands for it by the CPUs that it is given."""
     there = observed.get(entry.container_path(name))
-    return None if entry.is_of_systemd and there is not None and there.unit == UnitSettings() else there
+    return None if entry.is_of_systemd and there is not None and there.unit in {None, UnitSettings()} else there
 
 
 # What it did

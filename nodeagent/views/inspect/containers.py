@@ -214,6 +214,8 @@ def _state_of_unit(observed: ContainerView) -> tuple[str, str | None]:
         return "Unknown", None
     if observed.cgroup is None:
         return "Waiting", "UnitUnknown"
+    if observed.cgroup.unit is None:
+        return "Unknown", None  # systemd has not answered
     return ("Running", None) if observed.is_populated else ("Waiting", "UnitInactive")
 
 

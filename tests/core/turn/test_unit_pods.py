@@ -1,0 +1,232 @@
+"""Pods that stand for units of systemd's (D30): when their units count, what they go back to, and that each unit has one pod at most."""
+
+import pytest
+
+from nodeagent.core.cgroups.write_order import GiveUnitBack
+from nodeagent.core.model.cgroup import UnitSettings
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import PodPromises
+from nodeagent.core.model.refusals import UNIT_TAKEN
+from nodeagent.core.model.state import Phase, PodEntry
+from nodeagent.core.turn.adoption import Found, found, populated_pods
+from nodeagent.core.turn.step import new_entry
+from tests.support.node_model import Agent, CrashError, Machine, Unit, started
+from tests.support.pods import app, pod, unit
+from tests.support.world import SMALL, START_MS, node
+
+NODE = node(SMALL)
+"""8 CPUs, of which CPU 0 is reserved: 7 can be exclusive."""
+ALL = CpuSet.parse("0-7")
+DB = "units/poduid-db/db.service"
+BEFORE = UnitSettings(CpuSet.parse("0-3"), NumaSet.of(0))
+
+
+def begun(*pods: Pod, before: UnitSettings = BEFORE) -> tuple[Machine, Agent]:
+    return started(NODE, *pods, units={"db.service": Unit(before), "web.service": Unit()})
+
+
+def db(name: str = "db", cpu: str = "2", **more: str) -> Pod:
+    return pod(name, unit(cpu=cpu), **more)
+
+
+def entry(agent: Agent, name: str = "db") -> PodEntry:
+    return next(e for e in agent.state.entries if e.pod.name == name)
+
+
+def before(agent: Agent, name: str = "db") -> UnitSettings | None:
+    (status,) = entry(agent, name).containers
+    return status.unit_before
+
+
+def refused(agent: Agent) -> dict[str, str]:
+    return {e.pod.name: e.refusal.reason for e in agent.state.entries if e.refusal is not None}
+
+
+# From its first sight to its last
+
+
+def test_what_it_had_is_saved_before_anything_is_written_to_it_and_never_again() -> None:
+    machine = Machine(NODE)
+    agent = Agent(machine)
+    machine.units["db.service"] = Unit(BEFORE)
+    agent.want(db())
+    agent.dies_at = 1
+    with pytest.raises(CrashError):
+        agent.turn()
+    assert machine.units["db.service"].settings == BEFORE
+    agent.restart()
+    assert before(agent) == BEFORE, "saved with the decision"
+    agent.rest()
+    assert machine.units["db.service"].settings.allowed_cpus == agent.state.promises.own_set("uid-db", "db")
+    agent.restart()
+    agent.rest()
+    assert before(agent) == BEFORE
+
+
+def test_one_that_systemd_does_not_know_yet_keeps_its_cpus_and_is_touched_once_it_is_seen() -> None:
+    machine, agent = started(NODE, db())
+    assert (before(agent), entry(agent).phase) == (None, Phase.RUNNING)
+    own = agent.state.promises.own_set("uid-db", "db")
+    machine.units["db.service"] = Unit(BEFORE, is_active=False)
+    agent.rest()
+    assert (before(agent), machine.units["db.service"].settings.allowed_cpus) == (BEFORE, own)
+
+
+def test_it_is_gone_when_it_is_given_back_and_whatever_runs_in_it_runs_on() -> None:
+    machine, agent = begun(db())
+    agent.want()
+    agent.turn()
+    assert (entry(agent).phase, machine.units["db.service"].settings) == (Phase.TERMINATING, BEFORE)
+    assert agent.is_unsettled(), "that it has been given back is still to be seen"
+    agent.turn()
+    assert agent.state.entries == ()
+    assert machine.units["db.service"] == Unit(BEFORE)
+    assert machine.signals == machine.starts == []
+
+
+def test_until_it_is_given_back_nobody_else_has_its_cpus() -> None:
+    machine, agent = begun(db(cpu="5"))
+    machine.broken[DB, GiveUnitBack] = "systemd has not answered for 5 s"
+    agent.want(pod("a", app(cpu="5")))
+    agent.rest()
+    assert refused(agent) == {"a": "OutOfcpu"}
+    assert entry(agent).phase is Phase.TERMINATING
+    machine.broken.clear()
+    agent.rest()
+    assert [e.pod.name for e in agent.state.entries] == ["a"]
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["it was there", "it never was"])
+def test_one_that_systemd_no_longer_knows_needs_no_giving_back(*, is_seen: bool) -> None:
+    machine, agent = begun(db()) if is_seen else started(NODE, db())
+    machine.units.pop("db.service", None)
+    since = len(machine.writes)
+    agent.want()
+    agent.turn()
+    agent.turn()
+    assert agent.state.entries == ()
+    assert [change for change in machine.writes[since:] if change.path == DB] == []
+
+
+def test_while_systemd_does_not_know_it_nothing_is_written_to_it_and_then_all_anew() -> None:
+    machine, agent = begun(db())
+    kept, own = machine.units.pop("db.service"), agent.state.promises.own_set("uid-db", "db")
+    assert kept.settings.allowed_cpus == own
+    since = len(machine.writes)
+    agent.rest()
+    assert machine.writes[since:] == []
+    assert agent.state.promises.own_set("uid-db", "db") == own
+    machine.units["db.service"] = Unit()
+    agent.rest()
+    assert (machine.units["db.service"].settings.allowed_cpus, before(agent)) == (own, BEFORE)
+
+
+def test_a_release_gives_it_back_and_it_stays_with_the_host() -> None:
+    machine, agent = begun(db())
+    agent.released = frozenset({"uid-db"})
+    agent.rest()
+    assert (refused(agent), machine.units["db.service"].settings) == ({"db": "Released"}, BEFORE)
+
+
+def test_other_amounts_move_it_and_what_it_had_first_counts() -> None:
+    machine, agent = begun(db(uid="one"))
+    agent.want(db(cpu="3", uid="two"))
+    agent.rest()
+    assert (entry(agent).pod.uid, before(agent)) == ("two", BEFORE)
+    assert len(machine.units["db.service"].settings.allowed_cpus) == 3
+
+
+# One pod for each unit
+
+
+def test_the_second_pod_for_a_unit_is_refused_and_changes_nothing() -> None:
+    machine, agent = begun(db())
+    since = len(machine.writes)
+    agent.want(db(), db("other"))
+    agent.rest()
+    refusal = entry(agent, "other").refusal
+    assert refusal is not None
+    assert (refusal.reason, refusal.message) == (UNIT_TAKEN, "pod default/db stands for unit db.service already")
+    assert machine.writes[since:] == []
+
+
+def test_of_two_at_once_the_first_has_it() -> None:
+    _, agent = begun(db("b"), db("a"))
+    assert refused(agent) == {"a": UNIT_TAKEN}
+
+
+def test_a_refused_pod_takes_no_unit() -> None:
+    _, agent = begun(db("big", cpu="9"), db())
+    assert refused(agent) == {"big": "OutOfcpu"}
+
+
+def test_a_change_to_anothers_unit_is_refused_and_the_pod_stays_as_it_is() -> None:
+    machine, agent = begun(db(), pod("web", unit("web.service", "1"), uid="one"))
+    since = len(machine.writes)
+    agent.want(db(), pod("web", unit("db.service", "1"), uid="two"))
+    agent.rest()
+    web = entry(agent, "web")
+    assert web.refused_change is not None
+    assert (web.pod.uid, web.refused_change.refusal.reason) == ("one", UNIT_TAKEN)
+    assert (web.refused_change.refusal.message, web.phase) == (
+        "pod default/db stands for unit db.service already",
+        Phase.RUNNING,
+    )
+    assert machine.writes[since:] == []
+
+
+def test_a_pod_that_keeps_its_unit_may_change() -> None:
+    _, agent = begun(db(uid="one"))
+    agent.want(db(cpu="1", uid="two"))
+    agent.rest()
+    assert (refused(agent), entry(agent).refused_change, entry(agent).pod.uid) == ({}, None, "two")
+
+
+def test_a_new_pod_waits_until_its_unit_has_been_given_back() -> None:
+    machine, agent = begun(db())
+    machine.broken[DB, GiveUnitBack] = "systemd has not answered for 5 s"
+    agent.want(db("other"))
+    agent.rest()
+    assert [(e.pod.name, e.phase) for e in agent.state.entries] == [("db", Phase.TERMINATING)], "nobody is refused"
+    machine.broken.clear()
+    agent.rest()
+    assert [(e.pod.name, e.phase) for e in agent.state.entries] == [("other", Phase.RUNNING)]
+    assert before(agent, "other") == BEFORE
+
+
+# When the state is lost
+
+
+def adopted(machine: Machine, *pods: Pod, recorded: dict[str, PodPromises] | None = None) -> tuple[Found, ...]:
+    agent = Agent(machine)
+    agent.want(*pods)
+    entries = [new_entry(m, START_MS, pod_level_resources=False) for m in agent.wanted]
+    observed = agent.observed()
+    assert not {path for path in populated_pods(observed) if path.startswith("units/")}
+    return found(NODE.managers, entries, observed=observed, runs={}, recorded=recorded or {}, now_ms=START_MS)
+
+
+def test_a_unit_with_the_cpus_of_a_lost_state_keeps_them_and_goes_back_to_no_restriction() -> None:
+    machine, agent = begun(db())
+    own = agent.state.promises.own_set("uid-db", "db")
+    (known,) = adopted(machine, db())
+    assert (known.claim.held.own_set("db"), known.claim.stays) == (own, True)
+    assert [status.unit_before for status in known.entry.containers] == [UnitSettings()]
+    machine.units["db.service"].is_active = False
+    (known,) = adopted(machine, db())
+    assert (known.claim.held.own_set("db"), known.claim.stays) == (own, False), "it isn't active, but has them"
+
+
+def test_a_unit_without_a_restriction_was_nobodys() -> None:
+    machine = Machine(NODE)
+    machine.units["db.service"] = Unit()
+    assert adopted(machine, db()) == ()
+
+
+def test_of_two_pods_for_a_unit_one_is_adopted() -> None:
+    machine, agent = begun(db())
+    held = agent.state.promises.of_pod("uid-db")
+    assert [known.entry.pod.name for known in adopted(machine, db("a"), db())] == ["a"]
+    by_record = adopted(machine, db("a"), db(), recorded={"uid-db": held})
+    assert [known.entry.pod.name for known in by_record] == ["db"], "a file says who it was"

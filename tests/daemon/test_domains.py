@@ -1,0 +1,336 @@
+"""All domains' cgroups read as one, and units written by systemd: over a real directory tree, with a systemd that writes there."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.write_order import GiveUnitBack, MakeCgroup, SetAttribute
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.daemon import domains as domains_module
+from nodeagent.daemon.domains import Domains, unit_paths
+from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.units import UnitsError
+from nodeagent.formats.kernel.unit_properties import UnitProperties
+from tests.support.pods import app, pod, unit
+
+ALL, ALL_NODES = CpuSet.parse("0-7"), NumaSet.parse("0-1")
+DB = "units/podp/db.service"
+WHERE = "system.slice/db.service"
+OWN = CpuSet.parse("2-3")
+
+
+class Systemd:
+    """Knows some units. What it is told is in their cgroups, if they are active."""
+
+    def __init__(self, mount: Path) -> None:
+        self._mount = mount
+        self.units: dict[str, UnitProperties] = {}
+        self.shown: list[set[str]] = []
+        self.told: list[tuple[str, str | None, str | None]] = []
+        self.problem: UnitsError | None = None
+        self.grants: CpuSet | None = None
+        """What a slice around grants of CPUs. None: all."""
+
+    def know(self, name: str = "db.service", settings: UnitSettings = UnitSettings(), **more: str) -> None:  # noqa: B008 - a frozen value
+        fields = {"id": name, "load_state": "loaded", "cgroup": f"system.slice/{name}"} | more
+        self.units[name] = UnitProperties(**fields, settings=settings)
+
+    def show(self, names: Collection[str], /) -> dict[str, UnitProperties]:
+        self.shown.append(set(names))
+        if self.problem is not None:
+            raise self.problem
+        nothing = UnitProperties("", "not-found", "", UnitSettings())
+        return {name: self.units.get(name, replace(nothing, id=name)) for name in names}
+
+    def set(self, unit: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
+        if self.problem is not None:
+            raise self.problem
+        self.told.append(
+            (unit, None if cpus is None else str(cpus), None if memory_nodes is None else str(memory_nodes))
+        )
+        known = self.units[unit]
+        settings = UnitSettings(
+            known.settings.allowed_cpus if cpus is None else cpus,
+            known.settings.allowed_memory_nodes if memory_nodes is None else memory_nodes,
+        )
+        self.units[unit] = replace(known, settings=settings)
+        if (self._mount / known.cgroup).is_dir():
+            granted = ALL if self.grants is None else self.grants
+            write(
+                self._mount / known.cgroup,
+                settings.allowed_cpus,
+                settings.allowed_memory_nodes,
+                granted=settings.allowed_cpus & granted or granted,
+            )
+
+
+def write(
+    directory: Path,
+    cpus: CpuSet | None = CpuSet(),
+    nodes: NumaSet = NumaSet(),
+    *,
+    granted: CpuSet = ALL,
+    populated: bool = True,
+) -> None:
+    """A cgroup. Without CPUs it has no cpuset."""
+    files = {"cgroup.controllers": "cpu", "cgroup.events": f"populated {int(populated)}\nfrozen 0"}
+    if cpus is not None:
+        files |= {
+            "cgroup.controllers": "cpuset cpu",
+            "cpuset.cpus": str(cpus),
+            "cpuset.mems": str(nodes),
+            "cpuset.cpus.effective": str(granted),
+            "cpuset.mems.effective": str(nodes or ALL_NODES),
+        }
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / name).write_text(f"{text}\n")
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Path:
+    """All cgroups: the host's, the pods' one, and one unit's."""
+    root = tmp_path / "cgroup"
+    write(root)
+    write(root / "pods", populated=False)
+    (root / "pods/cgroup.controllers").write_text("cpuset cpu memory\n")
+    write(root / "system.slice")
+    write(root / WHERE)
+    return root
+
+
+@pytest.fixture
+def systemd(mount: Path) -> Systemd:
+    made = Systemd(mount)
+    made.know()
+    return made
+
+
+@pytest.fixture
+def domains(mount: Path, systemd: Systemd) -> Domains:
+    return Domains(CgroupTree(str(mount / "pods")), systemd, mount)
+
+
+def read(domains: Domains, *paths: str, rescan: bool = True) -> dict[str, ObservedCgroup]:
+    return {path: seen for path, seen in domains.read({*(paths or (DB,))}, rescan=rescan).items() if "units" in path}
+
+
+def set_cpus(cpus: CpuSet = OWN) -> SetAttribute:
+    return SetAttribute(DB, Attribute.CPUSET_CPUS, cpus, None)
+
+
+def cpus_in(mount: Path) -> str:
+    return (mount / WHERE / "cpuset.cpus").read_text().strip()
+
+
+# Reading
+
+
+def test_what_stands_for_the_units_of_pods() -> None:
+    pods = (pod("p", unit(), unit("web@1.service"), uid="p"), pod("q", app(), uid="q"))
+    assert unit_paths(pods) == {DB, "units/podp/web@1.service"}
+
+
+def test_pods_own_cgroups_and_units_are_read_as_one(domains: Domains) -> None:
+    assert domains.read({DB}).keys() == {"", DB}
+    assert domains.unit_cgroups == {"db.service": WHERE}
+
+
+def test_an_active_unit_is_as_its_cgroup_is(domains: Domains, systemd: Systemd, mount: Path) -> None:
+    systemd.know(settings=UnitSettings(OWN))
+    write(mount / WHERE, CpuSet.parse("5"), granted=CpuSet.parse("5"))
+    seen = read(domains)[DB]
+    assert seen.attributes == ((Attribute.CPUSET_CPUS, CpuSet.parse("5")),), "whatever systemd was told"
+    assert (seen.path, seen.cpus_effective, seen.mems_effective) == (DB, CpuSet.parse("5"), ALL_NODES)
+    assert (seen.is_populated, seen.unit) == (True, UnitSettings(OWN))
+
+
+def test_a_unit_whose_cpuset_is_not_managed_runs_where_the_slice_around_it_lets_it(
+    domains: Domains, mount: Path
+) -> None:
+    write(mount / WHERE, None)
+    for name in ("cpuset.cpus", "cpuset.mems", "cpuset.cpus.effective", "cpuset.mems.effective"):
+        (mount / WHERE / name).unlink()
+    write(mount / "system.slice", granted=CpuSet.parse("0-5"))
+    seen = read(domains)[DB]
+    assert (seen.attributes, seen.cpus_effective) == ((), CpuSet.parse("0-5"))
+
+
+def test_a_unit_that_is_not_active_has_what_systemd_was_told(domains: Domains, systemd: Systemd) -> None:
+    systemd.know("idle.service", UnitSettings(OWN))
+    seen = read(domains, "units/podp/idle.service")["units/podp/idle.service"]
+    assert seen.attributes == ((Attribute.CPUSET_CPUS, OWN),)
+    assert (seen.cpus_effective, seen.is_populated, seen.unit) == (None, False, UnitSettings(OWN))
+    assert domains.unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        pytest.param(
+            {"load_state": "not-found"},
+            "unit db.service is not-found: it gets its CPUs once systemd knows it (`systemctl status db.service`)",
+            id="unknown",
+        ),
+        pytest.param({"load_state": "masked"}, "unit db.service is masked: ", id="masked"),
+        pytest.param(
+            {"id": "postgres.service"},
+            "unit db.service is another name of postgres.service: pin that one",
+            id="an alias",
+        ),
+        pytest.param({"cgroup": ""}, "unit db.service has no cgroup: ", id="a kind without"),
+    ],
+)
+def test_a_unit_that_cannot_be_moved_is_told_of_and_not_there(
+    domains: Domains, systemd: Systemd, more: dict[str, str], problem: str
+) -> None:
+    systemd.know(**more)
+    assert read(domains) == {}
+    (unknown,) = domains.unknown
+    assert unknown.path == DB
+    assert unknown.problem.startswith(problem)
+
+
+def test_systemd_is_asked_again_only_when_all_is_or_about_a_new_unit(domains: Domains, systemd: Systemd) -> None:
+    systemd.know("web.service")
+    read(domains)
+    read(domains, rescan=False)
+    assert systemd.shown == [{"db.service"}]
+    read(domains, DB, "units/podq/web.service", rescan=False)
+    assert systemd.shown[1:] == [{"db.service", "web.service"}]
+    read(domains, rescan=True)
+    assert systemd.shown[2:] == [{"db.service"}]
+
+
+def test_without_units_systemd_is_not_asked(domains: Domains, systemd: Systemd) -> None:
+    domains.read(frozenset())
+    assert systemd.shown == []
+
+
+def hang(systemd: Systemd) -> None:
+    systemd.problem = UnitsError("systemd has not answered for 5 s", hint="see `systemctl status`")
+
+
+def test_while_systemd_does_not_answer_what_it_said_before_counts_and_cgroups_are_read(
+    domains: Domains, systemd: Systemd, mount: Path
+) -> None:
+    read(domains)
+    hang(systemd)
+    write(mount / WHERE, OWN, granted=OWN)
+    assert read(domains)[DB].cpus_effective == OWN
+    assert (domains.unknown, domains.unanswered) == ((), "systemd has not answered for 5 s (see `systemctl status`)")
+
+
+def test_of_whom_systemd_has_said_nothing_may_be_anywhere_and_is_not_written_to(
+    domains: Domains, systemd: Systemd
+) -> None:
+    """It is no unit that isn't there: what was pinned before a restart still has its CPUs."""
+    hang(systemd)
+    seen = read(domains)[DB]
+    assert (seen.cpus_effective, seen.is_populated, seen.unit, seen.attributes) == (ALL, True, None, ())
+    assert [one.problem for one in domains.unknown] == [domains.unanswered]
+    systemd.problem = None
+    for change in (set_cpus(), GiveUnitBack(DB, UnitSettings())):
+        with pytest.raises(CgroupError, match="systemd has not answered"):
+            domains.apply(change)
+    assert systemd.told == []
+    assert read(domains, rescan=False)[DB].unit == UnitSettings(), "it is asked once more at the next look"
+
+
+# Writing
+
+
+def test_what_is_ours_is_written_by_us(domains: Domains, mount: Path, systemd: Systemd) -> None:
+    domains.apply(MakeCgroup("pod1"))
+    assert (mount / "pods/pod1").is_dir()
+    assert systemd.told == []
+
+
+def test_cpus_and_memory_nodes_are_set_one_by_one(domains: Domains, systemd: Systemd, mount: Path) -> None:
+    read(domains)
+    domains.apply(set_cpus())
+    domains.apply(SetAttribute(DB, Attribute.CPUSET_MEMS, NumaSet.of(1), None))
+    assert systemd.told == [("db.service", "2-3", None), ("db.service", None, "1")]
+    seen = read(domains, rescan=False)[DB]
+    assert (cpus_in(mount), seen.unit) == ("2-3", UnitSettings(OWN, NumaSet.of(1)))
+
+
+def test_a_unit_that_is_not_active_is_told_too(domains: Domains, systemd: Systemd) -> None:
+    systemd.know("idle.service")
+    idle = "units/podp/idle.service"
+    read(domains, idle)
+    domains.apply(SetAttribute(idle, Attribute.CPUSET_CPUS, OWN, None))
+    assert read(domains, idle, rescan=False)[idle].get(Attribute.CPUSET_CPUS) == OWN
+
+
+def test_what_a_slice_around_it_does_not_grant_is_an_error(
+    domains: Domains, systemd: Systemd, mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(domains_module, "_SECONDS_TO_TAKE_EFFECT", 0.0)
+    read(domains)
+    systemd.grants = CpuSet.parse("0-2")
+    with pytest.raises(CgroupError) as caught:
+        domains.apply(set_cpus())
+    assert caught.value.message == f"{mount / WHERE}/cpuset.cpus.effective is '2', wanted '2-3'"
+    assert "a slice around the unit grants less" in caught.value.hint
+
+
+def test_a_refusal_of_systemds_fails_the_change(domains: Domains, systemd: Systemd) -> None:
+    read(domains)
+    systemd.problem = UnitsError("cannot set AllowedCPUs=2-3 of db.service: no", hint="systemctl status")
+    with pytest.raises(CgroupError, match="cannot set AllowedCPUs=2-3") as caught:
+        domains.apply(set_cpus())
+    assert (caught.value.path, caught.value.hint) == (DB, "systemctl status")
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        pytest.param(UnitSettings(CpuSet.parse("0-3"), NumaSet.of(0)), [("0-3", "0")], id="restrictions come back"),
+        pytest.param(UnitSettings(CpuSet.parse("0-3")), [("0-3", "0-1"), (None, "")], id="CPUs alone"),
+        pytest.param(UnitSettings(OWN, NumaSet.of(0)), [(None, "0")], id="only what differs"),
+    ],
+)
+def test_it_is_given_back_with_what_it_had(
+    domains: Domains, systemd: Systemd, before: UnitSettings, told: list[tuple[str | None, str | None]]
+) -> None:
+    systemd.know(settings=UnitSettings(OWN, NumaSet.of(1)))
+    read(domains)
+    domains.apply(GiveUnitBack(DB, before))
+    assert [(cpus, nodes) for _, cpus, nodes in systemd.told] == told
+    assert read(domains, rescan=False)[DB].unit == systemd.units["db.service"].settings == before
+
+
+def test_without_a_restriction_before_it_has_everything_and_then_none(
+    domains: Domains, systemd: Systemd, mount: Path
+) -> None:
+    """systemd leaves a running unit what it has when it forgets that (#43846)."""
+    systemd.know(settings=UnitSettings(OWN))
+    read(domains)
+    domains.apply(GiveUnitBack(DB, UnitSettings()))
+    possible = Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii").strip()
+    assert systemd.told == [("db.service", possible, None), ("db.service", "", None)]
+    assert read(domains)[DB].unit == UnitSettings()
+    assert cpus_in(mount) == ""
+
+
+def test_half_given_back_is_not_given_back(domains: Domains, systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    systemd.know(settings=UnitSettings(OWN))
+    read(domains)
+    tell = systemd.set
+
+    def refuse_to_forget(name: str, /, **settings: CpuSet | NumaSet | None) -> None:
+        if settings["cpus"] == CpuSet():
+            raise UnitsError("no", hint="wait")
+        tell(name, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(systemd, "set", refuse_to_forget)
+    with pytest.raises(CgroupError):
+        domains.apply(GiveUnitBack(DB, UnitSettings()))
+    assert read(domains, rescan=False)[DB].unit not in {UnitSettings(), UnitSettings(OWN)}
+    monkeypatch.undo()
+    domains.apply(GiveUnitBack(DB, UnitSettings()))
+    assert read(domains)[DB].unit == UnitSettings()
