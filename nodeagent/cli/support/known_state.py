@@ -20,7 +20,7 @@ from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import NodeState, run_id
+from nodeagent.core.model.state import run_id
 from nodeagent.daemon.startup import LAST_CONFIG, STATE_FILE, StartError, discover
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree

@@ -169,8 +169,9 @@ class PodEntry(Struct, frozen=True):
 
     @property
     def pod_path(self) -> str:
-        """Its cgroup, relative to the pods' cgroup; of one whose containers are systemd's units, what stands for it; of a container runtime's
-        pod an absolute path, once one is known.
+        """Its cgroup, relative to the pods' cgroup.
+
+        Of a pod whose containers are systemd's units, what stands for it; of a container runtime's, an absolute path, once one is known.
         """
         if self.is_of_systemd:
             return pod_of_units_path(self.pod.uid)
