@@ -165,7 +165,7 @@ def test_exec_runs_in_the_container_and_nowhere_else(node: Node) -> None:
     assert nowhere.returncode == 125
     assert "has no container" in nowhere.stderr
 
-    node.run(f"sleep infinity & echo $! >{node.cgroup('slot', 'slot')}/cgroup.procs")
+    node.run(f"sleep infinity >/dev/null 2>&1 & echo $! >{node.cgroup('slot', 'slot')}/cgroup.procs")
     (found,) = node.inspect()["differences"]
     assert (found["file"], found["promised"]) == ("cgroup.procs", "nothing beside payload")
     kept_out = node.run("nodeagent exec slot slot -- true", check=False)
