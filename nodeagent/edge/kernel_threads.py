@@ -5,7 +5,6 @@ follow their parent, kthreadd: each may run on all CPUs, so one has to look agai
 /sys/devices/virtual/workqueue/cpumask. Where there are cpuset partitions, the kernel itself keeps all others off these.
 """
 
-import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterable
@@ -74,12 +73,25 @@ def unbound(process_ids: Callable[[], Iterable[int]] = psutil.pids) -> dict[Thre
             f"cannot list /proc: {err.strerror}", hint="see `ulimit -n`; it is tried again"
         ) from err
     for pid in pids:
-        with contextlib.suppress(OSError):
-            stat = _stat(pid)
-            if not stat.is_kernel_thread:
-                continue
-            cpus = _allowed(pid)
-            is_movable = not stat.is_bound and _is_of_nobody(pid)
-            if is_movable or len(cpus) > 1:
-                found[ThreadKey(pid, stat.start_ticks)] = KernelThread(stat.name, cpus, is_movable)
+        try:
+            seen = _unbound(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except OSError as err:  # to leave it out would be to take it for one that has ended
+            raise KernelThreadsError(
+                f"cannot read /proc/{pid}: {err.strerror}", hint="see `ulimit -n`; it is tried again"
+            ) from err
+        if seen is not None:
+            found[seen[0]] = seen[1]
     return found
+
+
+def _unbound(pid: int) -> tuple[ThreadKey, KernelThread] | None:
+    stat = _stat(pid)
+    if not stat.is_kernel_thread:
+        return None
+    cpus = _allowed(pid)
+    is_movable = not stat.is_bound and _is_of_nobody(pid)
+    if not is_movable and len(cpus) <= 1:
+        return None
+    return ThreadKey(pid, stat.start_ticks), KernelThread(stat.name, cpus, is_movable)

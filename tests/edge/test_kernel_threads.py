@@ -1,11 +1,13 @@
 import errno
 import os
+import resource
 from collections.abc import Iterator
 
 import psutil
+import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.kernel_threads import ThreadKey, move, unbound
+from nodeagent.edge.kernel_threads import KernelThreadsError, ThreadKey, move, unbound
 
 KTHREADD = 2
 
@@ -35,3 +37,13 @@ def children_of_kthreadd() -> Iterator[tuple[int, CpuSet]]:
                 yield process.pid, CpuSet.from_ids(process.cpu_affinity() or ())
         except psutil.NoSuchProcess:
             continue
+
+
+def test_a_thread_that_cannot_be_read_is_not_taken_for_one_that_has_ended() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(KernelThreadsError, match="cannot read /proc/2: Too many open files"):
+            unbound(lambda: (2,))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
