@@ -51,7 +51,7 @@ def read_units(
     """
     found = {}
     for directory in ("", *sorted(within)):
-        for name in _names(cgroups / directory):
+        for name in _names(cgroups / directory, may_be_gone=bool(directory)):
             unit, path = unit_of(name), f"{directory}/{name}" if directory else name
             is_ours = not directory and unit in {ours, OURS}
             if unit is None or is_ours or path in without or (cpus := _cpus_of(cgroups / path)) is None:
@@ -60,19 +60,15 @@ def read_units(
     return found
 
 
-def _names(directory: Path) -> list[str]:
+def _names(directory: Path, *, may_be_gone: bool) -> list[str]:
     try:
         return sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
-    except FileNotFoundError:
-        if directory.parent.is_dir():  # a slice that has gone
-            return []
-        raise _no_cgroups(directory, "No such file or directory") from None
     except OSError as err:
-        raise _no_cgroups(directory, str(err.strerror)) from err
-
-
-def _no_cgroups(directory: Path, why: str) -> UnitsError:
-    return UnitsError(f"cannot list {directory}: {why}", hint="the host needs cgroup v2: see `nodeagent check`")
+        if may_be_gone and isinstance(err, FileNotFoundError):
+            return []
+        raise UnitsError(
+            f"cannot list {directory}: {err.strerror}", hint="the host needs cgroup v2: see `nodeagent check`"
+        ) from err
 
 
 def _cpus_of(cgroup: Path) -> CpuSet | None:
