@@ -41,7 +41,7 @@ def read_units(
 
     Args:
         possible: all CPUs: what a unit without a restriction may use.
-        ours: a unit at the top that is left out.
+        ours: a unit at the top that is left out, with all in it.
         cgroups: the root of all.
         within: paths of these slices.
         without: paths of units that are left out.
@@ -53,7 +53,7 @@ def read_units(
     for directory in ("", *sorted(within)):
         for name in _names(cgroups / directory, may_be_gone=bool(directory)):
             unit, path = unit_of(name), f"{directory}/{name}" if directory else name
-            is_ours = not directory and unit in {ours, OURS}
+            is_ours = unit_of(path.partition("/")[0]) in {ours, OURS}
             if unit is None or is_ours or path in without or (cpus := _cpus_of(cgroups / path)) is None:
                 continue
             found[path if directory else unit] = cpus or possible

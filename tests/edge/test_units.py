@@ -107,7 +107,8 @@ def test_units_in_some_slices_are_read_too_and_some_are_left_out(tmp_path: Path)
         (cgroups / path / "cpuset.cpus").write_text("1\n")
     (cgroups / "system.slice/not-a-unit").mkdir()
     (cgroups / "system.slice/nodeagent.slice").mkdir()
-    inside = ("system.slice", "gone.slice", "gone.slice/gone-too.slice")
+    (cgroups / "nodeagent.slice/nodeagent-pods.service").mkdir(parents=True)
+    inside = ("system.slice", "nodeagent.slice", "gone.slice", "gone.slice/gone-too.slice")
     found = read_units(CpuSet.parse("0-3"), cgroups=cgroups, within=inside, without=("system.slice/db.service",))
     assert {path: str(cpus) for path, cpus in found.items()} == {
         "own.slice": "0-3",
