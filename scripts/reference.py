@@ -27,7 +27,7 @@ from nodeagent.core.metrics.agent_metrics import (
 )
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES
-from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, STATE_NOT_SAVED, Reason
+from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
 from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS
 from nodeagent.formats.kernel.cpu_use import SOFTIRQS
@@ -167,6 +167,8 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "job": "none: the output is that of the command",
     "exec": "none: the output is that of the command",
     "cpus": ("cpus",),
+    "pin": ("apply",),
+    "unpin": ("delete",),
     "apply": ("apply",),
     "diff": ("diff",),
     "delete": ("delete",),
@@ -306,12 +308,13 @@ def refusals() -> str:
         *CAPACITY_REASONS[:3],
         "OutOfhugepages-2Mi",
         *(reason.value for reason in Reason),
+        UNIT_TAKEN,
         RELEASED,
         STATE_NOT_SAVED,
         *OF_RUNTIMES,
     ]
     rows = "\n".join(
-        f"| `{reason}` | {'nodeagent' if reason in {STATE_NOT_SAVED, RELEASED, *OF_RUNTIMES} else 'kubelet'} | {_advice(reason)} |"
+        f"| `{reason}` | {'nodeagent' if reason in {STATE_NOT_SAVED, RELEASED, UNIT_TAKEN, *OF_RUNTIMES} else 'kubelet'} | {_advice(reason)} |"
         for reason in reasons
     )
     return f"""\

@@ -41,7 +41,7 @@ def read_units(
 
     Args:
         possible: all CPUs: what a unit without a restriction may use.
-        ours: a unit at the top that is left out.
+        ours: a unit at the top that is left out, with all in it.
         cgroups: the root of all.
         within: paths of these slices.
         without: paths of units that are left out.
@@ -50,20 +50,22 @@ def read_units(
         UnitsError: the cgroups could not be read.
     """
     found = {}
-    for directory in ("", *sorted(slice_ for slice_ in within if (cgroups / slice_).is_dir())):
-        for name in _names(cgroups / directory):
+    for directory in ("", *sorted(within)):
+        for name in _names(cgroups / directory, may_be_gone=bool(directory)):
             unit, path = unit_of(name), f"{directory}/{name}" if directory else name
-            is_ours = not directory and unit in {ours, OURS}
+            is_ours = unit_of(path.partition("/")[0]) in {ours, OURS}
             if unit is None or is_ours or path in without or (cpus := _cpus_of(cgroups / path)) is None:
                 continue
             found[path if directory else unit] = cpus or possible
     return found
 
 
-def _names(directory: Path) -> list[str]:
+def _names(directory: Path, *, may_be_gone: bool) -> list[str]:
     try:
         return sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
     except OSError as err:
+        if may_be_gone and isinstance(err, FileNotFoundError):
+            return []
         raise UnitsError(
             f"cannot list {directory}: {err.strerror}", hint="the host needs cgroup v2: see `nodeagent check`"
         ) from err

@@ -24,8 +24,8 @@ from tests.core.turn.test_turns import WatchedAgent, decoded
 from tests.daemon.test_recovery import MEMORY, two_nodes
 from tests.support.daemon_model import Daemon, Files, Steps, watched
 from tests.support.figures import Recorder, keep, report
-from tests.support.node_model import CrashError, Machine, Process
-from tests.support.pods import app, burstable, cgroup_only, init, job, pod, sidecar
+from tests.support.node_model import CrashError, Machine, Process, Unit
+from tests.support.pods import app, burstable, cgroup_only, init, job, pod, sidecar, unit
 from tests.support.world import SMALL, Node, node
 
 OF = node(two_nodes(), **MEMORY)
@@ -33,6 +33,8 @@ QUIET = node(two_nodes(), config={"interrupt_isolation": "affinity", "host_isola
 A, B = pod("a", app("app", "2")), pod("b", app("app", resources=burstable()))
 C = pod("c", init("first", "1"), sidecar("side", "1"), app("app", "2"), cgroup_only("slot", "1"))
 JOB = job("job", app("app", "1"))
+DB, WEB = pod("db", unit("db.service", "2")), pod("web", unit("web.service", resources=burstable()))
+UNITS = ("db.service", "web.service")
 LARGE = pod("large", app("app", "7"))
 ALL_FILES = (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT)
 
@@ -54,6 +56,8 @@ class Scenario:
     """Containers that are to move."""
     shared_before: bool = False
     """Who is to be alone runs among others when it begins."""
+    units: tuple[str, ...] = ()
+    """Units that systemd runs everywhere when it begins."""
     unusable: tuple[str, ...] = ()
     """Files that are to be set aside as they are when it begins."""
 
@@ -102,6 +106,18 @@ SCENARIOS = {
     "removal of all, and interrupts come back": Scenario(before=(A, B, C), after=(), of=QUIET),
     "one goes and one comes, and interrupts move": Scenario(
         before=(A, B), after=(B, pod("d", app("app", "5"))), of=QUIET, restarts=True
+    ),
+    "a unit of its own comes": Scenario(before=(B,), after=(B, DB), units=UNITS),
+    "a unit that shares makes room, and comes back": Scenario(before=(A, WEB), after=(WEB, DB, B), units=UNITS),
+    "units are given back, and a pod has their CPUs": Scenario(
+        before=(DB, WEB), after=(B, pod("d", app("app", "5"))), units=UNITS
+    ),
+    "a unit moves": Scenario(
+        before=(DB, WEB), after=(pod("db", unit("db.service", "3"), uid="uid-more"), WEB), units=UNITS
+    ),
+    "units come and go at a restart": Scenario(before=(DB, B), after=(WEB, B, A), units=UNITS, restarts=True),
+    "units by what they have alone": Scenario(
+        before=(A, DB, WEB), after=(A, DB, WEB), units=UNITS, restarts=True, meddle=lose, unusable=ALL_FILES
     ),
     "recovery of a damaged state": Scenario(
         before=(A, B, C), after=(A, B, C), restarts=True, meddle=damage, unusable=(STATE_FILE,)
@@ -213,12 +229,13 @@ class Life:
             for path in self.directory.rglob("*")
             if path.name not in {STATE_FILE, ".lock"}
         }
-        return replace(state, generation=0), groups, sorted(machine.runs), files, machine.settings
+        units = {name: unit.settings for name, unit in machine.units.items()}
+        return replace(state, generation=0), groups, sorted(machine.runs), files, machine.settings, units
 
 
 def clone(base: Life, directory: Path) -> Life:
     machine = copy.copy(base.machine)
-    for name in ("groups", "runs", "starts", "signals", "writes", "settings"):
+    for name in ("groups", "units", "runs", "starts", "signals", "writes", "settings"):
         setattr(machine, name, copy.deepcopy(getattr(base.machine, name)))
     shutil.copytree(base.directory, directory)
     return Life(machine, directory)
@@ -227,6 +244,7 @@ def clone(base: Life, directory: Path) -> Life:
 def prepared(scenario: Scenario, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
     directory.mkdir()
     life = Life(Machine(scenario.of), directory)
+    life.machine.units = {name: Unit() for name in scenario.units}
     if scenario.before:
         steps = Steps()
         with watched(monkeypatch, life.machine, steps):
@@ -301,6 +319,7 @@ def kinds(steps: list[str]) -> str:
         "kill": "cgroup writes",
         "terminate": "launcher",
         "setting": "settings of the host",
+        "systemd": "settings of units",
     }
     counts = Counter(names.get(step.split()[0], "file calls") for step in steps)
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

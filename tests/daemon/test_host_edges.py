@@ -268,3 +268,23 @@ def test_an_irqbalance_that_hangs_costs_one_limit(
     monkeypatch.setattr(irqbalance, "ban", hang)
     assert edges.write({FIVE: CpuSet(), IRQBALANCE: CpuSet()}) == dict.fromkeys((FIVE, IRQBALANCE), "no answer")
     assert balancer.asked == []
+
+
+def test_units_in_the_slices_around_some_are_read_and_written_by_their_names(
+    edges: HostEdges, root: Path, systemctl: Path
+) -> None:
+    for name, cpus in {"db": "2", "web": "0-5", "_cpu": ""}.items():
+        directory = root / f"sys/fs/cgroup/system.slice/{name}.service"
+        directory.mkdir()
+        (directory / "cpuset.cpus").write_text(f"{cpus}\n")
+    beside, web, cpu = (
+        ("system.slice/db.service"),
+        *(Setting(SettingKind.UNIT, f"system.slice/{name}.service") for name in ("web", "_cpu")),
+    )
+    found = {SYSTEM: ALL, OWN: CpuSet.parse("0-5"), web: CpuSet.parse("0-5"), cpu: ALL}
+    assert edges.read({SettingKind.UNIT}, beside=(beside,)).settings == found
+    assert edges.read({SettingKind.UNIT}).settings.keys() == {SYSTEM, OWN}
+    known = Setting(SettingKind.UNIT, "system.slice/gone.service")
+    assert edges.read({SettingKind.UNIT}, known=(known, IRQ)).settings.keys() >= {web, cpu}
+    assert edges.write({web: CpuSet.of(1), cpu: CpuSet.of(1)}) == {}
+    assert sorted(calls(root)) == ["cpu.service AllowedCPUs=1", "web.service AllowedCPUs=1"]

@@ -501,3 +501,86 @@ def test_a_claimed_devices_interrupts_are_on_the_containers_cpus(tmp_path: Path)
     assert (machine.settings[FEW], machine.settings[IRQ]) == (own, host)
     assert settings.keep(Wanted({}, host), rescan=False) == ()
     assert machine.settings == before
+
+
+# Beside pinned units of systemd's
+
+
+DB, BESIDE = Setting(SettingKind.UNIT, "system.slice/db.service"), Setting(SettingKind.UNIT, "system.slice/web.service")
+ELSEWHERE = Setting(SettingKind.UNIT, "own.slice/a.service")
+PINNED = CpuSet.of(5, 6)
+
+
+class Beside:
+    """A host on which system.slice has a pinned unit and another one."""
+
+    def __init__(self, directory: Path) -> None:
+        self.machine, self.directory = Machine(QUIET), directory
+        self.online = QUIET.managers.topology.online
+        self.machine.settings |= {DB: PINNED, BESIDE: self.online, ELSEWHERE: self.online}
+        self.before = dict(self.machine.settings)
+        self.settings = self.agent()
+
+    def agent(self) -> HostSettings:
+        """A new process."""
+        return HostSettings(self.places(), str(self.directory), "boot", make_log(io.StringIO()))
+
+    def places(self) -> HostSettingsModel:
+        return HostSettingsModel(self.machine, Steps())
+
+    def keep(self, own: CpuSet = PINNED, **pinned: CpuSet) -> None:
+        alone = alone_of(QUIET.config, own, CpuSet())
+        wanted = Wanted(alone, self.online - own, pinned=pinned)
+        assert self.settings.keep(wanted, rescan=True) == ()
+
+    @property
+    def units(self) -> dict[str, CpuSet]:
+        return {
+            setting.name: cpus for setting, cpus in self.machine.settings.items() if setting.kind is SettingKind.UNIT
+        }
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Beside:
+    return Beside(tmp_path)
+
+
+def test_the_slice_around_a_pinned_unit_keeps_its_cpus_and_who_is_beside_it_leaves(around: Beside) -> None:
+    around.keep(PINNED | CpuSet.of(7), **{DB.name: PINNED})
+    rest = around.online - PINNED - CpuSet.of(7)
+    assert around.units == {
+        "system.slice": rest | PINNED,
+        DB.name: PINNED,
+        BESIDE.name: rest,
+        ELSEWHERE.name: around.online,
+    }
+    around.keep(CpuSet())
+    assert around.machine.settings == around.before
+
+
+def test_the_topmost_unit_itself_may_be_the_pinned_one(around: Beside) -> None:
+    around.keep(**{"system.slice": PINNED})
+    assert around.units["system.slice"] == around.online, "systemd is told of it as of a pod's unit, and not here"
+    assert around.units[BESIDE.name] == around.online
+
+
+def test_of_two_pinned_units_in_a_slice_it_keeps_both_ones_cpus(around: Beside) -> None:
+    more = CpuSet.of(3)
+    around.keep(PINNED | more, **{DB.name: PINNED, BESIDE.name: more})
+    assert around.units["system.slice"] == around.online
+    assert around.units[BESIDE.name] == around.online, "it is the pod's"
+
+
+def test_who_was_beside_it_comes_back_though_nothing_is_pinned_there_any_more(around: Beside) -> None:
+    around.keep(**{DB.name: PINNED})
+    assert around.units[BESIDE.name] == around.online - PINNED
+    around.settings = around.agent()
+    around.keep(CpuSet())
+    assert around.machine.settings == around.before, "it is known from the record alone"
+
+
+def test_without_an_agent_it_is_put_back_from_the_record(around: Beside) -> None:
+    around.keep(**{DB.name: PINNED})
+    count, problems = put_back(around.places(), str(around.directory), "boot")
+    assert (count > 0, problems) == (True, ())
+    assert around.machine.settings == around.before

@@ -1,11 +1,12 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.edge import units
-from nodeagent.edge.units import UnitsError, clear_allowed_cpus, read_units, set_allowed_cpus
+from nodeagent.edge.units import UnitsError, clear_allowed_cpus, read_units, set_allowed_cpus, set_unit, show_units
 
 
 @pytest.fixture
@@ -92,3 +93,84 @@ def test_no_systemd(tmp_path: Path) -> None:
 def test_no_cgroups(tmp_path: Path) -> None:
     with pytest.raises(UnitsError, match=r"cannot list .*/none: No such file or directory"):
         read_units(CpuSet.of(0), cgroups=tmp_path / "none")
+
+
+def test_units_in_some_slices_are_read_too_and_some_are_left_out(tmp_path: Path) -> None:
+    cgroups = tmp_path / "cgroup"
+    for path in (
+        "system.slice/db.service",
+        "system.slice/web.service",
+        "system.slice/_cpu.service",
+        "own.slice/a.service",
+    ):
+        (cgroups / path).mkdir(parents=True)
+        (cgroups / path / "cpuset.cpus").write_text("1\n")
+    (cgroups / "system.slice/not-a-unit").mkdir()
+    (cgroups / "system.slice/nodeagent.slice").mkdir()
+    (cgroups / "nodeagent.slice/nodeagent-pods.service").mkdir(parents=True)
+    inside = ("system.slice", "nodeagent.slice", "gone.slice", "gone.slice/gone-too.slice")
+    found = read_units(CpuSet.parse("0-3"), cgroups=cgroups, within=inside, without=("system.slice/db.service",))
+    assert {path: str(cpus) for path, cpus in found.items()} == {
+        "own.slice": "0-3",
+        "system.slice": "0-3",
+        "system.slice/_cpu.service": "1",
+        "system.slice/nodeagent.slice": "0-3",
+        "system.slice/web.service": "1",
+    }
+    assert "own.slice" not in read_units(CpuSet.parse("0-3"), cgroups=cgroups, without=("own.slice",))
+
+
+def shown(name: str, state: str = "loaded", cpus: str = "") -> str:
+    lines = (f"Id={name}", f"LoadState={state}", "ControlGroup=", "Slice=system.slice", f"AllowedCPUs={cpus}")
+    return "\n".join((*lines, "AllowedMemoryNodes=", ""))
+
+
+def test_systemd_is_asked_about_units_all_at_once(systemctl: Path) -> None:
+    (systemctl.parent / "answer").write_text(f"{shown('a.service', cpus='0-1 3')}\n{shown('real.service')}")
+    found = show_units({"b.service", "a.service"}, str(systemctl))
+    assert calls(systemctl) == [
+        "--no-ask-password show --property=Id,LoadState,ControlGroup,Slice,AllowedCPUs,AllowedMemoryNodes -- a.service b.service"
+    ]
+    assert {name: (unit.id, str(unit.settings.allowed_cpus)) for name, unit in found.items()} == {
+        "a.service": ("a.service", "0-1,3"),
+        "b.service": ("real.service", ""),
+    }
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "hello\n", shown("a.service", cpus="all"), f"{shown('a.service')}\n{shown('b.service')}"]
+)
+def test_an_answer_that_makes_no_sense(systemctl: Path, answer: str) -> None:
+    (systemctl.parent / "answer").write_text(answer)
+    with pytest.raises(UnitsError, match=r"cannot ask systemd about a.service: its answer makes no sense: ") as caught:
+        show_units(["a.service"], str(systemctl))
+    assert "show --property=Id," in caught.value.hint
+
+
+def test_a_question_that_systemd_refuses(systemctl: Path) -> None:
+    (systemctl.parent / "complaint").write_text("Failed to connect to bus\n")
+    (systemctl.parent / "status").write_text("1")
+    with pytest.raises(UnitsError, match=r"cannot ask systemd about a.service: Failed to connect to bus"):
+        show_units(["a.service"], str(systemctl))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param({"cpus": CpuSet.parse("0-1,4")}, "AllowedCPUs=0-1,4", id="CPUs"),
+        pytest.param({"memory_nodes": NumaSet.of(1)}, "AllowedMemoryNodes=1", id="memory nodes"),
+        pytest.param(
+            {"cpus": CpuSet.of(2), "memory_nodes": NumaSet.of(0)}, "AllowedCPUs=2 AllowedMemoryNodes=0", id="both"
+        ),
+        pytest.param({"cpus": CpuSet()}, "AllowedCPUs=", id="no restriction"),
+    ],
+)
+def test_what_a_unit_may_use_is_set_at_run_time(systemctl: Path, given: dict[str, Any], told: str) -> None:
+    set_unit("-a.service", **given, systemctl=str(systemctl))
+    assert calls(systemctl) == [f"--no-ask-password set-property --runtime -- -a.service {told}"]
+
+
+def test_what_cannot_be_set_is_named(systemctl: Path) -> None:
+    (systemctl.parent / "status").write_text("1")
+    with pytest.raises(UnitsError, match=r"cannot set AllowedCPUs=2 AllowedMemoryNodes=0 of a\.service"):
+        set_unit("a.service", cpus=CpuSet.of(2), memory_nodes=NumaSet.of(0), systemctl=str(systemctl))

@@ -43,11 +43,13 @@ from nodeagent.cli.commands import (
     inspect,
     interference,
     job,
+    pin,
     probe,
     release,
     retry,
     simulate,
     topology,
+    unpin,
 )
 from nodeagent.cli.commands.watch import watch
 from nodeagent.cli.support import documents
@@ -71,7 +73,7 @@ from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import Block, PodPromises, Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
-from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, STATE_NOT_SAVED, Reason, StartRefused
+from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, STATE_NOT_SAVED, UNIT_TAKEN, Reason, StartRefused
 from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.job_requests import JobRequests
@@ -476,6 +478,8 @@ CASES = [
     Case("PodFileError", "nothing there", lambda d: pods_of([NamedFile(f"{d}/none.yaml")]), "cannot read {}/none.yaml: No such file"),
     Case("PodFileError", "a file without pods", lambda d: pods_of([NamedFile(str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []")))]), "no pod in {}/f"),
     Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f.yaml"), pods_of([NamedFile(str(d))])), "{}/f.yaml is a FIFO"),
+    Case("PinError", "no unit that has a cgroup", lambda _: pin.run(asked(pin, "dev-sda.device", "--cpus", "1", "--memory", "1Mi")), "'dev-sda.device'"),
+    Case("UnpinError", "one that isn't pinned", lambda d: with_manifests(unpin, d, "db"), "unit db.service"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
     Case("WaitError", "no agent", lambda d: with_manifests(delete, d, "web", "--wait"), "so --wait cannot succeed"),
@@ -747,7 +751,8 @@ def test_every_reason_is_provoked_and_has_advice() -> None:
         STATE_NOT_SAVED,
         RELEASED,
         *OF_RUNTIMES,
-    }  # with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py)
+        UNIT_TAKEN,
+    }  # with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py)
     assert {*provoked, *elsewhere} >= ADVISED
 
 

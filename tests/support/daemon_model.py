@@ -24,6 +24,7 @@ from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.host.settings import Cpus, Setting, SettingKind
+from nodeagent.core.model.cgroup import ObservedCgroup, UnitSettings
 from nodeagent.core.model.cgroup_layout import PAYLOAD, is_above
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -33,6 +34,7 @@ from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, T
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon import agent as agent_module, clock as clock_module, runs as runs_module
 from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.domains import Domains, unit_paths
 from nodeagent.daemon.host_edges import Reading
 from nodeagent.daemon.host_settings import HostSettings
 from nodeagent.daemon.jobs import Jobs, job_directory
@@ -50,6 +52,7 @@ from nodeagent.edge.launcher import LauncherError
 from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.formats.kernel.host_files import described
 from nodeagent.formats.kernel.unit_names import slices_around
+from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
 from nodeagent.formats.wire.launcher_protocol import (
     Exited,
     Killed,
@@ -67,6 +70,8 @@ from tests.support.world import Node
 
 T = TypeVar("T")
 ROOT = Path("/pods")
+SLICE = "system.slice"
+"""Where systemd has its units."""
 DEAF = "cannot send SIGTERM"
 RUNTIME = ".run"
 """The runtime directory, in the state directory: one copy has both."""
@@ -187,6 +192,24 @@ class Tree:
     def read_above(self) -> dict[str, Any]:
         return self.machine.observed(is_above)
 
+    def look(self, directory: str) -> ObservedCgroup | None:
+        path = directory.removeprefix("/sys/fs/cgroup").removeprefix("/")
+        name = path.removeprefix(f"{SLICE}/")
+        if name in self.machine.units:
+            return self.machine.observed_unit(name, path) if self.machine.units[name].is_active else None
+        assert path in {"", SLICE}, f"nobody should look at {directory}"
+        host = self.machine.left_to_host()
+        return ObservedCgroup(
+            path,
+            frozenset(),
+            frozenset(),
+            (),
+            host,
+            self.machine.node.kernel.memory_nodes,
+            is_populated=True,
+            is_frozen=False,
+        )
+
     def chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
         above = self.machine.node.kernel.online
         return ((str(self.root.parent), above), (str(self.root), above - self.machine.withheld))
@@ -223,6 +246,28 @@ class Tree:
             raise CgroupError(DEAF, path=path, error=errno.EINVAL, hint="it is denied on purpose")
         self.steps.take(f"terminate {path}")
         self.machine.act(TerminateAll("", path))
+        self.after()
+
+
+@dataclass
+class SystemdModel:
+    """systemd, which has the machine's units in one slice."""
+
+    machine: Machine
+    steps: Steps
+    after: Callable[[], None]
+
+    def show(self, names: Collection[str], /) -> dict[str, UnitProperties]:
+        return {
+            name: UnitProperties(name, LOADED, f"{SLICE}/{name}", self.machine.units[name].settings)
+            if name in self.machine.units
+            else UnitProperties(name, "not-found", "", UnitSettings())
+            for name in names
+        }
+
+    def set(self, unit: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
+        self.steps.take(f"systemd {unit} {cpus} {memory_nodes}")
+        self.machine.set_unit(unit, cpus, memory_nodes)
         self.after()
 
 
@@ -418,9 +463,12 @@ class Daemon:
         Path(node.config.runtime_directory).mkdir(exist_ok=True)
         runner, host = Runner(client), HostSettingsModel(self.machine, self.steps)
 
+        systemd = SystemdModel(self.machine, self.steps, lambda: self.judge(self))
+
         def look() -> Evidence:
             runs = runner.look()
-            return Evidence(tree.read(frozenset()), {} if isinstance(runs, Trouble) else runs)
+            observed = Domains(tree, systemd).read(unit_paths(manifest.pod for manifest in pods))
+            return Evidence(observed, {} if isinstance(runs, Trouble) else runs)
 
         wakeups = Wakeups()
         self.jobs = Jobs(PlacementFiles(job_directory(node.config)), lambda: wakeups.wake(WakeUpReason.JOBS))
@@ -445,6 +493,7 @@ class Daemon:
             recovery=start.recovery,
             alive=self.alive,
             let_in=self.jobs.let_in,
+            systemd=systemd,
         )
         self.jobs.retry = self.agent.retry
         return self.agent
@@ -465,7 +514,8 @@ class Daemon:
     def _everything(self) -> object:
         machine = self.machine
         groups = {p: (tuple(g.values.items()), len(g.processes)) for p, g in machine.groups.items()}
-        return self.agent.state, groups, tuple(machine.runs.items())
+        units = tuple(unit.settings for unit in machine.units.values())
+        return self.agent.state, groups, units, tuple(machine.runs.items())
 
     def said(self) -> list[dict[str, Any]]:
         """The log. Every line about a pod is found by its UID."""

@@ -57,6 +57,13 @@ def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
     }
 
 
+def of_unit(name: str, unit: str, cpu: str = "1", namespace: str = "default") -> dict[str, Any]:
+    """A pod whose only container, `unit`, stands for a unit of systemd's."""
+    made = pod(name, {key: value for key, value in container("unit", cpu, "64Mi").items() if key != "command"})
+    named = {"name": name, "namespace": namespace, "annotations": {"unit.nodeagent.io/unit": unit}}
+    return {**made, "metadata": named}
+
+
 def manifest(name: str, *pods: dict[str, Any]) -> str:
     Path(name).write_text("---\n".join(yaml.safe_dump(each) for each in pods))
     return name

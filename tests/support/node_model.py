@@ -107,10 +107,15 @@ class Unit:
 
     settings: UnitSettings = field(default_factory=UnitSettings)
     is_active: bool = True
-    is_placed: bool = False
-    """The agent has set its CPUs, and not given it back."""
-    is_alone: bool = False
-    """It was granted CPUs of its own then."""
+    before: UnitSettings | None = None
+    """What it had before it was told anything. None: it was told nothing."""
+    is_settled: bool = False
+    """It has got its CPUs: who comes from everywhere leaves the rest first, and is told the same once more when all others have left."""
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it has other CPUs than before."""
+        return self.before is not None and self.settings.allowed_cpus != self.before.allowed_cpus
 
 
 class CrashError(Exception):
@@ -252,11 +257,17 @@ class Machine:
 
     def set_unit(self, name: str, cpus: CpuSet | None, memory_nodes: NumaSet | None) -> None:
         """What systemd does when it is told so."""
-        before = self.units[name].settings
-        self.units[name].settings = UnitSettings(
-            before.allowed_cpus if cpus is None else cpus,
-            before.allowed_memory_nodes if memory_nodes is None else memory_nodes,
+        unit = self.units[name]
+        now = unit.settings
+        unit.before = unit.before or now
+        if cpus is not None:
+            unit.is_settled = bool(cpus) and (cpus == now.allowed_cpus or not cpus <= (now.allowed_cpus or cpus))
+        unit.settings = UnitSettings(
+            now.allowed_cpus if cpus is None else cpus,
+            now.allowed_memory_nodes if memory_nodes is None else memory_nodes,
         )
+        if unit.settings == unit.before:
+            self.units[name] = Unit(unit.settings, unit.is_active)
 
     def effective(self, path: str) -> CpuSet:
         """Where its processes run."""
@@ -390,14 +401,12 @@ class Machine:
                 assert cpus, "a unit without CPUs would be everywhere"
                 assert change.before != cpus, f"an idle write: {change}"
                 self.set_unit(name, cpus, None)
-                self.units[name].is_placed = True
-                self.units[name].is_alone |= bool(change.grants)
             case SetAttribute(_, Attribute.CPUSET_MEMS, NumaSet() as nodes):
                 assert change.before != nodes, f"an idle write: {change}"
                 self.set_unit(name, None, nodes)
             case GiveUnitBack(_, before):
                 assert self.units[name].settings != before, f"an idle write: {change}"
-                self.units[name] = Unit(before, self.units[name].is_active)
+                self.set_unit(name, before.allowed_cpus, before.allowed_memory_nodes)
             case _:
                 raise AssertionError(f"{change} isn't the agent's to do")
 
@@ -731,7 +740,7 @@ class Agent:
         everybody = own | placed
         for path, cpus in everybody.items():
             alone = desired_by_path[path].exclusive_cpus
-            if path in placed and not machine.units[unit_at(path)].is_alone:
+            if path in placed and not machine.units[unit_at(path)].is_settled:
                 continue
             assert cpus >= alone, f"{path} may run on {cpus}, promised is {alone}"
             for other, theirs in everybody.items():

@@ -73,7 +73,7 @@ def _known_as(name: str) -> str:
     if not UNIT_NAME.fullmatch(unit):
         raise PinError(
             f"'{unit}' can't be pinned",
-            hint="name a service, scope or slice, not init.scope, -.slice, or one of the agent's own; see `systemctl list-units`",
+            hint="name a service, scope or slice (`systemctl list-units`), not a template, init.scope, -.slice, or one of the agent's own",
         )
     found = show_units((unit,))[unit]
     return found.id if found.load_state == LOADED else unit

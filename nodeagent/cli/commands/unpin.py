@@ -49,9 +49,10 @@ def run(options: argparse.Namespace) -> int:
         wanted = [full_unit_name(unit) for unit in options.units]
         for unit in wanted:
             if unit not in by_unit:
-                pinned = ", ".join(sorted(by_unit)) or "none is"
+                pinned = ", ".join(sorted(by_unit)) or "none"
                 raise UnpinError(
-                    f"no manifest in {place.directory} stands for unit {unit}", hint=f"units that are pinned: {pinned}"
+                    f"no manifest in {place.directory} stands for unit {unit}",
+                    hint=f"`nodeagent inspect` shows those that are: {pinned}",
                 )
         return [NamedFile(by_unit[unit]) for unit in wanted]
 

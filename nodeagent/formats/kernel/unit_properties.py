@@ -50,7 +50,8 @@ def _unit(properties: dict[str, str]) -> UnitProperties:
             NumaSet.parse(_listed(properties.get("AllowedMemoryNodes", ""))),
         )
     except IdSetSyntaxError as err:
-        raise ValueError(str(err)) from err
+        given = " and ".join(f"{name}={properties.get(name, '')}" for name in PROPERTIES[-2:])
+        raise ValueError(f"{properties['Id']} has {given}: {err}") from err
     name = properties["Id"]
     cgroup = properties.get("ControlGroup", "").strip("/") or _expected(name, properties.get("Slice", ""))
     return UnitProperties(name, properties["LoadState"], cgroup, settings)
@@ -67,8 +68,11 @@ def _expected(name: str, inside: str) -> str:
         return path_of_slice(name)
     if not inside:
         return ""
-    escaped = f"_{name}" if name.startswith((*_KERNEL_FILES, "_", ".")) else name
-    return "/".join(filter(None, (path_of_slice(inside), escaped)))
+    return "/".join(filter(None, (path_of_slice(inside), _escaped(name))))
+
+
+def _escaped(name: str) -> str:
+    return f"_{name}" if name.startswith((*_KERNEL_FILES, "_", ".")) else name
 
 
 def path_of_slice(name: str) -> str:
@@ -76,4 +80,4 @@ def path_of_slice(name: str) -> str:
     if name == _ROOT_SLICE:
         return ""
     parts = name.removesuffix(".slice").split("-")
-    return "/".join(f"{'-'.join(parts[: number + 1])}.slice" for number in range(len(parts)))
+    return "/".join(_escaped(f"{'-'.join(parts[: number + 1])}.slice") for number in range(len(parts)))

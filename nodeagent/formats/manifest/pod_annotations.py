@@ -45,7 +45,7 @@ def read_unit(annotations: Fields, key: str) -> str:
         return text or ""
     rule = (
         "must be a service, scope or slice of systemd's, such as postgresql.service, "
-        "but not init.scope, -.slice, or one of the agent's own"
+        "but not a template, init.scope, -.slice, or one of the agent's own"
     )
     annotations.report(key, rule, text)
     return ""

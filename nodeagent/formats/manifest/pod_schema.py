@@ -32,9 +32,11 @@ DEVICE = re.compile(rf"{PCI_ADDRESS.pattern}|(?!\.{{1,2}}$)[^\s/:,]{{1,15}}")
 UNIT = f"unit.{ANNOTATION_DOMAIN}"
 """The systemd unit that the container stands for which the key names."""
 UNIT_NAME = re.compile(
-    r"(?!nodeagent[.-])(?!-\.slice$)(?!init\.scope$)[A-Za-z0-9:_.\\@-]{1,248}\.(?:service|scope|slice)"
+    r"(?!nodeagent[.-])(?!-\.slice$)(?!init\.scope$)(?!@)(?!.*@\.[a-z]+$)[A-Za-z0-9:_.\\@-]{1,247}\.(?:service|scope|slice)"
 )
-"""The root of all slices and PID 1 are the host itself, and the agent's own units hold the pods."""
+"""The root of all slices and PID 1 are the host itself, and the agent's own units hold the pods. A template is no unit: systemd refuses a
+question about several, if one is a template.
+"""
 
 METADATA_UNUSED = (
     "generateName",

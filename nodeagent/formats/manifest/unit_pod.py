@@ -9,8 +9,23 @@ from nodeagent.formats.manifest.pod_schema import NUMA_NODE, UNIT
 
 UNIT_NAMESPACE = "units"
 UNIT_CONTAINER = "unit"
-_KINDS = (".service", ".scope", ".slice")
+_KINDS = (
+    ".service",
+    ".scope",
+    ".slice",
+    ".socket",
+    ".timer",
+    ".path",
+    ".target",
+    ".mount",
+    ".automount",
+    ".swap",
+    ".device",
+)
+"""Of units. Only the first three have processes."""
 _DIGEST = 6
+_LONGEST_NAME = 200
+"""Of a pod, as its file is called so, too."""
 
 
 def full_unit_name(name: str) -> str:
@@ -22,9 +37,10 @@ def unit_pod_name(unit: str) -> str:
     """Return the name of a unit's pod: the unit's own, where a pod may be called so, and otherwise one that no other unit's pod has."""
     stem, _, kind = unit.rpartition(".")
     usable = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
-    if usable == stem:
+    if usable == stem and len(unit) <= _LONGEST_NAME:
         return unit
-    return "-".join(filter(None, (usable, hashlib.sha256(unit.encode()).hexdigest()[:_DIGEST]))) + f".{kind}"
+    ending = f"{hashlib.sha256(unit.encode()).hexdigest()[:_DIGEST]}.{kind}"
+    return "-".join(filter(None, (usable[: _LONGEST_NAME - len(ending) - 1].rstrip("-"), ending)))
 
 
 def unit_manifest(unit: str, amounts: Mapping[str, str], numa_node: str | None = None) -> bytes:

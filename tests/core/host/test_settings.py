@@ -54,6 +54,7 @@ class Host:
         host: str = "0-3",
         dies_after: int | None = None,
         claims: dict[Setting, CpuSet] | None = None,
+        spared: dict[Setting, CpuSet] | None = None,
     ) -> HostPlan:
         planned = plan(
             self.record,
@@ -61,6 +62,7 @@ class Host:
             alone=alone,
             cpus=Cpus(ALL, cpus(host), offline=self.offline),
             claims=claims or {},
+            spared=spared or {},
             facts=self.facts,
         )
         if planned.record != self.record:
@@ -526,3 +528,23 @@ def test_after_a_crash_each_goes_back(count: int) -> None:
     host.keep({}, dies_after=count)
     host.keep({})
     assert host.values == {IRQ: ALL, OTHER_IRQ: cpus("2-3"), NEW_IRQS: ALL}
+
+
+def test_what_a_pinned_unit_is_in_keeps_its_cpus_and_leaves_all_others() -> None:
+    around, beside = Setting(SettingKind.UNIT, "system.slice"), Setting(SettingKind.UNIT, "system.slice/web.service")
+    before = {around: ALL, beside: ALL, Setting(SettingKind.UNIT, "user.slice"): ALL}
+    host = Host(before)
+    host.keep(off("1-3"), host="0", spared={around: cpus("2-3")})
+    assert [str(value) for value in host.values.values()] == ["0,2-3", "0", "0"]
+    assert not host.keep(off("1-3"), host="0", spared={around: cpus("2-3")}).writes
+    host.keep(off("1"), host="0,2-3")
+    assert [str(value) for value in host.values.values()] == ["0,2-3"] * 3, "the unit was given back"
+    host.keep({})
+    assert (host.values, host.record) == (before, {})
+
+
+def test_cpus_that_are_spared_are_given_to_nobody() -> None:
+    around = Setting(SettingKind.UNIT, "system.slice")
+    host = Host({around: cpus("0-1")})
+    host.keep(off("1-3"), host="0", spared={around: cpus("2-3")})
+    assert host.values == {around: cpus("0")}, "it didn't have them before"

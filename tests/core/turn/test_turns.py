@@ -18,7 +18,7 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.exec_preconditions import obstacle
 from nodeagent.core.cgroups.write_order import Change, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, CpuMax, Partition, PartitionKind
-from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE
+from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
@@ -113,10 +113,12 @@ class WatchedAgent(Agent):
     def overlaps(self) -> Overlaps:
         """Who may run on whose CPUs."""
         machine = self.machine
-        running = {p: machine.effective(p) for p in machine.populated() if not machine.is_frozen(p)}
+        units = self._units()
+        running = {p: machine.effective(p) for p in machine.populated() if not machine.is_frozen(p)} | units
         found = {}
         for owner, (_, own) in self.cpus_of(self.promised()).items():
-            if not own or owner not in machine.groups:
+            is_there = owner in machine.groups or (owner in units and machine.units[unit_at(owner)].is_settled)
+            if not own or not is_there:
                 continue
             for path, cpus in running.items():
                 shared = cpus & own
@@ -129,6 +131,17 @@ class WatchedAgent(Agent):
                     found[path, owner, "promised"] = shared
                 found[path, owner, "used"] = shared & running.get(owner, CpuSet())
         return {pair: cpus for pair, cpus in found.items() if cpus}
+
+    def _units(self) -> dict[str, CpuSet]:
+        """Where units run that have been moved: before, and once they are to go back, they are the host's."""
+        units = self.machine.units
+        return {
+            entry.container_path(container.name): self.machine.granted_to_unit(container.unit)
+            for entry in self.promised().entries
+            if entry.is_of_systemd and entry.is_active and entry.deleting_since_ms is None
+            for container in entry.pod.containers
+            if container.unit in units and units[container.unit].is_placed and units[container.unit].is_active
+        }
 
     def _is_pool_of_one_pod(self, path: str, owner: str) -> bool:
         state = self.promised()

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
 
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import HugepageLimit, NriResources
 from nodeagent.core.model.pod import Pod, QosClass
@@ -56,8 +57,8 @@ from nodeagent.formats.checkpoint.node_state import (
     state_from_document,
 )
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
-from tests.support.node_model import started
-from tests.support.pods import app, cgroup_only, init, job, pod, sidecar
+from tests.support.node_model import Unit, started
+from tests.support.pods import app, cgroup_only, init, job, pod, sidecar, unit
 from tests.support.world import node
 
 NODE = node()
@@ -131,6 +132,7 @@ def statuses(name: str) -> st.SearchStrategy[ContainerStatus]:
         oom_kills_seen=st.integers(0, 10),
         had_cpus=st.none() | CPUS,
         cgroup=st.none() | TEXTS,
+        unit_before=st.none() | st.builds(UnitSettings, CPUS, st.integers(0, 15).map(NumaSet)),
     )
 
 
@@ -245,6 +247,16 @@ def lived_in() -> bytes:
 
 
 CONTENT = lived_in()
+
+
+def test_a_state_from_before_units_knows_nothing_of_what_they_had() -> None:
+    _, agent = started(node(), pod("db", unit(cpu="2")), units={"db.service": Unit(UnitSettings(CpuSet.of(3)))})
+    document = state_document(agent.state, POLICIES)
+    (entry,) = document["entries"]
+    (status,) = entry["containers"]
+    assert status.pop("unitBefore") == {"cpus": "3", "mems": ""}
+    older = state_from_document(document).state
+    assert [status.unit_before for entry in older.entries for status in entry.containers] == [None]
 
 
 def test_the_example_has_a_bit_of_everything() -> None:

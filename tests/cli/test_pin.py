@@ -1,0 +1,152 @@
+"""`nodeagent pin` and `unpin`: the pod that is installed for a unit, and what is said where there is none."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.edge import units
+from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
+from tests.cli.test_apply import AWAY, Node, document, node, run
+from tests.cli.test_cli_inspect import failed
+from tests.support.described_nodes import of_unit
+
+__all__ = ["node", "run"]
+SYSTEMCTL = """\
+#!/bin/sh
+for name; do :; done
+[ ! -e {0}/refuses ] || {{ echo 'Failed to connect to bus' >&2; exit 1; }}
+case $name in
+db.service|alias.service|x@1.service) id=$name state=loaded ;;
+*) id=$name state=not-found ;;
+esac
+[ $id != alias.service ] || id=db.service
+printf 'Id=%s\\nLoadState=%s\\nControlGroup=\\nSlice=system.slice\\nAllowedCPUs=\\nAllowedMemoryNodes=\\n' $id $state
+"""
+AMOUNTS = ("--cpus", "2", "--memory", "64Mi")
+
+
+@pytest.fixture(autouse=True)
+def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A systemd that knows db.service, which is alias.service, too, and x@1.service."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "systemctl").write_text(SYSTEMCTL.format(programs))
+    (programs / "systemctl").chmod(0o755)
+    monkeypatch.setattr(units, "_ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
+    return programs
+
+
+def installed(node: Node, name: str) -> Any:
+    (found,) = parse_manifest((node.manifests / name).read_bytes(), name)
+    assert isinstance(found, ManifestPod)
+    return found.pod
+
+
+def test_a_pod_that_stands_for_the_unit_is_installed(node: Node) -> None:
+    path = node.manifests / "db.service.yaml"
+    assert node("pin", "db", *AMOUNTS, "--numa", "1", "--hugepages-2Mi", "4Mi") == (
+        0,
+        f"pod units/db.service created ({path}): unit exclusive 2,6, NUMA 1\n{AWAY}",
+        "",
+    )
+    found = installed(node, "db.service.yaml")
+    assert (found.full_name, found.units, found.numa_node) == ("units/db.service", ("db.service",), 1)
+    assert {name: str(amount) for name, amount in found.containers[0].resources.limits} == {
+        "cpu": "2",
+        "memory": "64Mi",
+        "hugepages-2Mi": "4Mi",
+    }
+
+
+@pytest.mark.parametrize("name", ["db", "db.service", "alias", "alias.service"])
+def test_a_unit_is_pinned_under_its_own_name_and_only_once(node: Node, name: str) -> None:
+    assert node("pin", "db.service", *AMOUNTS)[0] == 0
+    _, out, _ = node("pin", name, *AMOUNTS)
+    assert out.startswith("pod units/db.service unchanged (")
+    assert node.files() == ["db.service.yaml"]
+
+
+def test_a_unit_that_systemd_does_not_know_yet_may_be_pinned(node: Node) -> None:
+    assert node("pin", "later", *AMOUNTS)[0] == 0
+    assert installed(node, "later.service.yaml").units == ("later.service",)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x.socket", "init.scope", "x@", "nodeagent", "nodeagent-pods.service", "a/b", "../db"]
+)
+def test_what_is_no_unit_with_processes_is_not_pinned(node: Node, name: str) -> None:
+    err = failed(node("pin", name, *AMOUNTS))
+    assert "can't be pinned" in err
+    assert node.files() == []
+
+
+def test_wrong_amounts_are_named(node: Node) -> None:
+    err = failed(node("pin", "db", "--cpus", "two", "--memory", "64Mi"))
+    assert "two" in err
+    assert node.files() == []
+
+
+def test_one_that_does_not_fit_is_not_pinned(node: Node) -> None:
+    status, out, err = node("pin", "db", "--cpus", "40", "--memory", "64Mi")
+    assert status == 4
+    assert out.startswith("pod units/db.service would be refused: OutOfcpu: ")
+    assert err.startswith("nodeagent: nothing was installed: units/db.service would be refused\nhint: ")
+    assert node.files() == []
+    assert node("pin", "--force", "db", "--cpus", "40", "--memory", "64Mi")[0] == 0
+    assert node.files() == ["db.service.yaml"]
+
+
+def test_other_amounts_move_a_unit(node: Node) -> None:
+    node.runs(of_unit("db.service", "db.service", namespace="units"))
+    _, out, _ = node("pin", "db", *AMOUNTS)
+    assert out.startswith("pod units/db.service changed, moves (")
+
+
+def test_systemd_that_cannot_be_asked_is_said(node: Node, systemctl: Path) -> None:
+    (systemctl / "refuses").touch()
+    err = failed(node("pin", "db", *AMOUNTS))
+    assert "cannot ask systemd about db.service: Failed to connect to bus" in err
+    assert node.files() == []
+
+
+# unpin
+
+
+def test_the_manifests_of_units_are_removed(node: Node) -> None:
+    for name in ("db", "x@1", "later"):
+        assert node("pin", name, "--cpus", "1", "--memory", "64Mi")[0] == 0
+    assert len(node.files()) == 3
+    status, out, err = node("unpin", "db", "x@1.service")
+    assert (status, err) == (0, "")
+    assert f"pod units/db.service deleted, {node.manifests}/db.service.yaml removed" in out
+    assert node.files() == ["later.service.yaml"]
+    found = document(node("unpin", "later", "-o", "json"), "delete")
+    assert [file["file"] for file in found["files"]] == [f"{node.manifests}/later.service.yaml"]
+    assert node.files() == []
+
+
+def test_a_unit_of_a_manifest_of_ones_own_is_given_back_by_its_name(node: Node) -> None:
+    node.runs(of_unit("shop", "db.service"))
+    _, out, _ = node("unpin", "db")
+    assert "pod default/shop deleted" in out
+    assert "what it stands for is given back to systemd" in out
+    assert node.files() == []
+
+
+def test_what_is_not_pinned_is_named_with_what_is_and_nothing_is_removed(node: Node) -> None:
+    err = failed(node("unpin", "db"))
+    assert f"no manifest in {node.manifests} stands for unit db.service" in err
+    assert "hint: `nodeagent inspect` shows those that are: none" in err
+    node("pin", "db", *AMOUNTS)
+    err = failed(node("unpin", "db", "web"))
+    assert "stands for unit web.service" in err
+    assert "those that are: db.service" in err
+    assert node.files() == ["db.service.yaml"]
+
+
+def test_what_is_printed_says_that_systemd_has_it(node: Node) -> None:
+    out = node("pin", "db", *AMOUNTS, "-o", "json")[1]
+    (one,) = document((0, out, ""), "apply")["pods"]
+    assert (one["domain"], one["name"], json.loads(out)["applied"]) == ("systemd", "db.service", True)
