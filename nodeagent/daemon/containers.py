@@ -146,6 +146,8 @@ class Containers:
         """What has happened and could not be saved: it has happened all the same."""
         self._open: list[tuple[_Asked, tuple[Todo, ...]]] = []
         """Of the turn that is under way."""
+        self._untold: tuple[Todo, ...] = ()
+        """What is to be logged and counted of it, once it is saved."""
         self._seen: dict[str, ObservedCgroup] = {}
         self._node: Node | None = None
         self._is_blind = False
@@ -247,13 +249,13 @@ class Containers:
             if entry.is_of_runtime and entry.pod.uid in world.retried
         ]
         happenings += [(one, one.what) for one in asked]
-        self._open = []
+        self._open, self._untold = [], ()
         for one, what in happenings:
             if isinstance(what, Call | Synchronized | Looked):
                 self._note_told(what)
             taken = take(state, what, node)
             state, events, deltas = taken.state, events + taken.events, deltas + taken.deltas
-            self._report(taken.todo)
+            self._untold += taken.todo
             if one is not None:
                 self._open.append((one, taken.todo))
         if asked:
@@ -267,7 +269,7 @@ class Containers:
                 _set(asked.answer, Denial(f"nodeagent could not save its decision: {why}; the kubelet tries again"))
             if not isinstance(asked.what, Call) or asked.what.event not in _ANSWERED:
                 self._unsaved.append(_Asked(asked.what))
-        self._open = []
+        self._open, self._untold = [], ()
         self._is_waiting = True
 
     def occupied(self, state: NodeState) -> CpuSet:
@@ -287,6 +289,8 @@ class Containers:
         """
         assert self._node is not None
         opened, self._open = self._open, []
+        self._report(self._untold)
+        self._untold = ()
         self._look(state)
         try:
             own = own_occupants(wanted, self._tree.read(OWN_DIRECTORIES), state)

@@ -53,6 +53,7 @@ AgentEvent = Literal[
     "runtime_linked",
     "runtime_lost",
     "runtime_not_reached",
+    "runtime_not_served",
     "container_denied",
     "container_began_unasked",
     "container_put_right",

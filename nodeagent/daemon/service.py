@@ -54,6 +54,7 @@ _KUBEPODS = frozenset({"kubepods.slice"})
 _RELOAD = "reload"
 _CGROUPS = "cgroups"
 _CONTAINERS = "containers"
+_RESTART = "then: systemctl restart nodeagent"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
 _CGROUPS_SETTLE_SECONDS = 0.03
@@ -137,7 +138,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log, jobs) as publisher:
         _thread("jobs", jobs.follow_owners)
-        if containers is not None:
+        if containers is not None and _is_alone(agent):
             _thread("nri", containers.link.run)
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
@@ -159,6 +160,17 @@ def _containers(config: Config, tree: CgroupTree, wakeups: Wakeups, log: Log) ->
     from nodeagent.daemon.containers import Containers  # noqa: PLC0415 - most agents need nothing of it
 
     return Containers(Path(config.nri_socket), tree, wakeups, log)
+
+
+def _is_alone(agent: Agent) -> bool:
+    """Whether no kubelet places the runtime's containers, too. Otherwise that is a problem, and the runtime isn't served."""
+    from nodeagent.daemon.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above
+
+    problem = kubelet_problem()
+    if problem is not None:
+        agent.log.error("runtime_not_served", problem=problem, hint=_RESTART)
+        agent.notices[_CONTAINERS] = f"the container runtime is not served: {problem} ({_RESTART})"
+    return problem is None
 
 
 def _report_configuration(config: Config, log: Log) -> None:
