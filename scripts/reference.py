@@ -313,9 +313,9 @@ def refusals() -> str:
         STATE_NOT_SAVED,
         *OF_RUNTIMES,
     ]
+    own = {STATE_NOT_SAVED, RELEASED, UNIT_TAKEN, *OF_RUNTIMES}
     rows = "\n".join(
-        f"| `{reason}` | {'nodeagent' if reason in {STATE_NOT_SAVED, RELEASED, UNIT_TAKEN, *OF_RUNTIMES} else 'kubelet'} | {_advice(reason)} |"
-        for reason in reasons
+        f"| `{reason}` | {'nodeagent' if reason in own else 'kubelet'} | {_advice(reason)} |" for reason in reasons
     )
     return f"""\
 # Refusals
