@@ -232,7 +232,9 @@ class Life:
         }
         units = {name: one.settings for name, one in machine.units.items()}
         pinned = {name for entry in state.entries for name in entry.pod.units if entry.is_active}
-        assert {name for name, settings in units.items() if settings != UnitSettings()} == pinned, "others are as before"
+        assert {name for name, settings in units.items() if settings != UnitSettings()} == pinned, (
+            "others are as before"
+        )
         return replace(state, generation=0), groups, sorted(machine.runs), files, machine.settings, units
 
 
