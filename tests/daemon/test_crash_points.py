@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.host.settings import SettingKind
+from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, Phase
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
@@ -229,7 +230,11 @@ class Life:
             for path in self.directory.rglob("*")
             if path.name not in {STATE_FILE, ".lock"}
         }
-        units = {name: unit.settings for name, unit in machine.units.items()}
+        units = {name: one.settings for name, one in machine.units.items()}
+        pinned = {name for entry in state.entries for name in entry.pod.units if entry.is_active}
+        assert {name for name, settings in units.items() if settings != UnitSettings()} == pinned, (
+            "others are as before"
+        )
         return replace(state, generation=0), groups, sorted(machine.runs), files, machine.settings, units
 
 

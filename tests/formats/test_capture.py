@@ -14,10 +14,11 @@ from nodeagent.cli.commands import capture as capture_command
 from nodeagent.cli.main import main
 from nodeagent.cli.support import known_state, sources
 from nodeagent.core.admission.node_setup import on_machine
-from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.cgroup import Attribute, UnitSettings
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.state import RecordedRefusal, RefusedChange
+from nodeagent.core.model.state import ContainerStatus, RecordedRefusal, RefusedChange
 from nodeagent.daemon import machine as daemon_machine, startup
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
@@ -35,7 +36,7 @@ from tests.cli.test_cli_inspect import Host
 from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
 from tests.support import json_schema
 from tests.support.inspected_nodes import everything, running
-from tests.support.pods import app, pod
+from tests.support.pods import app, pod, unit
 
 SECRET = "hunter2-the-secret"
 
@@ -311,6 +312,31 @@ def test_a_node_with_pods_in_every_state_is_read_as_it_was_written(document: dic
     assert again.agent == agent
     assert again.observation == observation
     assert encode_capture(again) == text
+
+
+@pytest.mark.parametrize("told", [UnitSettings(), UnitSettings(CpuSet.parse("1,5"), NumaSet.of(1)), None])
+def test_what_systemd_was_told_of_a_unit_is_read_as_it_was_written(
+    document: dict[str, Any], told: UnitSettings | None
+) -> None:
+    world, _, view = everything()
+    world.add(pod("db", unit(cpu="1")), ContainerStatus("db", unit_before=UnitSettings()))
+    path = "units/poduid-db/db.service"
+    (seen,) = (there for there in world.observed().values() if there.path == path)
+    seen = replace(seen, attributes=(), unit=told)
+    agent = replace(
+        view,
+        node=on_machine(world.config, world.node.topology, world.node.reserved),
+        state=without_secrets(world.state),
+        policies=policies_of(world.config.placement),
+        observation=None,
+        unit_cgroups={"db.service": "system.slice/db.service"},
+    )
+    capture = replace(decoded(document), agent=agent, observation=replace(view.observed, cgroups={path: seen}))
+    text = encode_capture(capture)
+    json_schema.check(json.loads(text), "capture")
+    again = decoded(json.loads(text))
+    assert again.observation is not None
+    assert (again.observation.cgroups, again.agent) == ({path: seen}, agent)
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

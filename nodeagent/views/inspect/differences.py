@@ -48,7 +48,7 @@ def differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: Observed
     settled = {(d.path, d.file) for d in found}
     for want in desired:
         there = observed.get(want.path)
-        if there is not None and want.is_leaf and not want.is_starved:
+        if there is not None and want.is_leaf and not want.is_starved and want.goes_back_to is None:
             found += [d for d in _of_effects(want, there) if (d.path, d.file and _asked(d.file)) not in settled]
     return tuple(found)
 
