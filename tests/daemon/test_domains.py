@@ -322,10 +322,10 @@ def test_half_given_back_is_not_given_back(domains: Domains, systemd: Systemd, m
     read(domains)
     tell = systemd.set
 
-    def refuse_to_forget(name: str, /, **settings: CpuSet | NumaSet | None) -> None:
-        if settings["cpus"] == CpuSet():
+    def refuse_to_forget(name: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
+        if cpus == CpuSet():
             raise UnitsError("no", hint="wait")
-        tell(name, **settings)  # type: ignore[arg-type]
+        tell(name, cpus=cpus, memory_nodes=memory_nodes)
 
     monkeypatch.setattr(systemd, "set", refuse_to_forget)
     with pytest.raises(CgroupError):

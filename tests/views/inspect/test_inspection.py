@@ -109,12 +109,13 @@ def test_document_is_plain_and_its_names_are_stable():
         "recovery", "sockets",
     ]  # fmt: skip
     assert sorted(document["pods"][0]) == [
-        "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "effective", "name", "namespace", "phase", "podCpus", "qos",
+        "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "domain", "effective", "name", "namespace", "phase", "podCpus", "qos",
         "refusal", "refusedChange", "source", "starved", "uid",
     ]  # fmt: skip
     assert sorted(container_of(document)) == [
         "cgroup", "closedToHost", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit", "name",
-        "notes", "oomKills", "partition", "pid", "places", "processes", "promised", "restarts", "starved", "state", "whyShared",
+        "notes", "oomKills", "partition", "pid", "places", "processes", "promised", "restarts", "starved", "state", "unit",
+        "whyShared",
     ]  # fmt: skip
     assert sorted(container_of(document)["effective"]) == [
         "cpus",
