@@ -31,6 +31,8 @@ class Systemd:
         self.shown: list[set[str]] = []
         self.told: list[tuple[str, str | None, str | None]] = []
         self.problem: UnitsError | None = None
+        self.forgets = True
+        """It can be told that there is no restriction."""
         self.grants: CpuSet | None = None
         """What a slice around grants of CPUs. None: all."""
 
@@ -48,6 +50,8 @@ class Systemd:
     def set(self, unit: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
         if self.problem is not None:
             raise self.problem
+        if not self.forgets and cpus == CpuSet():
+            raise UnitsError("no", hint="wait")
         self.told.append(
             (unit, None if cpus is None else str(cpus), None if memory_nodes is None else str(memory_nodes))
         )
@@ -317,20 +321,13 @@ def test_without_a_restriction_before_it_has_everything_and_then_none(
     assert cpus_in(mount) == ""
 
 
-def test_half_given_back_is_not_given_back(domains: Domains, systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_given_back_is_not_given_back(domains: Domains, systemd: Systemd) -> None:
     systemd.know(settings=UnitSettings(OWN))
     read(domains)
-    tell = systemd.set
-
-    def refuse_to_forget(name: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
-        if cpus == CpuSet():
-            raise UnitsError("no", hint="wait")
-        tell(name, cpus=cpus, memory_nodes=memory_nodes)
-
-    monkeypatch.setattr(systemd, "set", refuse_to_forget)
+    systemd.forgets = False
     with pytest.raises(CgroupError):
         domains.apply(GiveUnitBack(DB, UnitSettings()))
     assert read(domains, rescan=False)[DB].unit not in {UnitSettings(), UnitSettings(OWN)}
-    monkeypatch.undo()
+    systemd.forgets = True
     domains.apply(GiveUnitBack(DB, UnitSettings()))
     assert read(domains)[DB].unit == UnitSettings()

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Managers, build, isolation, resume
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.exec_preconditions import obstacle
-from nodeagent.core.cgroups.write_order import Change, SetAttribute
-from nodeagent.core.model.cgroup import Attribute, CpuMax, Partition, PartitionKind
-from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, unit_at
+from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute
+from nodeagent.core.model.cgroup import Attribute, CpuMax, Partition, PartitionKind, UnitSettings
+from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
@@ -27,8 +27,8 @@ from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import MIN_GRACE_MS
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.formats.checkpoint.node_state import decode_state
-from tests.support.node_model import Agent, CrashError, Group, Machine, Process
-from tests.support.pods import app, burstable, cgroup_only, exclusive, init, pod, sidecar
+from tests.support.node_model import Agent, CrashError, Group, Machine, Process, Unit
+from tests.support.pods import app, burstable, cgroup_only, exclusive, init, pod, sidecar, unit
 from tests.support.world import SMALL, Node, node
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class WatchedAgent(Agent):
         for entry in state.entries:
             for container in entry.pod.containers if entry.is_active else ():
                 own = (state.promises.own_set(entry.pod.uid, container.name) or CpuSet()) & online
-                both = own | pool if container.name.startswith("mixed") else own or pool
+                both = own | pool if container.is_mixed else own or pool
                 found[entry.container_path(container.name)] = (both, own)
         return found
 
@@ -154,7 +154,9 @@ class WatchedAgent(Agent):
 
     def apply(self, change: Change) -> None:
         before = self.machine.effective(change.path) if change.path in self.machine.groups else CpuSet()
-        if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS:
+        if is_of_systemd(change.path):
+            self._judge_unit(change)
+        elif isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS:
             if change.path not in self.cpus_of(self.promised()):
                 self._judge_pod(change)
                 super().apply(change)
@@ -164,6 +166,15 @@ class WatchedAgent(Agent):
             assert change.value <= cpus, f"{change.path} gets {change.value}, of which the saved state says {cpus}"
             self._expect_nobody_on(change.value & own - before, change.path)
         super().apply(change)
+
+    def _judge_unit(self, change: Change) -> None:
+        """A unit is on its CPUs, on the pool's, or, where there is none, on the reserved ones."""
+        if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS:
+            cpus, own = self.cpus_of(self.promised())[change.path]
+            assert isinstance(change.value, CpuSet)
+            assert change.value <= (cpus or self.machine.node.managers.reserved)
+            if change.grants:
+                self._expect_nobody_on(own, change.path)
 
     def _judge_pod(self, change: SetAttribute) -> None:
         """A pod's cgroup holds its containers' CPUs and the shared pool."""
@@ -178,9 +189,10 @@ class WatchedAgent(Agent):
 
     def _expect_nobody_on(self, cpus: CpuSet, owner: str) -> None:
         machine = self.machine
-        for path in machine.populated():
-            if _pod_of(path) != _pod_of(owner) and not machine.is_frozen(path):
-                there = machine.effective(path) & cpus
+        running = {path: machine.effective(path) for path in machine.populated() if not machine.is_frozen(path)}
+        for path, where in (running | self._units()).items():
+            if _pod_of(path) != _pod_of(owner):
+                there = where & cpus
                 assert not there, f"{owner} is granted {there} before {path} has left"
 
     def check(self) -> None:
@@ -263,6 +275,8 @@ NODES = {
 }
 CPUS = st.integers(1, 255).map(CpuSet)
 PICKS = st.integers(0, 15)
+UNITS = st.sampled_from(["db.service", "web.service"])
+PINNED = ("1", "2", "3", "0.5", "burst", "2+")
 COUNTS = st.integers(0, 2)
 TURNS = st.integers(1, 3)
 WRITES = st.one_of(
@@ -278,17 +292,30 @@ def picked(items: Sequence[T], pick: int) -> T | None:
     return items[pick % len(items)] if items else None
 
 
+def pinning(source: str, name: str, size: str) -> Pod:
+    """A pod that stands for a unit."""
+    more = {"exclusive_cpus": 1} if size.endswith("+") else {}
+    return pod(source[0], unit(name, resources=AMOUNTS[size], **more), uid=f"uid-{source[0]}-{name}")
+
+
 class Turns(RuleBasedStateMachine):
     """One node's life."""
 
-    @initialize(name=st.sampled_from(["static", *NODES]), pods=st.lists(st.tuples(RECIPES, POLICIES), max_size=4))
-    def begin(self, name: str, pods: list[tuple[Recipe, RestartPolicy]]) -> None:
+    @initialize(
+        name=st.sampled_from(["static", *NODES]),
+        pods=st.lists(st.tuples(RECIPES, POLICIES), max_size=4),
+        pinned=st.sampled_from(["", "", *PINNED]),
+    )
+    def begin(self, name: str, pods: list[tuple[Recipe, RestartPolicy]], pinned: str = "") -> None:
         self.machine = WatchedMachine(NODES[name])
+        self.machine.units = {"db.service": Unit(), "web.service": Unit()}
         self.agent = WatchedAgent(self.machine)
         self.machine.agent = self.agent
         self.files: dict[str, Pod] = {}
         for source, (recipe, policy) in zip(FILES, pods, strict=False):
             self.files[source] = made(source[0], f"uid-{source[0]}", recipe, restart_policy=policy)
+        if pinned:
+            self.files["a.yaml"] = pinning("a.yaml", "db.service", pinned)
         self.publish()
         self.agent.rest()
 
@@ -379,6 +406,46 @@ class Turns(RuleBasedStateMachine):
         if entry is not None:
             self.agent.released = frozenset({entry.pod.uid})
             self._turns(max(turns, 1))  # the next turn ends it; without one, the next rule would
+
+    # Units of systemd's
+
+    @rule(source=SOURCES, name=UNITS, size=st.sampled_from(PINNED), turns=COUNTS)
+    def pin(self, source: str, name: str, size: str, turns: int) -> None:
+        self.files[source] = pinning(source, name, size)
+        self.agent.unreadable -= {source}
+        self.publish()
+        self._turns(turns)
+
+    @rule(name=UNITS, is_there=st.booleans(), is_active=st.booleans(), cpus=st.just(CpuSet()) | CPUS, turns=COUNTS)
+    def meet_unit(self, name: str, cpus: CpuSet, turns: int, *, is_there: bool, is_active: bool) -> None:
+        """systemd comes to know a unit, with whatever its own file says, or no longer does."""
+        self.machine.units.pop(name, None)
+        if is_there:
+            self.machine.units[name] = Unit(UnitSettings(cpus), is_active)
+        self._turns(turns)
+
+    @rule(name=UNITS, is_active=st.booleans(), cpus=st.none() | CPUS, turns=COUNTS)
+    def meddle_with_unit(self, name: str, cpus: CpuSet | None, turns: int, *, is_active: bool) -> None:
+        """Others start or end it, or set its CPUs."""
+        there = self.machine.units.get(name)
+        if there is not None:
+            there.is_active = is_active
+            there.settings = there.settings if cpus is None else replace(there.settings, allowed_cpus=cpus)
+            self._turns(turns)
+
+    @rule(name=UNITS, what=st.sampled_from([GiveUnitBack, Attribute.CPUSET_CPUS]), source=SOURCES, turns=TURNS)
+    def turn_while_systemd_refuses(self, name: str, what: type | Attribute, source: str, turns: int) -> None:
+        self.files.pop(source, None)
+        self.publish()
+        paths = {
+            entry.container_path(c.name)
+            for entry in self.agent.state.entries
+            for c in entry.pod.containers
+            if c.unit == name
+        }
+        self.machine.broken |= dict.fromkeys(((path, what) for path in paths), "systemd has not answered for 5 s")
+        self._turns(turns)
+        self._end_trouble()
 
     # Processes
 
@@ -594,15 +661,22 @@ class Turns(RuleBasedStateMachine):
     def _expect_rest(self) -> None:
         machine, agent = self.machine, self.agent
         assert agent.overlaps() == {}
+        reserved = machine.node.managers.reserved
         desired_by_path = {w.path: w for w in agent.desired_cgroups()}
-        assert set(machine.groups) == set(desired_by_path)
-        observed = machine.observed()
+        assert set(machine.groups) == {path for path in desired_by_path if not is_of_systemd(path)}
+        observed = agent.observed()
         for path, want in desired_by_path.items():
+            if is_of_systemd(path) and path not in observed:
+                continue
             for attribute, value in want.attributes:
                 assert observed[path].get(attribute) == value, f"{path}: {attribute.value}"
-            if want.is_leaf:
+            if want.is_leaf and not is_of_systemd(path):
                 assert machine.is_frozen(path) == want.is_starved, path
         for path, (cpus, _) in agent.cpus_of(agent.state).items():
+            if is_of_systemd(path):
+                assert path not in observed or observed[path].unit is not None
+                assert path not in observed or observed[path].get(Attribute.CPUSET_CPUS) == (cpus or reserved)
+                continue
             assert desired_by_path[path].is_starved or machine.effective(path) == cpus, path
         self._expect_pods()
         writes, saves = len(machine.writes), agent.saves
@@ -781,6 +855,25 @@ def test_a_change_that_cannot_be_followed_survives_deaths_and_troubles() -> None
     life.calm_down()
     assert life.machine.running() == before
     assert [e.change_refusal and e.change_refusal.reason for e in life.agent.state.entries] == ["OutOfcpu", None]
+
+
+def test_a_unit_is_given_back_before_anybody_has_its_cpus_whatever_fails_and_dies() -> None:
+    life = alive("static")
+    life.pin("a.yaml", "db.service", "3", 2)
+    own = life.machine.units["db.service"].settings.allowed_cpus
+    assert len(own) == 3
+    life.machine.broken["units/poduid-a-db.service/db.service", GiveUnitBack] = "systemd has not answered for 5 s"
+    life.files = {"b.yaml": made("b", "uid-b", [("app", "3"), ("app", "3")])}
+    life.publish()
+    life.turn(3)
+    assert (life.machine.units["db.service"].settings.allowed_cpus, life.machine.starts) == (own, [])
+    life.machine.broken.clear()
+    life.die_in_a_turn("c.yaml", [("app", "1")], 1)
+    life.turn(3)
+    life.retry()
+    life.calm_down()
+    assert life.machine.units["db.service"].settings == UnitSettings()
+    assert len(life.machine.running()) == 3
 
 
 TestTurns = Turns.TestCase
