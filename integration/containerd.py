@@ -20,6 +20,7 @@ import grpc
 
 from integration.guest.base import base_of
 from integration.guest.guest import Guest
+from integration.guest.next_containerd import PROGRAMS
 from integration.node import Node
 from tests.support.protos import generated
 
@@ -30,6 +31,18 @@ IMAGE = "nodeagent.test/busybox:1"
 CALL_SECONDS = 120.0
 """Of ours: kubelet waits as long for a call."""
 _ARCHIVE = "/root/busybox.tar"
+_NEXT = "/opt/containerd-next"
+_DROP_IN = "/run/systemd/system/containerd.service.d/next.conf"
+_NEXT_UNIT = f"""\
+[Service]
+Environment=PATH={_NEXT}:/usr/sbin:/usr/bin:/sbin:/bin
+ExecStart=
+ExecStart={_NEXT}/containerd
+"""
+_NEXT_PLACES = """\
+root = "/var/lib/containerd-next"
+state = "/run/containerd-next"
+"""
 _CONFIGURATION = f"""\
 version = 2
 disabled_plugins = [
@@ -120,10 +133,16 @@ def burstable(cpu_milli: int) -> Any:
 
 
 class Containerd:
-    """Started by `with`; at its end all pods are removed, and it doesn't run any more."""
+    """Started by `with`; at its end all pods are removed, and it doesn't run any more.
 
-    def __init__(self, node: Node) -> None:
+    Args:
+        node: the guest.
+        programs: a directory with those of another version. None: the guest's own.
+    """
+
+    def __init__(self, node: Node, programs: Path | None = None) -> None:
         self._node = node
+        self._programs = programs
         self._directory = tempfile.TemporaryDirectory(prefix="nodeagent-cri-")
         path = Path(self._directory.name) / "cri.sock"
         self._relay = _Relay(node.guest, path)
@@ -133,10 +152,17 @@ class Containerd:
 
     def __enter__(self) -> Self:
         node = self._node
+        ctr = "ctr"
         node.guest.put("/etc/containerd/config.toml", _CONFIGURATION)
+        if self._programs is not None:
+            ctr = f"{_NEXT}/ctr"
+            for name in PROGRAMS:
+                node.guest.put(f"{_NEXT}/{name}", (self._programs / name).read_bytes(), mode=0o755)
+            node.guest.put(_DROP_IN, _NEXT_UNIT)
+            node.guest.put("/etc/containerd/config.toml", _NEXT_PLACES + _CONFIGURATION)
         node.guest.put(_ARCHIVE, image_archive(node.guest))
         node.run("systemctl unmask --quiet containerd && systemctl start containerd", timeout_seconds=60)
-        node.run(f"ctr -n k8s.io images import --local=true {_ARCHIVE}", timeout_seconds=60)
+        node.run(f"{ctr} -n k8s.io images import --local=true {_ARCHIVE}", timeout_seconds=60)
         request = CRI.ImageStatusRequest(image=CRI.ImageSpec(image=IMAGE))
         node.until(
             lambda: self._images.ImageStatus(request, timeout=CALL_SECONDS).image.id or None,
@@ -151,7 +177,9 @@ class Containerd:
             if error is None:
                 self.remove_all()
             self._node.run(
-                "systemctl stop containerd; systemctl mask --quiet containerd", check=False, timeout_seconds=30
+                f"systemctl stop containerd; rm -f {_DROP_IN}; systemctl mask --quiet containerd",
+                check=False,
+                timeout_seconds=30,
             )
         finally:
             self._channel.close()

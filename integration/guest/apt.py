@@ -1,6 +1,8 @@
-"""The host's way to Debian's packages (mirrors, proxies, certificates), as arguments of mmdebstrap."""
+"""The host's way to Debian's packages (mirrors, proxies, certificates), as arguments of mmdebstrap; and single packages."""
 
 import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from integration.guest.releases import Release
 
@@ -26,6 +28,28 @@ def options() -> tuple[str, ...]:
     """The host's apt options about fetching, and no translated package descriptions."""
     dump = subprocess.run(("apt-config", "dump"), check=True, stdout=subprocess.PIPE, text=True).stdout
     return ('Acquire::Languages "none";', *fetching_options(dump))
+
+
+def download(codename: str, package: str, target: Path) -> None:
+    """Put one package of any release, as it is, into a directory. The release's indexes may have expired."""
+    archive, _ = _mirrors(_indexes())
+    with TemporaryDirectory() as name:
+        own = Path(name)
+        (own / "lists/partial").mkdir(parents=True)
+        (own / "sources.list").write_text(f"deb [signed-by={_KEYRING}] {archive} {codename} main\n")
+        places = {
+            "Dir::Etc::SourceList": own / "sources.list",
+            "Dir::Etc::SourceParts": "-",
+            "Dir::State::Lists": own / "lists",
+            "Dir::Cache": own,
+            "Acquire::Check-Valid-Until": "false",
+            "Acquire::Languages": "none",
+            "APT::Architecture": "amd64",
+            "APT::Sandbox::User": "root",
+        }
+        options = [f"--option={key}={value}" for key, value in places.items()]
+        for command in (("update",), ("download", package)):
+            subprocess.run(("apt-get", *options, *command), check=True, cwd=target, stdout=subprocess.DEVNULL)
 
 
 def fetching_options(dump: str) -> tuple[str, ...]:

@@ -69,6 +69,8 @@ _MARGIN_SECONDS = 0.3
 """Kept of the runtime's deadline: a denial in time keeps the connection."""
 _PUSH_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
+LOOK_SECONDS = 60.0
+"""After which to look whether refused pods are still there: after its own restart containerd 1.7 doesn't tell that they are removed."""
 _ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER})
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
 
@@ -130,6 +132,7 @@ class Containers:
         self._is_linked = False
         self._is_to_look = False
         """What was made while the runtime synchronized may be in neither its list nor its calls (containerd #13698)."""
+        self._looked_at = time.monotonic()
         self._counted = _Counted()
         self._due: tuple[Update, ...] = ()
         """What a push would send now."""
@@ -319,6 +322,8 @@ class Containers:
             elif not any(isinstance(one, Refuse) for one in todo):
                 self._log.warning("container_denied", problem=found.reason)
             _set(asked.answer, found)
+        if state.runtime.refused and time.monotonic() >= self._looked_at + LOOK_SECONDS:
+            self._is_to_look = True
         self._have_pushed(response(there), answered=answered)
         self._is_waiting |= awaits_end(state.runtime)
         self._forget(state)
@@ -452,7 +457,7 @@ class Containers:
         """In the pushing thread, while the runtime calls nobody."""
         self._put(_Asked(Looked(known)))
         with self._lock:
-            self._is_to_look = False
+            self._is_to_look, self._looked_at = False, time.monotonic()
             due, self._due = self._due, ()
             self._note_sent(due)
         return due

@@ -15,6 +15,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.turn.step import Turn, World
+from nodeagent.daemon import containers
 from nodeagent.daemon.containers import Containers
 from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import Wakeups
@@ -248,6 +249,20 @@ def test_changes_that_no_call_asks_for_are_pushed(desk: Desk) -> None:
     desk.tree.cpusets["s"] = ALL
     desk.turn()
     plugin.wait_for_end()
+
+
+def test_pods_that_were_refused_are_looked_for_now_and_then(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(desk.answered(event(Event.CREATE_CONTAINER, pod("large", app("main", "9")), "l")), Denial)
+    assert desk.state.runtime.refused
+    monkeypatch.setattr(containers, "LOOK_SECONDS", 0.0)
+    desk.turn()
+    look = desk.runtime.accept_plugin()
+    look.synchronize([], [])
+    while desk.state.runtime.refused:
+        desk.wakeups.wait(1.0)
+        desk.turn()
+    look.wait_for_end()
+    assert desk.state == empty_state(NODE)
 
 
 def test_a_runtime_that_goes_and_comes_is_told_of_once(desk: Desk) -> None:
