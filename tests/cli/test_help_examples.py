@@ -74,6 +74,7 @@ SCHEMAS = {
     "apply": ("apply",),
     "diff": ("diff",),
     "delete": ("delete",),
+    "unpin": ("delete",),
     "retry": ("retry",),
     "release": ("release",),
     "simulate": ("scenario-result",),

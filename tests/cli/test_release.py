@@ -330,6 +330,7 @@ def test_as_json_the_answer_comes_at_the_end_and_each_step_goes_to_stderr(
                 "cpus": "1,4-5",
                 "memoryNodes": "",
                 "cgroup": "poduid-web",
+                "units": [],
             }
         ],
         "removed": {"cgroups": None, "files": []},
