@@ -57,7 +57,9 @@ runtime_type = "io.containerd.runc.v2"
 SystemdCgroup = true
 [plugins."io.containerd.nri.v1.nri"]
 disable = false
+plugin_request_timeout = "10s"
 """
+"""On an emulated machine 2 s, the usual limit, can pass without anybody's fault. 1.7 doesn't tell it: there the agent goes by those 2 s."""
 _RELAY = """
 import os, select, socket, sys
 there = socket.socket(socket.AF_UNIX)
