@@ -117,6 +117,8 @@ class HostPlan(Struct, frozen=True):
     """Kernel threads are kept off CPUs, by us or by a partition that has not ended yet, so that the record has them all."""
     unread: frozenset[Setting] = frozenset()
     """Their part of the record stays as it was."""
+    offline: CpuSet = CpuSet()
+    """CPUs that may be missing from what is written for a kernel thread."""
 
     def without(self, refused: AbstractSet[Setting]) -> "HostPlan":
         """Leave some settings as they are."""
@@ -140,6 +142,8 @@ class HostPlan(Struct, frozen=True):
         if has_failed:
             may_be_any = setting.kind in OF_SERVICES or setting.kind is SettingKind.THREAD
             return change if may_be_any else replace(change, ours=(change.last,))
+        if setting.kind is SettingKind.THREAD:
+            return replace(change, ours=_shown(written, self.offline))
         shown_later = change.ours if setting.kind is SettingKind.IRQBALANCE else ()
         return replace(change, ours=_ending(shown_later, written))
 
@@ -207,7 +211,12 @@ def plan(
             others[setting] = now
     kept = {setting: change for setting, change in record.items() if _is_unread(setting, observed, unread)}
     return HostPlan(
-        _to_keep(changes, keeps_threads=keeps_threads) | kept, writes, others, keeps_threads, frozenset(kept)
+        _to_keep(changes, keeps_threads=keeps_threads) | kept,
+        writes,
+        others,
+        keeps_threads,
+        frozenset(kept),
+        cpus.offline,
     )
 
 
@@ -273,25 +282,36 @@ def _thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> 
     changes; all that are in none, if nothing is left. So a thread that may not run on all CPUs is written once, and the kernel itself keeps
     it off partitions and puts it back. But it forgets that when it finds a thread without any online CPU: it gives it all then. And
     whenever a CPU comes online, threads that work for a NUMA node get that node's, be they in a partition (kcompactd_cpu_online in
-    mm/compaction.c). A thread that goes where it was never to be is written again, as soon as the kernel takes what it is to have.
+    mm/compaction.c). A thread that goes where it was never to be is written again, as soon as the kernel takes what it is to have. Older
+    kernels (6.1) leave out CPUs that are offline when it is written (cpuset_cpus_allowed), and don't give them back: it is written again
+    when these are back.
     """
     before, ours = _thread_so_far(known, now, cpus)
     is_others = known is not None and before is None
     before = now if before is None else before
     wanted = _apart(before, now, to_leave - cpus.partitioned, cpus)
     closed = cpus.hidden - cpus.offline
-    is_right = now <= wanted and now - cpus.offline == wanted - cpus.hidden if to_leave or closed else now == wanted
+    is_written = wanted in ours and all(value <= wanted for value in ours)
+    if to_leave or closed:
+        is_right = now <= wanted and now - cpus.offline == wanted - cpus.hidden
+    else:
+        is_right = now == wanted or (is_written and now == wanted - cpus.offline)
     written: CpuSet | None = wanted
     if not wanted - cpus.hidden:  # the kernel would refuse that (EINVAL)
         is_to_go = bool(now & to_leave - (cpus.partitioned - closed))
         written = cpus.host if is_to_go and cpus.host else None
-    elif is_right and (is_others or ours == (wanted,)):
+    elif is_right and (is_others or is_written):
         written = None
     if written is not None:
-        ours = _ending((cpus.possible, written, now, *ours), ours[-1])
+        ours = _ending((cpus.possible, *_shown(written, cpus.offline), now, *ours), ours[-1])
     elif not is_right:
         ours = _ending((now, *ours), ours[-1])
     return _Found(before, ours, written, is_others)
+
+
+def _shown(written: CpuSet, offline: CpuSet) -> tuple[CpuSet, ...]:
+    """Return what a thread may show after this was written."""
+    return _ending((written - offline or written,), written)
 
 
 def _thread_so_far(known: Change | None, now: CpuSet, cpus: Cpus) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:

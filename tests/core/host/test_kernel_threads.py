@@ -42,7 +42,7 @@ class Kernel:
 
     Args:
         threads: by name.
-        has_partitions: otherwise what is written is not remembered either (before 6.2).
+        has_partitions: otherwise what is written is not remembered either (before 6.2), and CPUs that are offline are left out of it.
     """
 
     def __init__(self, threads: Mapping[str, Thread], *, has_partitions: bool = True) -> None:
@@ -68,7 +68,10 @@ class Kernel:
         thread, left = self.threads[name], value - self.partition
         if not left & self.online:
             return False
-        thread.allowed, thread.asked = left, value if self.has_partitions else None
+        if self.has_partitions:
+            thread.allowed, thread.asked = left, value
+        else:
+            thread.allowed, thread.asked = left & self.online, None
         return True
 
     def _gives(self, thread: Thread, value: CpuSet) -> None:
@@ -207,6 +210,26 @@ def test_while_a_partition_is_there_they_are_off_it_and_afterwards_where_they_we
     node.rest()
     assert (node.now(), node.record) == (before, {})
     assert not node.keep(NOBODY).writes
+
+
+def test_what_is_offline_while_it_is_written_is_given_back_when_it_has_come() -> None:
+    node = node_with(free="0-7", reclaims="4-7")
+    node.kernel.has_partitions = False
+    node.keep(cpus("1"))
+    node.happens(("offline", 6))
+    node.keep(cpus("1-2"))
+    assert node.now() == {"free": "0,3-5,7", "reclaims": "4-7"}
+    node.happens(("online", 6))
+    other = Node(node.kernel)
+    other.wanted, other.record = node.wanted, node.record
+    assert not other.keep(cpus("1-2")).changed_by_others, "another process of the agent doesn't know which were offline"
+    assert node.now()["free"] == "0,3-7"
+    other.happens(("offline", 6))
+    other.keep(NOBODY)
+    assert not other.keep(NOBODY).writes, "there is no more to be had"
+    assert other.record, "it has yet to get one back"
+    other.rest()
+    assert other.now() == {"free": "0-7", "reclaims": "4-7"}
 
 
 def test_one_that_may_run_anywhere_need_not_be_written() -> None:
