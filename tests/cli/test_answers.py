@@ -42,10 +42,10 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "fleet capacity": (CAPTURED, "-f", MANIFEST),
     "fleet diff": (CAPTURED, CAPTURED),
 }
-ASKED_ELSEWHERE = {"apply", "diff", "delete", "capture", "interference", "probe", "cpus", "retry"}
+ASKED_ELSEWHERE = {"apply", "diff", "delete", "capture", "interference", "probe", "cpus", "retry", "pin", "unpin"}
 """What a command is asked that has a document, and those of which there is more to it: a manifest directory (test_apply.py), an agent
 (test_cli_inspect.py), a file that is written (test_capture.py), a kernel that counts (integration/test_interference.py),
-memory in cgroups (test_probe.py), CPUs of a cgroup (test_cpus.py)."""
+memory in cgroups (test_probe.py), CPUs of a cgroup (test_cpus.py), systemd (test_pin.py)."""
 OWN_GOLDEN = {"inspect", "check", "explain", "simulate", "fleet inspect", "fleet capacity", "fleet diff"}
 """They have texts of their own in tests/golden, of more than this node shows."""
 NOWHERE = "ROOT/none"

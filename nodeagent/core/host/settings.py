@@ -291,7 +291,7 @@ def _thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> 
     before = now if before is None else before
     wanted = _apart(before, now, to_leave - cpus.partitioned, cpus)
     closed = cpus.hidden - cpus.offline
-    is_written = wanted in ours and all(value <= wanted for value in ours)
+    is_written = ours in {(wanted,), _shown(wanted, cpus.offline)}
     if to_leave or closed:
         is_right = now <= wanted and now - cpus.offline == wanted - cpus.hidden
     else:

@@ -17,7 +17,7 @@ def only(manifest: tuple[Manifest, ...]) -> Manifest:
 def test_a_units_path_names_its_pod_and_the_unit() -> None:
     entry = new_entry(only(manifests(pod("db", unit("db@1.service", "2")))), 0, pod_level_resources=False)
     path = entry.container_path("db@1")
-    assert (entry.pod.domain, entry.is_of_systemd, entry.pod.units) == (Domain.SYSTEMD, True, ("db@1.service",))
+    assert (entry.domain, entry.is_of_systemd, entry.pod.units) == (Domain.SYSTEMD, True, ("db@1.service",))
     assert (entry.pod_path, path) == ("units/poduid-db", "units/poduid-db/db@1.service")
     assert path == f"{pod_of_units_path('uid-db')}/{unit_at(path)}"
     assert is_of_systemd(path)
@@ -26,7 +26,7 @@ def test_a_units_path_names_its_pod_and_the_unit() -> None:
 
 def test_a_container_of_ours_is_below_its_pod() -> None:
     entry = new_entry(only(manifests(pod("a", app(cpu="2")))), 0, pod_level_resources=False)
-    assert (entry.pod.domain, entry.is_of_systemd, entry.pod.units) == (Domain.OWN, False, ())
+    assert (entry.domain, entry.is_of_systemd, entry.pod.units) == (Domain.OWN, False, ())
     assert (entry.pod_path, entry.container_path("app")) == ("poduid-a", "poduid-a/app")
 
 

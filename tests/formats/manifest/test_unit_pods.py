@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from nodeagent.core.model.pod import Domain
 from nodeagent.formats.manifest.pod_manifest import pod_to_document
 from nodeagent.formats.manifest.unit_pod import full_unit_name, unit_manifest, unit_pod_name
 from tests.formats.manifest.test_pod_manifest import accepted, refused
@@ -21,9 +20,9 @@ def manifest(annotations: str = WEB, spec: str = f"containers: [{CONTAINER}]") -
 
 def test_an_annotation_makes_a_container_stand_for_a_unit() -> None:
     found = accepted(manifest()).pod
-    assert (found.domain, found.units, found.container("web").unit) == (Domain.SYSTEMD, ("web.service",), "web.service")
+    assert (found.units, found.container("web").unit) == (("web.service",), "web.service")
     plain = accepted(manifest().replace("unit.nodeagent.io/web", "example.org/x")).pod
-    assert (plain.domain, plain.units) == (Domain.OWN, ())
+    assert plain.units == ()
     assert plain.uid != found.uid, "it is part of what the pod is"
     assert accepted(json.dumps(pod_to_document(found))).pod == found
 
