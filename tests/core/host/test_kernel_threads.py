@@ -401,8 +401,8 @@ def test_in_the_end_each_may_run_where_it_could(own: CpuSet, has_partitions: boo
             case _:
                 node.happens(step)
     node.rest()
-    # of an interrupt that came for the first time before a partition changed nothing tells; one that was moved takes its thread along when it
-    # comes, wherever that is
+    # of an interrupt that came for the first time before a partition changed nothing tells; one that was moved takes its thread along
+    # when it comes, wherever that is
     follower, wanted = kernel.threads.pop(IRQ), node.wanted.pop(IRQ)
     assert follower.is_to_follow or follower.allowed in {wanted, kernel.comes_to}
     assert node.now() == {name: str(allowed) for name, allowed in node.wanted.items()}
