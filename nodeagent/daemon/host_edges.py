@@ -12,7 +12,7 @@ from msgspec import Struct
 from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge import irqbalance, kernel_threads, units
-from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus
+from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus, uevents_sent
 from nodeagent.edge.kernel_threads import KernelThread, ThreadKey
 from nodeagent.edge.units import UnitsError
 from nodeagent.errors import NodeAgentError
@@ -141,7 +141,7 @@ class HostEdges:
         """
         possible, root = possible_cpus(self._root), self._root
         hidden, offline = possible - host_cpus(root), possible - online_cpus(root)
-        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes())
+        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes(), uevents=uevents_sent(root))
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""

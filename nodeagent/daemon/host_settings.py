@@ -27,6 +27,8 @@ HOST_SETTINGS = "host_settings"
 PUT_BACK = "host_settings_put_back"
 """An empty file beside it, left by who has put settings back without the agent: a running one takes it for its own doing."""
 
+_MOST_LOOKS = 5
+"""While a CPU goes and comes, the kernel gives some of its threads others: what they have then is nobody's wish."""
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
 _MAY_DO_LATER = OF_SERVICES | {SettingKind.THREAD}
 """A thread is refused CPUs that are just in a partition, or offline."""
@@ -221,10 +223,13 @@ class HostSettings:
         claims |= {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in self.claimed.holders}
         kinds = wanted.alone.keys() | {setting.kind for setting in (*record, *claims)}
         put_off = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
-        seen = self._places.cpus(wanted.host)
-        reading = self._places.read(kinds - put_off, beside=wanted.pinned.keys(), known=record.keys())
+        for _ in range(_MOST_LOOKS):
+            seen = self._places.cpus(wanted.host)
+            reading = self._places.read(kinds - put_off, beside=wanted.pinned.keys(), known=record.keys())
+            cpus = self._places.cpus(wanted.host)
+            if seen.uevents == cpus.uevents:
+                break
         was_put_back = Path(self._put_back_path).exists()
-        cpus = self._places.cpus(wanted.host)
         cpus = replace(cpus, partitioned=wanted.partitioned, was_hidden=self._hidden | seen.hidden)
         ending = (self._closed - wanted.partitioned) & (cpus.hidden - cpus.offline)
         self.is_settling = bool(ending)

@@ -218,6 +218,13 @@ def host_cpus(root: str = "/") -> CpuSet:
     return _cpus(Path(root, "sys/fs/cgroup/cpuset.cpus.effective"))
 
 
+def uevents_sent(root: str = "/") -> int:
+    """Return how many messages about devices the kernel has sent since boot; 0 where it doesn't count them."""
+    with suppress(OSError, ValueError):
+        return int(Path(root, "sys/kernel/uevent_seqnum").read_text(encoding="ascii"))
+    return 0
+
+
 def _cpus(file: Path) -> CpuSet:
     try:
         return CpuSet.parse(file.read_text(encoding="ascii").strip())

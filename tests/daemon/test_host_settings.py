@@ -2,7 +2,7 @@
 
 import errno
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Set as AbstractSet
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,11 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.host.claims import DeviceClaim
-from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.daemon.host_edges import Reading
 from nodeagent.daemon.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, Wanted, alone_of, put_back
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.wakeups import WakeUpReason
@@ -584,3 +585,36 @@ def test_without_an_agent_it_is_put_back_from_the_record(around: Beside) -> None
     count, problems = put_back(around.places(), str(around.directory), "boot")
     assert (count > 0, problems) == (True, ())
     assert around.machine.settings == around.before
+
+
+class WhileACpuGoes(HostSettingsModel):
+    """A CPU goes and comes within the first look at the threads after `is_to_go`: the kernel takes it from one of its own for so long."""
+
+    uevents, is_to_go = 7, False
+
+    def cpus(self, host: CpuSet) -> Cpus:
+        return replace(super().cpus(host), uevents=self.uevents)
+
+    def read(
+        self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
+    ) -> Reading:
+        reading = super().read(kinds, beside=beside, known=known)
+        if not self.is_to_go:
+            return reading
+        self.is_to_go, self.uevents = False, self.uevents + 2
+        return replace(reading, settings={**reading.settings, THREAD: reading.settings[THREAD] - CpuSet.of(0)})
+
+
+def test_what_a_thread_lacks_while_a_cpu_is_away_is_nobodys_wish(tmp_path: Path) -> None:
+    machine, said = Machine(QUIET), io.StringIO()
+    places = WhileACpuGoes(machine, Steps())
+    settings = HostSettings(places, str(tmp_path), "boot", make_log(said))
+    before, own = machine.settings[THREAD], CpuSet.of(1)
+    wanted = Wanted(alone_of(QUIET.config, own, CpuSet()), QUIET.managers.topology.online - own)
+    settings.keep(wanted, rescan=True)
+    places.is_to_go = True
+    settings.keep(wanted, rescan=True)
+    assert not places.is_to_go
+    assert "host_setting_changed_by_others" not in said.getvalue()
+    settings.keep(Wanted({}, QUIET.managers.topology.online), rescan=True)
+    assert machine.settings[THREAD] == before

@@ -164,6 +164,8 @@ class Cpus(Struct, frozen=True):
     """Those that were hidden at some moment since the last look: the affinity of a kernel thread may still lack them."""
     nodes: tuple[CpuSet, ...] = ()
     """Those of each NUMA node, be they offline: the kernel gives them to threads that work for it."""
+    uevents: int = 0
+    """How many messages about devices the kernel has sent: if that differs between two looks, CPUs may have gone and come again."""
 
 
 def plan(
