@@ -30,8 +30,9 @@ from nodeagent.core.model.nri import (
     Synchronized,
     Update,
 )
+from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.runtime.answers import Response, response
+from nodeagent.core.runtime.answers import Occupant, Response, response
 from nodeagent.core.runtime.registry import (
     CountFailOpen,
     Happening,
@@ -149,6 +150,8 @@ class Containers:
         """What has happened and could not be saved: it has happened all the same."""
         self._open: list[tuple[_Asked, tuple[Todo, ...]]] = []
         """Of the turn that is under way."""
+        self._astray: dict[str, tuple[ContainerKey, CpuSet]] = {}
+        """By id, containers that began unasked or were moved, and where they were found: until they are seen to be where they belong."""
         self._untold: tuple[Todo, ...] = ()
         """What is to be logged and counted of it, once it is saved."""
         self._seen: dict[str, ObservedCgroup] = {}
@@ -307,7 +310,9 @@ class Containers:
                     )
             self._is_waiting = True
             return (self._trouble,)
-        there = (*own, *occupants(state, self._node, self._seen, self._under_way()))
+        runtimes = occupants(state, self._node, self._seen, self._under_way())
+        self._report_placed(runtimes)
+        there = (*own, *runtimes)
         answered = False
         for asked, todo in opened:
             if asked.answer is None:
@@ -393,20 +398,14 @@ class Containers:
         for one in todo:
             match one:
                 case CountFailOpen(key, container_id):
+                    self._note_astray(key, container_id)
                     with self._lock:
                         self._counted = replace(self._counted, unasked=self._counted.unasked + 1)
                     self._log.warning(
                         "container_began_unasked", pod_uid=key.pod_uid, container=key.name, container_id=container_id
                     )
-                case PutRight(key, container_id, wanted, has):
-                    self._log.warning(
-                        "container_put_right",
-                        pod_uid=key.pod_uid,
-                        container=key.name,
-                        container_id=container_id,
-                        found=str(has.cpus or "any CPU"),
-                        restored=str(wanted.cpus),
-                    )
+                case PutRight(key, container_id):
+                    self._note_astray(key, container_id)
                 case Refuse(key, container_id, reason, is_first=True):
                     self._log.warning(
                         "container_denied",
@@ -417,6 +416,29 @@ class Containers:
                     )
                 case _:
                     pass
+
+    def _note_astray(self, key: ContainerKey, container_id: str) -> None:
+        there = self._seen.get(container_id)
+        if there is not None:
+            self._astray.setdefault(container_id, (key, there.cpus_effective or CpuSet()))
+
+    def _report_placed(self, there: tuple[Occupant, ...]) -> None:
+        """Log what has come to where it belongs, as seen in its cgroup."""
+        seen = {one.id: one for one in there}
+        for id_, (key, found) in tuple(self._astray.items()):
+            one = seen.get(id_)
+            if one is not None and (one.wanted is None or one.effective != one.wanted.cpus):
+                continue
+            del self._astray[id_]
+            if one is not None and one.effective != found:
+                self._log.warning(
+                    "container_put_right",
+                    pod_uid=key.pod_uid,
+                    container=key.name,
+                    container_id=id_,
+                    found=str(found),
+                    restored=str(one.effective),
+                )
 
     # Pushing
 
