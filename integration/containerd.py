@@ -10,10 +10,11 @@ import socket
 import tarfile
 import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import grpc
@@ -21,7 +22,8 @@ import grpc
 from integration.guest.base import base_of
 from integration.guest.guest import Guest
 from integration.guest.next_containerd import PROGRAMS
-from integration.node import Node
+from integration.node import CONFIG, Node
+from integration.overlap.workload import IN_IMAGE
 from tests.support.protos import generated
 
 CRI, SERVICES = generated("cri")
@@ -78,6 +80,7 @@ while True:
             break
         there.sendall(data)
 """
+EMPTY: Mapping[str, str] = MappingProxyType({})
 _FOR_EVER = ("/bin/busybox", "sleep", "1000000")
 
 
@@ -129,9 +132,10 @@ def guaranteed(cpu_milli: int, memory_mib: int = 32) -> Any:
     )
 
 
-def burstable(cpu_milli: int) -> Any:
-    """For a container that requests CPUs, and has no limit."""
-    return CRI.LinuxContainerResources(cpu_shares=max(2, cpu_milli * 1024 // 1000), oom_score_adj=999)
+def burstable(cpu_milli: int, limit_milli: int = 0) -> Any:
+    """For a container that requests CPUs. Limit: 0 is none."""
+    limit = {"cpu_quota": limit_milli * 100, "cpu_period": 100_000} if limit_milli else {}
+    return CRI.LinuxContainerResources(cpu_shares=max(2, cpu_milli * 1024 // 1000), oom_score_adj=999, **limit)
 
 
 class Containerd:
@@ -193,9 +197,20 @@ class Containerd:
         found: str = self.runtime.RunPodSandbox(request, timeout=CALL_SECONDS).pod_sandbox_id
         return found
 
-    def create(self, pod: CriPod, sandbox: str, name: str, resources: Any, command: tuple[str, ...] = _FOR_EVER) -> str:
+    def create(
+        self,
+        pod: CriPod,
+        sandbox: str,
+        name: str,
+        resources: Any,
+        command: tuple[str, ...] = _FOR_EVER,
+        *,
+        mounts: Mapping[str, str] = EMPTY,
+    ) -> str:
+        """Create a container. Mounts: paths in it, by those on the node."""
         config = CRI.ContainerConfig(
             metadata=CRI.ContainerMetadata(name=name),
+            mounts=[CRI.Mount(host_path=there, container_path=path) for there, path in mounts.items()],
             image=CRI.ImageSpec(image=IMAGE),
             command=list(command),
             linux=CRI.LinuxContainerConfig(
@@ -221,6 +236,16 @@ class Containerd:
     def update(self, container: str, resources: Any) -> None:
         request = CRI.UpdateContainerResourcesRequest(container_id=container, linux=resources)
         self.runtime.UpdateContainerResources(request, timeout=CALL_SECONDS)
+
+    def containers_of(self, pod: CriPod) -> tuple[str, ...]:
+        """The ids of all that there are, of any state."""
+        boxes = set(self.sandboxes_of(pod))
+        found = self.runtime.ListContainers(CRI.ListContainersRequest(), timeout=CALL_SECONDS).containers
+        return tuple(one.id for one in found if one.pod_sandbox_id in boxes)
+
+    def sandboxes_of(self, pod: CriPod) -> tuple[str, ...]:
+        found = self.runtime.ListPodSandbox(CRI.ListPodSandboxRequest(), timeout=CALL_SECONDS).items
+        return tuple(one.id for one in found if one.metadata.uid == pod.uid)
 
     def stop(self, container: str) -> None:
         """End it at once."""
@@ -248,6 +273,23 @@ class Containerd:
             CRI.VersionRequest(), timeout=CALL_SECONDS, wait_for_ready=True
         ).runtime_version
         return found
+
+
+@contextmanager
+def plugged_in(node: Node, containerd: Containerd) -> Iterator[None]:
+    """The agent is its plugin meanwhile."""
+    usual = node.guest.get(CONFIG)
+    cursor = node.cursor()
+    node.guest.put(CONFIG, usual.replace(b'nriSocket: ""', f"nriSocket: {NRI_SOCKET}".encode()))
+    node.restart_agent()
+    node.wait_log(cursor, "runtime_linked")
+    yield
+    containerd.remove_all()
+    # After its own restart containerd 1.7.24 doesn't tell that pods from before are removed: it lists what there is to who comes anew.
+    node.restart_agent()
+    node.wait(lambda state: not state["entries"] and "runtime" not in state, "containerd's pods to be forgotten")
+    node.guest.put(CONFIG, usual)
+    node.restart_agent()
 
 
 class _Relay:
@@ -292,10 +334,10 @@ class _Relay:
 
 
 def image_archive(guest: Guest) -> bytes:
-    """An OCI archive (image-layout and image-spec) with busybox alone; a pod's pause container is made of it, too."""
+    """An OCI archive (image-layout and image-spec) with busybox alone, under two names; a pod's pause container is made of it, too."""
     root = base_of(guest.image.release).root
     busybox = next(path for path in (root / "usr/bin/busybox", root / "bin/busybox") if path.exists()).read_bytes()
-    layer = _tar({"bin/busybox": (0o755, busybox)})
+    layer = _tar({"bin/busybox": (0o755, busybox), f"bin/{IN_IMAGE}": (0o755, busybox)})
     config = _json(
         {
             "architecture": "amd64",

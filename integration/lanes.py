@@ -25,6 +25,7 @@ SECOND_LANE = (
     "policies",
     "probe",
     "service",
+    "side_by_side",
     "topologies",
 )
 

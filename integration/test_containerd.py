@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.containerd import NRI_SOCKET, Containerd, CriPod, burstable, guaranteed
+from integration.containerd import NRI_SOCKET, Containerd, CriPod, burstable, guaranteed, plugged_in
 from integration.guest.guest import Guest
 from integration.guest.next_containerd import next_containerd
-from integration.node import CONFIG, Document, Node, container, pod
+from integration.node import Document, Node, container, pod
 from nodeagent.core.model.idset import CpuSet
 from tests.support.figures import Recorder, report
 
@@ -100,18 +100,8 @@ def test_a_plugin_is_called_for_everything_and_what_it_answers_is_what_the_kerne
 @pytest.fixture
 def linked(node: Node, containerd: Containerd) -> Iterator[Containerd]:
     """The agent is containerd's plugin."""
-    usual = node.guest.get(CONFIG)
-    cursor = node.cursor()
-    node.guest.put(CONFIG, usual.replace(b'nriSocket: ""', f"nriSocket: {NRI_SOCKET}".encode()))
-    node.restart_agent()
-    node.wait_log(cursor, "runtime_linked")
-    yield containerd
-    containerd.remove_all()
-    # After its own restart containerd 1.7.24 doesn't tell that pods from before are removed: it lists what there is to who comes anew.
-    node.restart_agent()
-    node.wait(lambda state: not state["entries"] and "runtime" not in state, "containerd's pods to be forgotten")
-    node.guest.put(CONFIG, usual)
-    node.restart_agent()
+    with plugged_in(node, containerd):
+        yield containerd
 
 
 def promised(state: Document, cri: CriPod) -> dict[str, str]:

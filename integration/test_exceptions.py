@@ -52,7 +52,7 @@ def judged(
     promised: Mapping[tuple[str, str], frozenset[int]] = PROMISED,
 ) -> Findings:
     record = AgentsRecord(lines(b"\n".join(journal)), changes, promised)
-    witness = Witness(lambda cgroup: "/pod" in cgroup, PROGRAM, record)
+    witness = Witness(lambda cgroup: "/pod" in cgroup, {PROGRAM}, record)
     for event in sorted((event for part in events for event in part), key=lambda event: event.at_ns):
         witness.see(event)
     return witness.finish()

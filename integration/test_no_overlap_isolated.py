@@ -4,7 +4,7 @@ import pytest
 
 from integration.isolation import isolate, listed, wait_as, wait_forgotten
 from integration.node import Node
-from integration.overlap.disturbance import Fault
+from integration.overlap.disturbance import OF_ANY_NODE
 from integration.overlap.proof import churn
 from integration.test_no_overlap import DISTURBED_EVENTS, DISTURBED_EVERY, SEED, complaints, left_behind, troubles
 from tests.support.figures import Recorder, keep, report
@@ -32,7 +32,7 @@ def test_no_process_of_another_container_runs_there_whatever_happens(
         events=DISTURBED_EVENTS,
         seed=SEED + 2_000 + part,
         disturbed_every=DISTURBED_EVERY,
-        faults=tuple(Fault),
+        faults=OF_ANY_NODE,
     )
 
     report(record_property, "\n  ".join(evidence.lines()))
@@ -47,7 +47,7 @@ def test_no_process_of_another_container_runs_there_whatever_happens(
     wait_forgotten(node)
     # that it looked where there was something to see
     assert evidence.findings.owners >= DISTURBED_EVENTS // 4
-    assert evidence.faults.keys() == set(Fault)
+    assert evidence.faults.keys() == set(OF_ANY_NODE)
     keep(
         "churn with faults and isolation",
         f"{node.guest.image.release}, part {part}",

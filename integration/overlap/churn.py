@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import random
+import select
 import subprocess
 import sys
 import time
@@ -19,9 +20,10 @@ from integration.overlap import wire, workload
 from integration.overlap.disturbance import Disturbance, DisturbanceError, Fault
 from integration.overlap.trace import Trace
 from integration.overlap.wire import Kind
-from integration.overlap.workload import PodPlan
+from integration.overlap.workload import Means, PodPlan
 
 MANIFESTS = Path("/etc/nodeagent/manifests")
+_AGENT = "nodeagent.service"
 _LAUNCHER = "nodeagent-launcher.service"
 _PODS = "nodeagent-pods.service"
 _SYSTEMD = 1
@@ -30,6 +32,8 @@ _LATENESS_NS = 2_000_000_000
 """An event may become readable that long after its time: the emulated CPU that writes it may have to wait for a real one."""
 _SHARED_PODS = (3, 6)
 _KEPT_FREE_CPUS = 4
+_OF_OTHER_MEANS = 3
+"""Jobs, exclusive and shared units at one time: so many of each at most."""
 _EVENT_SECONDS = 150
 
 
@@ -43,6 +47,8 @@ class Pod:
     cgroups: tuple[Path, ...]
     """Where its cgroup may be; which one depends on its QoS class."""
     since: float
+    asks: subprocess.Popen[bytes] | None = None
+    """Where it takes a command: the last one."""
     is_ready: bool = False
     is_leaving: bool = False
 
@@ -56,6 +62,8 @@ class Churn:
     at_once: int
     cgroup: Path
     exclusive_cpus: int
+    means: frozenset[Means] = frozenset()
+    """Other than manifests."""
     begun: int = 0
     done: int = 0
     made: int = 0
@@ -69,17 +77,22 @@ class Churn:
         ready = {entry.name for entry in os.scandir(workload.READY)}
         happened = []
         for name, pod in tuple(self.pods.items()):
-            if pod.is_leaving and not any(path.exists() for path in pod.cgroups):
+            if pod.is_leaving and not _left(pod):
                 del self.pods[name]
                 for file in workload.READY.glob(f"{name}-*"):
                     file.unlink()
                 happened.append(_happened("departed", pod, now))
             elif not pod.is_ready and ready.issuperset(pod.plan.ready_files()):
                 pod.is_ready = True
-                happened.append({**_happened("arrived", pod, now), "promised": workload.promised(pod.plan)})
+                cgroups = workload.cgroups(pod.plan)
+                if pod.plan.means is not Means.MANIFEST:
+                    # the kernel may have removed those of a short pod's by now, but not of these
+                    pod.cgroups = (*pod.cgroups, *(Path("/sys/fs/cgroup" + path) for path in cgroups.values()))
+                promised = workload.promised(pod.plan)
+                happened.append({**_happened("arrived", pod, now), "promised": promised, "cgroups": cgroups})
             elif (pod.is_leaving or not pod.is_ready) and now - pod.since > _EVENT_SECONDS:
                 what = "leave" if pod.is_leaving else "start"
-                raise ChurnError(f"{name} ({pod.plan}) did not {what} within {_EVENT_SECONDS} s")
+                raise ChurnError(f"{name} ({pod.plan}) did not {what} within {_EVENT_SECONDS} s: {_left(pod)}")
         self.done += len(happened)
         return happened
 
@@ -90,7 +103,7 @@ class Churn:
 
     def _begin(self, now: float) -> bool:
         """Begin one, at random among those that are possible; False: none is."""
-        settled = [pod for pod in self.pods.values() if pod.is_ready and not pod.is_leaving]
+        settled = [pod for pod in self.pods.values() if pod.is_ready and not pod.is_leaving and _is_answered(pod)]
         shared = [pod for pod in self.pods.values() if not pod.plan.cpus]
         settled_shared = [pod for pod in settled if not pod.plan.cpus]
         room = self.exclusive_cpus - sum(pod.plan.exclusive_cpus for pod in self.pods.values())
@@ -98,6 +111,9 @@ class Churn:
         if len(shared) < least:
             return self._arrive(now, PodPlan(self.made))
         moves = ["exclusive"] * 4 if room > 0 else []
+        for means in sorted(self.means, key=lambda one: one.value):
+            count = sum(pod.plan.means is means and bool(pod.plan.cpus) for pod in self.pods.values())
+            moves += [means.value] * 2 if room > 0 and count < _OF_OTHER_MEANS else []
         moves += ["shared"] if len(shared) < most else []
         moves += ["depart"] * 3 if [pod for pod in settled if pod.plan.cpus] else []
         moves += ["depart shared"] if len(settled_shared) > least else []
@@ -106,6 +122,10 @@ class Churn:
         match self.chance.choice(moves):
             case "exclusive":
                 return self._arrive(now, self._exclusive_plan(room))
+            case Means.JOB.value | Means.UNIT.value as asked:
+                return self._arrive(now, PodPlan(self.made, (self.chance.randint(1, min(3, room)),), Means(asked)))
+            case "shared" if Means.UNIT in self.means and self.chance.random() < 0.4:
+                return self._arrive(now, PodPlan(self.made, means=Means.UNIT))
             case "shared":
                 return self._arrive(now, PodPlan(self.made))
             case "depart":
@@ -121,13 +141,19 @@ class Churn:
         # never restarted, it would be over before its app containers if the exit code of `init` were lost with a launcher
         is_short = self.chance.random() < 0.15 and init is None
         is_mixed = self.chance.random() < 0.25
-        return PodPlan(self.made, (first, *second), init, is_mixed=is_mixed, is_short=is_short)
+        return PodPlan(self.made, (first, *second), init_cpus=init, is_mixed=is_mixed, is_short=is_short)
 
     def _arrive(self, now: float, plan: PodPlan) -> bool:
         self.made += 1
         parents = ("", "burstable", "besteffort")
         paths = tuple(self.cgroup / parent / f"pod{plan.name}" for parent in parents)
-        self.pods[plan.name] = Pod(plan, paths, now)
+        pod = self.pods[plan.name] = Pod(plan, paths, now)
+        if plan.means is not Means.MANIFEST:
+            if plan.means is Means.UNIT:
+                pod.cgroups = (Path("/sys/fs/cgroup/system.slice") / plan.unit,)
+                (workload.UNITS / plan.unit).write_text(workload.unit_file(plan))
+            pod.asks = _ask(workload.begin(plan))
+            return True
         draft = MANIFESTS / f".{plan.name}"
         draft.write_text(workload.manifest(plan))
         draft.rename(MANIFESTS / f"{plan.name}.json")
@@ -135,8 +161,20 @@ class Churn:
 
     def _depart(self, now: float, pod: Pod) -> bool:
         pod.is_leaving, pod.since = True, now
+        if pod.plan.means is not Means.MANIFEST:
+            pod.asks = _ask(workload.end(pod.plan))
+            return True
         (MANIFESTS / f"{pod.plan.name}.json").unlink()
         return True
+
+
+def _ask(commands: str) -> subprocess.Popen[bytes]:
+    """Run commands without waiting for them; what they say goes where the churn's own errors go."""
+    return subprocess.Popen(("sh", "-c", commands), stdin=subprocess.DEVNULL, stdout=sys.stderr)
+
+
+def _is_answered(pod: Pod) -> bool:
+    return pod.asks is None or pod.asks.poll() is not None
 
 
 def _happened(what: str, pod: Pod, now: float) -> dict[str, object]:
@@ -155,13 +193,32 @@ def _property(unit: str, name: str) -> str:
 
 def _remove_all(churn: Churn) -> None:
     """Leave the node as it was found."""
-    for name in churn.pods:
+    for name, pod in churn.pods.items():
         (MANIFESTS / f"{name}.json").unlink(missing_ok=True)
+        if pod.plan.means is not Means.MANIFEST and not pod.is_leaving:
+            if pod.asks is not None and pod.plan.means is Means.UNIT:
+                pod.asks.kill()  # it may wait to be begun
+            pod.asks = _ask(workload.end(pod.plan))
     limit = time.monotonic() + _EVENT_SECONDS
-    while any(path.exists() for pod in churn.pods.values() for path in pod.cgroups):
+    while left := [what for pod in churn.pods.values() for what in _left(pod)]:
         if time.monotonic() > limit:
-            raise ChurnError(f"the pods' cgroups are still there: {sorted(churn.pods)}")
+            raise ChurnError(f"not gone, or not answered: {left}")
         time.sleep(_LOOK_SECONDS)
+
+
+def _is_populated(cgroup: Path) -> bool:
+    """Systemd keeps the empty cgroup of a unit that was told something while it was inactive."""
+    try:
+        return "populated 1" in (cgroup / "cgroup.events").read_text()
+    except OSError:  # it is gone, or just going
+        return False
+
+
+def _left(pod: Pod) -> list[str]:
+    """What is still there of a pod that is leaving: cgroups, and a command that has not ended."""
+    is_units = pod.plan.means is Means.UNIT
+    cgroups = [str(path) for path in pod.cgroups if (_is_populated(path) if is_units else path.exists())]
+    return cgroups if _is_answered(pod) or pod.asks is None else [*cgroups, str(pod.asks.args)]
 
 
 def run(options: argparse.Namespace) -> None:
@@ -169,17 +226,18 @@ def run(options: argparse.Namespace) -> None:
     launcher = _property(_LAUNCHER, "MainPID")
     pods = cgroup_of(_PODS)
     disturbance = Disturbance(random.Random(options.seed), pods, options.disturbed_every, options.fault)
-    room = (os.cpu_count() or 1) - _KEPT_FREE_CPUS - disturbance.most_away()
-    churn = Churn(random.Random(options.seed), options.events, options.at_once, pods, room)
+    room = (os.cpu_count() or 1) - _KEPT_FREE_CPUS - disturbance.most_away() - options.spared_cpus
+    means = frozenset(map(Means, options.means))
+    churn = Churn(random.Random(options.seed), options.events, options.at_once, pods, room, means)
     workload.install()
     trace = Trace()
     cursor = _journal_end()
     began = time.monotonic()
     try:
         # systemd, too: a launcher that dies has a successor
-        trace.start((_SYSTEMD, int(launcher)))
+        trace.start((_SYSTEMD, int(launcher), *(thread for unit in options.unit for thread in _threads(unit))))
         send(wire.record(Kind.FORMATS, json.dumps(trace.formats()).encode()))
-        while not churn.is_over():
+        while not churn.is_over() or (options.until_told and not _is_told()):
             churn.act(time.monotonic())
             disturbance.act(churn.done)
             _send_pages(trace.pages(), time.monotonic_ns() - _LATENESS_NS)
@@ -199,6 +257,15 @@ def run(options: argparse.Namespace) -> None:
         disturbance.end()
         _remove_all(churn)
         trace.discard()
+
+
+def _threads(unit: str) -> tuple[int, ...]:
+    return tuple(int(entry.name) for entry in Path(f"/proc/{_property(unit, 'MainPID')}/task").iterdir())
+
+
+def _is_told() -> bool:
+    """Whether standard input has ended."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def _journal_end() -> str:
@@ -227,6 +294,12 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--disturbed-every", type=int, default=0)
     parser.add_argument("--fault", type=Fault, action="append", default=[])
+    parser.add_argument("--means", action="append", default=[])
+    parser.add_argument(
+        "--unit", action="append", default=[_AGENT], help="its main process starts or moves containers, too"
+    )
+    parser.add_argument("--spared-cpus", type=int, default=0, help="for others' exclusive containers")
+    parser.add_argument("--until-told", action="store_true", help="go on until standard input ends")
     try:
         run(parser.parse_args())
     except (ChurnError, DisturbanceError) as err:

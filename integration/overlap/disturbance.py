@@ -1,7 +1,8 @@
 """What happens to the node while pods come and go, several things at once. Runs in the guest.
 
 The agent is killed, restarted or told to reload, the launcher is killed or replaced, CPUs go offline or are withheld from the pods, be
-they all that a container has, the wall clock is set, systemd reloads. When CPUs went and came back is recorded for the judge.
+they all that a container has, the wall clock is set, systemd reloads, containerd is killed or restarted. When CPUs went and came back is
+recorded for the judge.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 _SLICE = "nodeagent.slice"
 _AGENT = "nodeagent.service"
 _LAUNCHER = "nodeagent-launcher.service"
+_CONTAINERD = "containerd.service"
 _AWAY_EVENTS = (1, 8)
 _AWAY_SECONDS = 30.0
 """CPUs come back after so many pod events; or then, if nothing happens."""
@@ -47,6 +49,12 @@ class Fault(enum.StrEnum):
     CPUS_WITHHELD = "cpus-withheld"
     CLOCK_SET = "clock-set"
     SYSTEMD_RELOADED = "systemd-reloaded"
+    CONTAINERD_KILLED = "containerd-killed"
+    CONTAINERD_RESTARTED = "containerd-restarted"
+
+
+OF_CONTAINERD = (Fault.CONTAINERD_KILLED, Fault.CONTAINERD_RESTARTED)
+OF_ANY_NODE = tuple(fault for fault in Fault if fault not in OF_CONTAINERD)
 
 
 class CpusChanged(NamedTuple):
@@ -94,7 +102,8 @@ class Disturbance:
         self.changes = [CpusChanged(0, time.monotonic_ns(), tuple(sorted(self._all)))]
 
     def most_away(self) -> int:
-        return MOST_AWAY if self._every else 0
+        takes = {Fault.CPU_OFFLINE, Fault.CPUS_WITHHELD}
+        return MOST_AWAY if self._every and takes.intersection(self._faults) else 0
 
     def act(self, done: int) -> None:
         """Do what is due.
@@ -146,6 +155,10 @@ class Disturbance:
                 _systemctl("reload", "--no-block", _LAUNCHER)
             case Fault.SYSTEMD_RELOADED:
                 _systemctl("daemon-reload")
+            case Fault.CONTAINERD_KILLED:
+                _systemctl("kill", "--signal=KILL", "--kill-whom=main", _CONTAINERD)
+            case Fault.CONTAINERD_RESTARTED:
+                _systemctl("restart", "--no-block", _CONTAINERD)
             case Fault.CLOCK_SET:
                 self._set_clock(self._chance.choice((-1, 1)) * self._chance.choice((2, 90, 7_200, _DAY_SECONDS)))
             case Fault.CPU_OFFLINE:

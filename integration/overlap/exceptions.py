@@ -1,9 +1,16 @@
-"""The claim's only exception (D14), as the agent itself has recorded it: a container none of whose CPUs is there.
+"""The claim's exceptions, as the agent itself has recorded them.
+
+One is D14's: a container none of whose CPUs is there.
 
 The kernel lets such a container run wherever its pod's cgroup may, which is on its pod's own CPUs or in the shared pool, until the agent
 has seen that and put it into the shared pool. There it stays until its CPUs are back and the agent has seen that, too. What the agent has
 seen is what it has logged; what it has promised is what its state file said when the container's process started; when CPUs went and came
-back, whoever took them has recorded. All times are of the monotonic clock, which nobody sets.
+back, whoever took them has recorded.
+
+The other is a container runtime's: it starts a container without having asked, if its plugin is away. The agent finds it when it is back,
+and says so; and says when it is where it belongs.
+
+All times are of the monotonic clock, which nobody sets.
 """
 
 import json
@@ -21,6 +28,7 @@ RESCAN_NS = 10_000_000_000
 """`cpuManagerReconcilePeriod` of the guest: by then the agent looks, if nothing has told it before."""
 SLACK_NS = 20_000_000_000
 """For a look that comes late, and an agent that is just being started again, on a busy guest."""
+_BEGAN, _PUT_RIGHT = "container_began_unasked", "container_put_right"
 
 
 class Span(NamedTuple):
@@ -46,6 +54,12 @@ class Exceptions(Protocol):
 
         On CPUs of its own pod, that is: no other container's are excused.
         """
+
+    def began_unasked(self, cgroup: str) -> bool:
+        """Whether a container runtime has started the container without having asked."""
+
+    def is_unasked(self, cgroup: str, at_ns: int) -> bool:
+        """Whether it has, and the container was not where it belongs before that moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,7 @@ class AgentsRecord:
         journal: of the time of the record.
         changes: of the CPUs that there are.
         promised: to exclusive containers, by the pod's UID and the container's name.
+        names: of containers whose cgroups don't tell: pod's UID, container's name.
 
     """
 
@@ -99,12 +114,32 @@ class AgentsRecord:
         journal: Iterable[Line],
         changes: Iterable[CpusChanged],
         promised: Mapping[tuple[str, str], frozenset[int]],
+        names: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
+        self._names = names or {}
         self._log = [line for line in journal if line.unit in _AGENT and line.event]
         self._changes = [(change, frozenset(change.available)) for change in changes]
         self._promised = promised
+        self._unasked_until = {
+            id_: self._placed_ns(line) for line in self._log if (id_ := _unasked(line)) and line.event == _BEGAN
+        }
+
+    def began_unasked(self, cgroup: str) -> bool:
+        return _id_of(cgroup) in self._unasked_until
+
+    def is_unasked(self, cgroup: str, at_ns: int) -> bool:
+        return at_ns <= self._unasked_until.get(_id_of(cgroup), -1)
+
+    def _placed_ns(self, began: Line) -> int:
+        """When the agent says that the container is placed. One that has died may have placed it: its successor finds it so, or says it."""
+        later = [line for line in self._log if line.at_ns >= began.at_ns]
+        told = [line.at_ns for line in later if line.event == _PUT_RIGHT and _unasked(line) == _unasked(began)]
+        linked = [line.at_ns for line in later if line.event == "runtime_linked"]
+        return min(told, default=min(linked, default=began.at_ns))
 
     def promised(self, cgroup: str) -> frozenset[int] | None:
+        if cgroup in self._names:
+            return self._promised.get(self._names[cgroup])
         pod, _, container = cgroup.rpartition("/")
         return self._promised.get((pod.rpartition("/pod")[2], container))
 
@@ -167,3 +202,13 @@ class AgentsRecord:
                 start_ns = change.before_ns
         if start_ns is not None:
             yield Span(start_ns, min([math.inf, *(at for at in placed if at >= start_ns)]))
+
+
+def _unasked(line: Line) -> str:
+    """The id of the container that a line is about; empty: of none of a runtime's."""
+    return str(line.fields.get("container_id", ""))
+
+
+def _id_of(cgroup: str) -> str:
+    """By its systemd scope, `cri-containerd-ID.scope`."""
+    return cgroup.rpartition("-")[2].removesuffix(".scope")

@@ -11,8 +11,9 @@ The claim, for each run of an exclusive container:
 - *Stray*: a task of the exclusive container itself is, while it owns, on a CPU that it does not own. A mixed container, which has the
   shared pool beside its own CPUs, cannot stray: on another's CPU, it overlaps like any other.
 
-There is to be neither, for any length of time, but for a container whose last CPU is away (see `exceptions`): it owns what it was
-promised all the same, and where it is meanwhile is counted apart.
+There is to be neither, for any length of time, but for two (see `exceptions`), which are counted apart: a container whose last CPU is
+away, which owns what it was promised all the same; and one of a container runtime's that has begun while nobody was asked, as the agent
+was away, until it is where it belongs.
 
 What is not claimed: that host daemons and kernel threads keep away; that a CPU is
 already empty between the agent's write to a cpuset and the exec; and anything about a task after its sched_process_exit, when the
@@ -22,7 +23,7 @@ A record is worth nothing if it may be incomplete, so whatever contradicts itsel
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -87,6 +88,11 @@ class Findings:
     excused_starts: int = 0
     """Containers that started when some of their CPUs were away."""
     longest_excused_overlap_ns: int = 0
+    unasked_starts: int = 0
+    """Containers that a runtime has started while nobody was asked, and that have therefore told of other CPUs."""
+    unasked_overlap_count: int = 0
+    """With one of these on either side."""
+    unasked_stray_count: int = 0
     promises: list[str] = field(default_factory=list)
     """Faults in what is owned: not as many CPUs as asked for, others than promised, or one CPU with two owners."""
     gap_count: int = 0
@@ -110,8 +116,6 @@ class _Task:
     cgroup: str | None
     """None: belongs to no container (yet)."""
     program: str
-    is_first: bool = False
-    """It joined the cgroup itself: the container's main process."""
     is_over: bool = False
 
 
@@ -143,15 +147,17 @@ class Witness:
 
     Args:
         is_container: whether a cgroup (path from the root of cgroup v2) is one of the pods' containers.
-        exclusive_program: name of the program whose first words are `Told`.
+        exclusive_programs: names of the programs whose first words are `Told`. A container has one process of these.
         exceptions: from the claim.
 
     """
 
-    def __init__(self, is_container: Callable[[str], bool], exclusive_program: str, exceptions: Exceptions) -> None:
+    def __init__(
+        self, is_container: Callable[[str], bool], exclusive_programs: Collection[str], exceptions: Exceptions
+    ) -> None:
         self.findings = Findings()
         self._is_container = is_container
-        self._exclusive_program = exclusive_program
+        self._exclusive_programs = exclusive_programs
         self._exceptions = exceptions
         self._tasks: dict[int, _Task] = {}
         self._running: dict[int, int] = {}
@@ -214,7 +220,7 @@ class Witness:
         if task is None:
             return
         task.program = event.program.rpartition("/")[2]
-        if task.is_first and task.cgroup is not None and task.program == self._exclusive_program:
+        if task.cgroup is not None and task.program in self._exclusive_programs:
             if task.cgroup in self._owners:
                 self.findings.gap(f"{event.at_ns}: {task.cgroup} has a second exclusive process")
                 return
@@ -228,8 +234,7 @@ class Witness:
         self._end_stay(event.cpu)
         if task.cgroup is not None:
             self._live[task.cgroup] -= {event.old_pid}
-        leader = self._tasks.get(event.pid)
-        task.pid, task.is_first = event.pid, task.is_first or (leader is not None and leader.is_first)
+        task.pid = event.pid
         self._tasks[event.pid] = task
         self._running[event.cpu] = event.pid
         self._join(event.pid, task.cgroup)
@@ -255,7 +260,7 @@ class Witness:
         if task.cgroup is not None and task.cgroup != cgroup:
             self.findings.promises.append(f"task {event.pid} moved from {task.cgroup} to {event.cgroup}")
             return
-        task.cgroup, task.is_first, task.is_over = cgroup, True, False
+        task.cgroup, task.is_over = cgroup, False
         self._join(event.pid, cgroup)
 
     def _told(self, event: Told) -> None:
@@ -263,6 +268,11 @@ class Witness:
         owner = self._owners.get(task.cgroup) if task is not None and task.cgroup is not None else None
         if owner is None or owner.pid != event.pid or owner.cpus is not None:
             self.findings.gap(f"{event.at_ns}: task {event.pid} tells of CPUs, but its start was not seen")
+            return
+        if event.cpus != self._exceptions.promised(owner.cgroup) and self._exceptions.began_unasked(owner.cgroup):
+            self.findings.unasked_starts += 1
+            del self._owners[owner.cgroup]
+            self._forget_past()
             return
         owner.cpus = cpus = self._owned(owner, event)
         owner.is_mixed = event.allowed is not None
@@ -369,6 +379,10 @@ class Witness:
             after_exec_ns=start_ns - owner.since_ns,
         )
         is_stray = stay.cgroup == owner.cgroup
+        if self._is_of_unasked(found):
+            self.findings.unasked_stray_count += is_stray
+            self.findings.unasked_overlap_count += not is_stray
+            return
         if self._is_excused(found, owner.cpus):
             self.findings.excused_stray_count += is_stray
             self.findings.excused_overlap_count += not is_stray
@@ -390,6 +404,10 @@ class Witness:
             return False
         lost = self._exceptions.promised(found.intruder)
         return lost is not None and self._exceptions.may_intrude(found.intruder, lost, found.start_ns, end_ns)
+
+    def _is_of_unasked(self, found: Presence) -> bool:
+        end_ns = found.start_ns + found.duration_ns
+        return any(self._exceptions.is_unasked(cgroup, end_ns) for cgroup in (found.intruder, found.owner))
 
     def _forget_past(self) -> None:
         needed_ns = min((owner.since_ns for owner in self._owners.values() if owner.cpus is None), default=None)

@@ -2,11 +2,12 @@
 
 import json
 import queue
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from integration.guest.guest import Guest
 from integration.overlap import workload
@@ -16,12 +17,42 @@ from integration.overlap.exceptions import AgentsRecord, Line, lines
 from integration.overlap.intervals import Findings, Merge, Witness
 from integration.overlap.ring_buffer import LostEventsError, Pages
 from integration.overlap.wire import Kind, Records, nanoseconds
+from integration.overlap.workload import Means
 
 PYTHON = "/opt/nodeagent/bin/python"
 _GUEST_DIRECTORY = "/run/overlap-tools"
 _PACKAGE = Path(__file__).parent
 _QUIET_SECONDS = 20
 """So long, on a real machine, the guest may say nothing: it tells how far it has looked all the time."""
+
+
+_UNIT = re.compile(r"/system\.slice/overlap-\d+\.service")
+_CONTAINERD = "containerd.service"
+
+
+class Beside(Protocol):
+    """Pods of a container runtime that come and go at the same time, driven from outside."""
+
+    cpus: int
+    """That its exclusive containers have at most."""
+
+    def begin(self) -> None:
+        """The scheduler is being recorded."""
+
+    def is_over(self) -> bool:
+        """Whether everything that was to happen has happened, and nothing happens any more."""
+
+    @property
+    def waits_seconds(self) -> Sequence[float]:
+        """Of each arrival and departure."""
+
+    @property
+    def names(self) -> Mapping[str, tuple[str, str]]:
+        """Pod's UID and container's name, by cgroup, of all containers that may have begun."""
+
+    @property
+    def promised(self) -> Mapping[tuple[str, str], frozenset[int]]:
+        """Exclusive CPUs, by these."""
 
 
 class ProofError(Exception):
@@ -66,6 +97,7 @@ class Evidence:
             f"overlaps: {found.overlap_count}, strays: {found.stray_count}, broken promises: {len(found.promises)}",
             f"containers whose last CPU was away: {found.excused_overlap_count} overlaps, {found.excused_stray_count} strays",
             f"the longest of these overlaps: {found.longest_excused_overlap_ns / 1e6:.1f} ms; {found.excused_starts} started short of CPUs",
+            f"begun unasked: {found.unasked_starts} exclusive containers; until placed {found.unasked_overlap_count} overlaps",
         )
 
 
@@ -79,6 +111,9 @@ class _Judge:
     waits_seconds: list[float] = field(default_factory=list)
     promised: dict[tuple[str, str], frozenset[int]] = field(default_factory=dict)
     """By pod and container."""
+    names: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Pod and container, by cgroup."""
+    beside: Beside | None = None
     events: list[Event] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
     journal: tuple[Line, ...] = ()
@@ -105,7 +140,12 @@ class _Judge:
             return None
         self.events += self.merge.until(None)
         changes = [CpusChanged(*change) for change in self.summary.pop("changes")]
-        witness = Witness(self._is_container, workload.EXCLUSIVE, AgentsRecord(self.journal, changes, self.promised))
+        if self.beside is not None:
+            self.waits_seconds += self.beside.waits_seconds
+            self.names |= self.beside.names
+            self.promised |= self.beside.promised
+        record = AgentsRecord(self.journal, changes, self.promised, self.names)
+        witness = Witness(self._is_container, {workload.EXCLUSIVE, workload.IN_IMAGE}, record)
         for event in self.events:
             witness.see(event)
         findings = witness.finish()
@@ -114,12 +154,16 @@ class _Judge:
         return Evidence(findings, waits_seconds=tuple(self.waits_seconds), journal=self.journal, **self.summary)
 
     def _is_container(self, cgroup: str) -> bool:
-        return cgroup.startswith(f"{self.pods}/") and "/pod" in cgroup
+        if cgroup.startswith(f"{self.pods}/"):
+            return "/pod" in cgroup
+        return cgroup in self.names or _UNIT.fullmatch(cgroup) is not None
 
     def _pod_event(self, event: dict[str, Any]) -> None:
         self.waits_seconds.append(event["seconds"])
         for container, cpus in event.get("promised", {}).items():
             self.promised[event["pod"], container] = cpu_list(cpus)
+        for container, cgroup in event.get("cgroups", {}).items():
+            self.names[cgroup] = (event["pod"], container)
 
     def _page(self, cpu: int, content: bytes) -> None:
         assert self.pages, "the formats come before the first page"
@@ -142,9 +186,27 @@ def guest_module(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def churn(
-    guest: Guest, *, events: int, seed: int, at_once: int = 8, disturbed_every: int = 0, faults: Sequence[Fault] = ()
+    guest: Guest,
+    *,
+    events: int,
+    seed: int,
+    at_once: int = 8,
+    disturbed_every: int = 0,
+    faults: Sequence[Fault] = (),
+    means: Sequence[Means] = (),
+    beside: Beside | None = None,
 ) -> Evidence:
     """Let that many pods arrive and depart on a node without pods; after so many of them, do one or several of the faults.
+
+    Args:
+        guest: of the node.
+        events: arrivals and departures, `beside`'s not counted.
+        seed: of all that is left to chance.
+        at_once: so many are under way at one time.
+        disturbed_every: see `events`; 0: never.
+        faults: that may be done.
+        means: by which pods come beside manifests.
+        beside: what comes and goes at the same time; the record ends when both have ended.
 
     Raises:
         ProofError: it did not come to its end; with what the churn and the agent said last.
@@ -152,14 +214,24 @@ def churn(
     """
     put_tools(guest)
     pods = guest.run("systemctl show --property ControlGroup --value nodeagent-pods.service").stdout.strip()
-    judge = _Judge(pods)
+    judge = _Judge(pods, beside=beside)
     output: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     options = [f"--events={events}", f"--seed={seed}", f"--at-once={at_once}", f"--disturbed-every={disturbed_every}"]
     options += [f"--fault={fault}" for fault in faults]
+    options += [f"--means={one.value}" for one in means]
+    if beside is not None:
+        options += [f"--spared-cpus={beside.cpus}", f"--unit={_CONTAINERD}", "--until-told"]
     request = guest.start(guest_module("churn", *options), on_output=output.put)
     print(f"churn of {events} pod events, seed {seed}", file=sys.stderr, flush=True)
     status, wait = None, guest.wait(_QUIET_SECONDS)
+    has_begun = is_told = False
     while status is None or not output.empty():
+        if beside is not None and judge.pages is not None and not has_begun:
+            has_begun = True
+            beside.begin()
+        if beside is not None and has_begun and not is_told and beside.is_over():
+            is_told = True
+            request.end_input()
         try:
             judge.take(output.get(timeout=0.5 if status is None else 0))
             wait = guest.wait(_QUIET_SECONDS)

@@ -1,0 +1,146 @@
+"""containerd's pods come and go at random while others do, asked for as kubelet does: what fails is asked for again."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import grpc
+
+from integration.containerd import Containerd, CriPod, burstable, guaranteed
+from integration.node import Node
+from integration.overlap import workload
+from integration.overlap.events import cpu_list
+
+_SHARED = (1, 2)
+_BACK_OFF_SECONDS = 1.0
+"""Between attempts, while containerd or the agent is away."""
+_APP = "app"
+_CGROUPS = "/sys/fs/cgroup"
+
+
+class RuntimeChurn:
+    """Arrivals and departures, one after the other, in a thread of its own.
+
+    Args:
+        containerd: runs, with the agent as its plugin.
+        node: the guest.
+        seed: of what comes and goes.
+        events: arrivals and departures; the pods that are left then stay.
+        cpus: that exclusive containers have at most.
+    """
+
+    def __init__(self, containerd: Containerd, node: Node, *, seed: int, events: int, cpus: int) -> None:
+        self._containerd, self._node = containerd, node
+        self._chance = random.Random(seed)
+        self._events = events
+        self.cpus = cpus
+        self.done = 0
+        self.refused = 0
+        """Calls that failed: denied, or broken off."""
+        self.pods: dict[CriPod, int] = {}
+        """Those that run, with the CPUs of their exclusive container."""
+        self.waits_seconds: list[float] = []
+        self.names: dict[str, tuple[str, str]] = {}
+        self.promised: dict[tuple[str, str], frozenset[int]] = {}
+        self._made = 0
+        self._failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="runtime-churn", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def is_over(self) -> bool:
+        """Whether it has ended; raises what it has ended by."""
+        if self._thread.is_alive():
+            return False
+        if self._failed is not None:
+            raise self._failed
+        return True
+
+    def _run(self) -> None:
+        try:
+            while self.done < self._events:
+                began = time.monotonic()
+                self._do_one()
+                self.waits_seconds.append(time.monotonic() - began)
+                self.done += 1
+        except BaseException as err:  # noqa: BLE001 -- raised by is_over, in the thread of the test
+            self._failed = err
+
+    def _do_one(self) -> None:
+        shared = [pod for pod, cpus in self.pods.items() if not cpus]
+        exclusive = [pod for pod, cpus in self.pods.items() if cpus]
+        room = self.cpus - sum(self.pods.values())
+        least, most = _SHARED
+        moves: list[Callable[[], None]] = []
+        if len(shared) < least:
+            moves = [lambda: self._arrive(0)]
+        else:
+            moves += [lambda: self._arrive(self._chance.randint(1, room))] * 3 if room > 0 else []
+            moves += [lambda: self._depart(self._chance.choice(exclusive))] * 2 if exclusive else []
+            moves += [lambda: self._arrive(0)] if len(shared) < most else []
+            moves += [lambda: self._depart(self._chance.choice(shared))] if len(shared) > least else []
+        self._chance.choice(moves)()
+
+    def _arrive(self, cpus: int) -> None:
+        self._made += 1
+        pod = CriPod(f"overlap-cri-{self._made}", "" if cpus else "burstable")
+        resources = guaranteed(1000 * cpus) if cpus else burstable(10, workload.SHARED_CPU_MILLI)
+        command = workload.image_command(cpus, f"{pod.name}-{_APP}")
+
+        def come() -> bool:
+            """Begin anew, as kubelet does with a pod whose sandbox doesn't run any more."""
+            self._remove(pod)
+            box = self._containerd.run_pod(pod)
+            container = self._containerd.create(pod, box, _APP, resources, command, mounts=workload.IMAGE_MOUNTS)
+            self._name(pod, container)
+            self._containerd.start(container)
+            return True
+
+        self._until_done(come, f"{pod.name} with {cpus} CPUs to run")
+        ready = f"{workload.READY}/{pod.name}-{_APP}"
+        self._node.run(f"until [ -e {ready} ]; do sleep 0.2; done")
+        for name, found in (
+            workload.promised_by(self._node.guest.get(f"{ready}.state"), pod.uid).items() if cpus else ()
+        ):
+            self.promised[pod.uid, name] = cpu_list(found)
+        self.pods[pod] = cpus
+
+    def _depart(self, pod: CriPod) -> None:
+        def go() -> bool:
+            self._remove(pod)
+            return not self._containerd.sandboxes_of(pod)
+
+        self._until_done(go, f"{pod.name} to go")
+        held = f"grep -q {pod.uid} {workload.STATE_FILE}"
+        self._node.run(f"while {held}; do sleep 0.2; done; rm {workload.READY}/{pod.name}-*")
+        del self.pods[pod]
+
+    def _remove(self, pod: CriPod) -> None:
+        for container in self._containerd.containers_of(pod):
+            self._name(pod, container)
+            self._containerd.stop(container)
+            self._containerd.remove(container)
+        for box in self._containerd.sandboxes_of(pod):
+            self._containerd.remove_pod(box)
+
+    def _name(self, pod: CriPod, container: str) -> None:
+        self.names[pod.container_cgroup(container).removeprefix(_CGROUPS)] = (pod.uid, _APP)
+
+    def _until_done(self, ask: Callable[[], bool], what: str) -> None:
+        said: list[str] = []
+
+        def attempt() -> bool | None:
+            with suppress(grpc.RpcError):
+                try:
+                    return ask() or None
+                except grpc.RpcError as err:
+                    self.refused += 1
+                    said.append(str(err))
+                    raise
+            time.sleep(_BACK_OFF_SECONDS)
+            return None
+
+        self._node.until(attempt, lambda: f"{what}: {said[-3:]}")
