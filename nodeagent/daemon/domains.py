@@ -126,21 +126,16 @@ class Domains:
     def _observed(self, path: str) -> ObservedCgroup:
         known = self._known.get(unit_at(path))
         if known is None:
-            return _anywhere(path, self._effective_above(unit_at(path)))
-        there = self._tree.look(str(self._mount / known.cgroup))
+            everything = self._look("")
+            return _anywhere(path, None if everything is None else everything.cpus_effective)
+        there = self._look(known.cgroup)
         if there is None:
             return _inactive(path, known.settings)
         attributes = tuple(each for each in there.attributes if each[0] in _OF_UNITS and each[1])
-        cpus = there.cpus_effective if there.cpus_effective is not None else self._effective_above(known.cgroup)
-        return replace(there, path=path, attributes=attributes, cpus_effective=cpus, unit=known.settings)
+        return replace(there, path=path, attributes=attributes, unit=known.settings)
 
-    def _effective_above(self, cgroup: str) -> CpuSet | None:
-        """Return where the processes of a cgroup may run whose own cpuset is not managed."""
-        for directory in Path(cgroup).parents:
-            above = self._tree.look(str(self._mount / directory))
-            if above is not None and above.cpus_effective is not None:
-                return above.cpus_effective
-        return None
+    def _look(self, cgroup: str) -> ObservedCgroup | None:
+        return self._tree.read_of_others(str(self._mount / cgroup))
 
     def apply(self, change: Change) -> None:
         """Carry out one change.
@@ -172,7 +167,7 @@ class Domains:
         self._tell(unit, wanted)
         directory, until = str(self._mount / self._known[unit].cgroup), time.monotonic() + _SECONDS_TO_TAKE_EFFECT
         while True:
-            there = self._tree.look(directory)
+            there = self._look(directory)
             if there is None or not (differing := tuple(_differing(wanted, there))):
                 return
             if time.monotonic() > until:
@@ -214,7 +209,7 @@ class Domains:
             self._note(unit, *cleared)
 
     def _all_memory_nodes(self) -> NumaSet:
-        root = self._tree.look(str(self._mount))
+        root = self._look("")
         return (root.mems_effective if root is not None else None) or NumaSet.of(0)
 
 

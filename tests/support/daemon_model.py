@@ -192,7 +192,7 @@ class Tree:
     def read_above(self) -> dict[str, Any]:
         return self.machine.observed(is_above)
 
-    def look(self, directory: str) -> ObservedCgroup | None:
+    def read_of_others(self, directory: str) -> ObservedCgroup | None:
         path = directory.removeprefix("/sys/fs/cgroup").removeprefix("/")
         name = path.removeprefix(f"{SLICE}/")
         if name in self.machine.units:
