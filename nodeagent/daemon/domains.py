@@ -126,13 +126,17 @@ class Domains:
     def _observed(self, path: str) -> ObservedCgroup:
         known = self._known.get(unit_at(path))
         if known is None:
-            everything = self._look("")
-            return _anywhere(path, None if everything is None else everything.cpus_effective)
+            return _anywhere(path, self._effective_around(""))
         there = self._look(known.cgroup)
         if there is None:
-            return _inactive(path, known.settings)
+            return _inactive(path, known.settings, self._effective_around(known.cgroup))
         attributes = tuple(each for each in there.attributes if each[0] in _OF_UNITS and each[1])
         return replace(there, path=path, attributes=attributes, unit=known.settings)
+
+    def _effective_around(self, cgroup: str) -> CpuSet | None:
+        """Return where the processes of a cgroup that isn't there may run, if nothing is said of it alone."""
+        around = (self._look(str(directory)) for directory in (Path(cgroup), *Path(cgroup).parents))
+        return next((there.cpus_effective for there in around if there is not None), None)
 
     def _look(self, cgroup: str) -> ObservedCgroup | None:
         return self._tree.read_of_others(str(self._mount / cgroup))
@@ -227,15 +231,15 @@ def _anywhere(path: str, cpus: CpuSet | None) -> ObservedCgroup:
     )
 
 
-def _inactive(path: str, settings: UnitSettings) -> ObservedCgroup:
-    """Return what a unit without a cgroup will have when it becomes active."""
+def _inactive(path: str, settings: UnitSettings, around: CpuSet | None) -> ObservedCgroup:
+    """Return what a unit without a cgroup will have when it becomes active, which may be at any moment."""
     given = ((Attribute.CPUSET_CPUS, settings.allowed_cpus), (Attribute.CPUSET_MEMS, settings.allowed_memory_nodes))
     return ObservedCgroup(
         path,
         controllers=frozenset(),
         subtree_control=frozenset(),
         attributes=tuple(each for each in given if each[1]),
-        cpus_effective=None,
+        cpus_effective=around and (settings.allowed_cpus & around or around),
         mems_effective=None,
         is_populated=False,
         is_frozen=False,

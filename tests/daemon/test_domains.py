@@ -163,12 +163,25 @@ def test_a_unit_whose_cpuset_is_not_managed_runs_where_the_slice_around_it_lets_
     assert (seen.attributes, seen.cpus_effective) == ((), CpuSet.parse("0-5"))
 
 
-def test_a_unit_that_is_not_active_has_what_systemd_was_told(domains: Domains, systemd: Systemd) -> None:
-    systemd.know("idle.service", UnitSettings(OWN))
+@pytest.mark.parametrize(
+    ("cgroup", "told", "around", "cpus"),
+    [
+        pytest.param("system.slice/idle.service", OWN, "0-7", "2-3", id="what systemd was told"),
+        pytest.param("system.slice/idle.service", OWN, "3-7", "3", id="what the slice grants of it"),
+        pytest.param("system.slice/idle.service", OWN, "4-7", "4-7", id="the slice grants nothing of it"),
+        pytest.param("system.slice/idle.service", CpuSet(), "0-5", "0-5", id="no restriction: the slice's"),
+        pytest.param("a.slice/a-b.slice/idle.service", CpuSet(), "0-5", "0-7", id="no slice is there yet"),
+    ],
+)
+def test_a_unit_that_is_not_active_has_what_it_will_have_once_it_starts(
+    domains: Domains, systemd: Systemd, mount: Path, cgroup: str, told: CpuSet, around: str, cpus: str
+) -> None:
+    write(mount / "system.slice", granted=CpuSet.parse(around))
+    systemd.know("idle.service", UnitSettings(told), cgroup=cgroup)
     seen = read(domains, "units/podp/idle.service")["units/podp/idle.service"]
-    assert seen.attributes == ((Attribute.CPUSET_CPUS, OWN),)
-    assert (seen.cpus_effective, seen.is_populated, seen.unit) == (None, False, UnitSettings(OWN))
-    assert domains.unknown == ()
+    assert seen.attributes == (((Attribute.CPUSET_CPUS, told),) if told else ())
+    assert (seen.cpus_effective, seen.is_populated) == (CpuSet.parse(cpus), False)
+    assert (seen.unit, domains.unknown) == (UnitSettings(told), ())
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ class Machine:
             frozenset(),
             frozenset(),
             tuple(each for each in given if each[1]),
-            self.granted_to_unit(name) if unit.is_active else None,
+            self.granted_to_unit(name),
             (unit.settings.allowed_memory_nodes & nodes or nodes) if unit.is_active else None,
             is_populated=unit.is_active,
             is_frozen=False,
@@ -252,7 +252,7 @@ class Machine:
         )
 
     def granted_to_unit(self, name: str) -> CpuSet:
-        """Where its processes run."""
+        """Where its processes run, or will if it starts."""
         return self.units[name].settings.allowed_cpus & self.left_to_host() or self.left_to_host()
 
     def set_unit(self, name: str, cpus: CpuSet | None, memory_nodes: NumaSet | None) -> None:
