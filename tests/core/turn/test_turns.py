@@ -133,14 +133,14 @@ class WatchedAgent(Agent):
         return {pair: cpus for pair, cpus in found.items() if cpus}
 
     def _units(self) -> dict[str, CpuSet]:
-        """Where units run that have been moved: before, and once they are to go back, they are the host's."""
+        """Where units run that have been moved, or will if they start: before, and once they are to go back, they are the host's."""
         units = self.machine.units
         return {
             entry.container_path(container.name): self.machine.granted_to_unit(container.unit)
             for entry in self.promised().entries
             if entry.is_of_systemd and entry.is_active and entry.deleting_since_ms is None
             for container in entry.pod.containers
-            if container.unit in units and units[container.unit].is_placed and units[container.unit].is_active
+            if container.unit in units and units[container.unit].is_placed
         }
 
     def _is_pool_of_one_pod(self, path: str, owner: str) -> bool:
