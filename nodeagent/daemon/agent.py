@@ -58,6 +58,7 @@ from nodeagent.daemon.problems import (
     refused_containers,
     refused_partitions,
     shadow,
+    units_without_cpus,
     void_claims,
     withheld_problem,
 )
@@ -83,6 +84,7 @@ _DEVICES = "devices"
 _PARTITIONS = "partitions"
 _RECORD = "record"
 _RUNTIME = "runtime"
+_UNITS = "units"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
@@ -433,6 +435,9 @@ class Agent:
         may be stopping; systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
         """
         wanted = desired_cgroups(self.node.config, self.node.managers, self._kernel(world), self.state)
+        self.notices.pop(_UNITS, None)
+        if homeless := units_without_cpus(wanted):
+            self.notices[_UNITS] = homeless
         return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
     def _write(

@@ -13,6 +13,7 @@ from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.daemon.execution import carry_out
+from nodeagent.daemon.problems import units_without_cpus
 from nodeagent.edge.cgroupfs import CgroupError
 from tests.support.builders import GIB
 from tests.support.node_model import Agent, Machine, Unit, started
@@ -101,6 +102,23 @@ def test_without_a_pool_it_is_on_the_reserved_cpus_and_goes_on() -> None:
     assert agent.state.promises.default == CpuSet()
     want = wanted(agent)
     assert (want.cpus(), want.is_starved, want.is_exclusive) == (CpuSet.of(0), False, False)
+
+
+def test_without_any_shared_cpu_nothing_is_asked_of_systemd_and_where_it_is_stays_taken() -> None:
+    """An empty set would be no restriction. Where it runs is the kernel's to say then: nobody is given that."""
+    strict = node(SMALL, cpu_manager_policy_options=(("strict-cpu-reservation", "true"),))
+    strict = replace(strict, config=replace(strict.config, check_allocatable=False))
+    machine, agent = begun(pod("db", unit(resources=burstable())), pod("a", app(cpu="7")), of=strict)
+    kernel = replace(strict.kernel, online=ALL - CpuSet.of(0))
+    desired = desired_cgroups(strict.config, strict.managers, kernel, agent.state)
+    want = {w.path: w for w in desired}[DB]
+    assert want.attributes == ((Attribute.CPUSET_MEMS, NumaSet.of(0)),)
+    assert units_without_cpus(desired).startswith("no CPU is left for db.service: ")
+    assert units_without_cpus(agent.desired_cgroups()) == ""
+    there = replace(machine.observed_unit("db.service", DB), cpus_effective=CpuSet.parse("1-7"))
+    plan = diff((want, leaf(POD, "6-7", is_exclusive=True)), {DB: there})
+    assert [change for change in plan.changes if change.path == DB] == []
+    assert plan.occupied == CpuSet.parse("1-7")
 
 
 @pytest.mark.parametrize(
