@@ -141,6 +141,17 @@ def test_what_is_not_pinned_is_named_with_what_is_and_nothing_is_removed(node: N
     assert "hint: `nodeagent inspect` shows those that are: none" in err
     node("pin", "db", *AMOUNTS)
     err = failed(node("unpin", "db", "web"))
+def test_a_unit_is_given_back_by_any_of_its_names(node: Node, systemctl: Path) -> None:
+    node("pin", "alias", *AMOUNTS)
+    assert node.files() == ["db.service.yaml"]
+    (systemctl / "refuses").touch()
+    err = failed(node("unpin", "alias"))
+    assert "stands for unit alias.service" in err, "systemd can't be asked who that is"
+    (systemctl / "refuses").unlink()
+    assert node("unpin", "alias")[0] == 0
+    assert node.files() == []
+
+
     assert "stands for unit web.service" in err
     assert "those that are: db.service" in err
     assert node.files() == ["db.service.yaml"]
