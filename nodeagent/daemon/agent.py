@@ -260,7 +260,7 @@ class Agent:
             troubles.append(unsaved)
             self._runtime.not_saved(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
-        troubles += [Trouble(one.problem, owner_of(self.state, one.path)) for one in self._domains.unknown]
+        unknown = [Trouble(one.problem, owner_of(self.state, one.path)) for one in self._domains.unknown]
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
         outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
@@ -268,7 +268,14 @@ class Agent:
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
-        troubles += [*self._kept.answer.troubles, *orphans, *untold, *disturbing, *self._act(world, outcome, placed)]
+        troubles += [
+            *unknown,
+            *self._kept.answer.troubles,
+            *orphans,
+            *untold,
+            *disturbing,
+            *self._act(world, outcome, placed),
+        ]
         self._let_in(self._with_held_off(), outcome.ready, placed, self.tree)
         self._log_events(decided, outcome, began)
         gathered(world, outcome, self.state, self.log)
@@ -279,7 +286,11 @@ class Agent:
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=settled)
         unsettled = self._is_unsettled(world) or self.host_settings.is_settling
-        patient = {*self._kept.answer.troubles, *(disturbing if self.host_settings.waits else ())}
+        patient = {
+            *self._kept.answer.troubles,
+            *(disturbing if self.host_settings.waits else ()),
+            *(() if self._domains.unanswered else unknown),
+        }
         pause = self._pause(decided, world, retries=bool(set(troubles) - patient), unsettled=unsettled)
         polled = min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5) if unsettled else POLL_SECONDS
         self._kept = replace(self._kept, poll_seconds=polled)

@@ -50,6 +50,7 @@ from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.edge.launcher import LauncherError
 from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
+from nodeagent.edge.units import UnitsError
 from nodeagent.formats.kernel.host_files import described
 from nodeagent.formats.kernel.unit_names import slices_around
 from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
@@ -258,6 +259,8 @@ class SystemdModel:
     after: Callable[[], None]
 
     def show(self, names: Collection[str], /) -> dict[str, UnitProperties]:
+        if not self.machine.systemd_answers:
+            raise UnitsError("systemd has not answered for 5 s", hint="see `systemctl list-jobs`")
         return {
             name: UnitProperties(name, LOADED, f"{SLICE}/{name}", self.machine.units[name].settings)
             if name in self.machine.units

@@ -138,7 +138,7 @@ class Machine:
         """CPUs that a cgroup above the pods' one does not grant."""
         self.strays: list[Process] = []
         """Main processes that have left their container's cgroup."""
-        self.launcher_answers = True
+        self.launcher_answers = self.systemd_answers = True
         self.is_deaf = False
         """No process can be sent SIGTERM."""
         self.unstartable: set[str] = set()
