@@ -60,6 +60,7 @@ from nodeagent.daemon.problems import (
     shadow,
     units_without_cpus,
     void_claims,
+    waiting_units,
     withheld_problem,
 )
 from nodeagent.daemon.reattach import reattach
@@ -202,6 +203,11 @@ class Agent:
         self.notices: dict[str, str] = {}
         """Other current problems, by subject; set by others on the deciding thread."""
 
+    @property
+    def unit_directories(self) -> tuple[str, ...]:
+        """Cgroups of the units that pods stand for, where they are or will be."""
+        return tuple(str(self.tree.mount / cgroup) for cgroup in self._domains.unit_cgroups.values())
+
     def change_node(self, node: NodeSetup) -> None:
         """Apply another configuration.
 
@@ -249,6 +255,7 @@ class Agent:
             now_ms=now_ms,
             retried=frozenset().union(*(request.retried for request in requests)),
             released=frozenset().union(*(request.released for request in requests)),
+            down=self._domains.down,
             asked=self.asked,
         )
         watch = Stopwatch(alive=self._alive)
@@ -377,7 +384,7 @@ class Agent:
         self, runs: Mapping[str, Run] | None, sources: Iterable[PodSource], *, rescan: bool
     ) -> ObservedCgroups | Trouble:
         """Return the pods' cgroups, or why they can't be written. systemd creates its units' cgroups itself, and nobody else may (D9)."""
-        pods = (*self.state.active_pods(), *(manifest.pod for manifest in offered(tuple(sources))))
+        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(tuple(sources))))
         try:
             observed = self._domains.read(unit_paths(pods), rescan=rescan)
         except CgroupError as err:
@@ -623,6 +630,7 @@ class Agent:
             *map(str, troubles),
             *(short.text for short in self._kept.shortfalls),
             *refused_containers(self.state),
+            *waiting_units(self.state),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
         running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}

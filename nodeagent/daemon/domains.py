@@ -78,6 +78,8 @@ class Domains:
         """Why systemd has not answered at the last look. What it said before counts, and of whom it has said nothing, nothing is known."""
         self.unknown: tuple[UnknownUnit, ...] = ()
         """As of the last look."""
+        self.down: frozenset[str] = frozenset()
+        """Paths of units without processes, of which systemd says that they aren't being started. As of the last look."""
 
     @property
     def unit_cgroups(self) -> Mapping[str, str]:
@@ -100,7 +102,7 @@ class Domains:
     def _read_units(self, paths: AbstractSet[str], *, rescan: bool) -> dict[str, ObservedCgroup]:
         names = {unit_at(path) for path in paths}
         self.unanswered = ""
-        if names and (rescan or not names <= self._known.keys()):
+        if names and (rescan or not names <= self._known.keys() or any(map(self._may_start, names))):
             try:
                 self._known = self._systemd.show(names)
             except UnitsError as err:
@@ -109,7 +111,20 @@ class Domains:
         there = {path for path in paths if unit_at(path) not in self._known} | (
             paths - {one.path for one in self.unknown}
         )
-        return {path: self._observed(path) for path in sorted(there)}
+        found = {path: self._observed(path) for path in sorted(there)}
+        self.down = frozenset(path for path in paths if self._is_down(path))
+        return found
+
+    def _may_start(self, unit: str) -> bool:
+        """Whether a unit that was down has a cgroup: that is made before its first process."""
+        known = self._known[unit]
+        return known.is_down and bool(known.cgroup) and self._look(known.cgroup) is not None
+
+    def _is_down(self, path: str) -> bool:
+        """Processes show that a unit has been started since systemd was asked, or that something of it is left."""
+        known = self._known.get(unit_at(path))
+        there = self._look(known.cgroup) if known is not None and known.cgroup else None
+        return known is not None and known.is_down and (there is None or not there.is_populated)
 
     def _problem(self, unit: str) -> str:
         known = self._known.get(unit)
@@ -128,14 +143,14 @@ class Domains:
         if known is None:
             return _anywhere(path, self._effective_around(""))
         there = self._look(known.cgroup)
-        if there is None:
+        if there is None or not there.is_populated:
             return _inactive(path, known.settings, self._effective_around(known.cgroup))
         attributes = tuple(each for each in there.attributes if each[0] in _OF_UNITS and each[1])
         return replace(there, path=path, attributes=attributes, unit=known.settings)
 
     def _effective_around(self, cgroup: str) -> CpuSet | None:
-        """Return where the processes of a cgroup that isn't there may run, if nothing is said of it alone."""
-        around = (self._look(str(directory)) for directory in (Path(cgroup), *Path(cgroup).parents))
+        """Return where the processes of a cgroup without any may run, if nothing is said of it alone."""
+        around = (self._look(str(directory)) for directory in Path(cgroup).parents or (Path(),))
         return next((there.cpus_effective for there in around if there is not None), None)
 
     def _look(self, cgroup: str) -> ObservedCgroup | None:
@@ -172,7 +187,7 @@ class Domains:
         directory, until = str(self._mount / self._known[unit].cgroup), time.monotonic() + _SECONDS_TO_TAKE_EFFECT
         while True:
             there = self._look(directory)
-            if there is None or not (differing := tuple(_differing(wanted, there))):
+            if there is None or not there.is_populated or not (differing := tuple(_differing(wanted, there))):
                 return
             if time.monotonic() > until:
                 file, found, asked = differing[0]
@@ -232,7 +247,9 @@ def _anywhere(path: str, cpus: CpuSet | None) -> ObservedCgroup:
 
 
 def _inactive(path: str, settings: UnitSettings, around: CpuSet | None) -> ObservedCgroup:
-    """Return what a unit without a cgroup will have when it becomes active, which may be at any moment."""
+    """Return what a unit without processes will have when it becomes active, which may be at any moment: systemd sets it before it starts
+    the first. A cgroup that it may have until then says nothing; the controller may be off there.
+    """
     given = ((Attribute.CPUSET_CPUS, settings.allowed_cpus), (Attribute.CPUSET_MEMS, settings.allowed_memory_nodes))
     return ObservedCgroup(
         path,

@@ -68,6 +68,18 @@ def units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
     )
 
 
+def waiting_units(state: NodeState) -> Iterator[str]:
+    """Tell of units that have given back their CPUs, are active again, and can't have them."""
+    for entry in state.entries:
+        refusal = entry.idle_refusal
+        if refusal is not None and entry.is_active and entry.deleting_since_ms is None:
+            units = ", ".join(entry.pod.units)
+            yield (
+                f"no room for pod {entry.pod.full_name}, which gave back its CPUs while {units} wasn't active: {refusal.reason}: "
+                f"{refusal.message} (make room: until then it runs in the shared pool; `nodeagent pin --while-inactive keep` keeps them)"
+            )
+
+
 def refused_partitions(cpus: CpuSet) -> str:
     return (
         f"CPUs {cpus} are in no partition of the cpuset, which is tried again: meanwhile systemd is to keep the host off them "

@@ -60,6 +60,12 @@ def test_a_pod_that_stands_for_the_unit_is_installed(node: Node) -> None:
     }
 
 
+def test_what_becomes_of_its_cpus_while_it_is_not_active_is_chosen(node: Node) -> None:
+    for choice, gives_back in (("give-back", True), ("keep", False)):
+        assert node("pin", "db", *AMOUNTS, "--while-inactive", choice)[0] == 0
+        assert installed(node, "db.service.yaml").gives_back is gives_back
+
+
 @pytest.mark.parametrize("name", ["db", "db.service", "alias", "alias.service"])
 def test_a_unit_is_pinned_under_its_own_name_and_only_once(node: Node, name: str) -> None:
     assert node("pin", "db.service", *AMOUNTS)[0] == 0
@@ -135,12 +141,6 @@ def test_a_unit_of_a_manifest_of_ones_own_is_given_back_by_its_name(node: Node) 
     assert node.files() == []
 
 
-def test_what_is_not_pinned_is_named_with_what_is_and_nothing_is_removed(node: Node) -> None:
-    err = failed(node("unpin", "db"))
-    assert f"no manifest in {node.manifests} stands for unit db.service" in err
-    assert "hint: `nodeagent inspect` shows those that are: none" in err
-    node("pin", "db", *AMOUNTS)
-    err = failed(node("unpin", "db", "web"))
 def test_a_unit_is_given_back_by_any_of_its_names(node: Node, systemctl: Path) -> None:
     node("pin", "alias", *AMOUNTS)
     assert node.files() == ["db.service.yaml"]
@@ -152,6 +152,12 @@ def test_a_unit_is_given_back_by_any_of_its_names(node: Node, systemctl: Path) -
     assert node.files() == []
 
 
+def test_what_is_not_pinned_is_named_with_what_is_and_nothing_is_removed(node: Node) -> None:
+    err = failed(node("unpin", "db"))
+    assert f"no manifest in {node.manifests} stands for unit db.service" in err
+    assert "hint: `nodeagent inspect` shows those that are: none" in err
+    node("pin", "db", *AMOUNTS)
+    err = failed(node("unpin", "db", "web"))
     assert "stands for unit web.service" in err
     assert "those that are: db.service" in err
     assert node.files() == ["db.service.yaml"]

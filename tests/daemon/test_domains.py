@@ -36,15 +36,22 @@ class Systemd:
         self.grants: CpuSet | None = None
         """What a slice around grants of CPUs. None: all."""
 
-    def know(self, name: str = "db.service", settings: UnitSettings = UnitSettings(), **more: str) -> None:  # noqa: B008 - a frozen value
+    def know(
+        self,
+        name: str = "db.service",
+        settings: UnitSettings = UnitSettings(),  # noqa: B008 - a frozen value
+        *,
+        is_down: bool = False,
+        **more: str,
+    ) -> None:
         fields = {"id": name, "load_state": "loaded", "cgroup": f"system.slice/{name}"} | more
-        self.units[name] = UnitProperties(**fields, settings=settings)
+        self.units[name] = UnitProperties(**fields, settings=settings, is_down=is_down)
 
     def show(self, names: Collection[str], /) -> dict[str, UnitProperties]:
         self.shown.append(set(names))
         if self.problem is not None:
             raise self.problem
-        nothing = UnitProperties("", "not-found", "", UnitSettings())
+        nothing = UnitProperties("", "not-found", "", UnitSettings(), is_down=True)
         return {name: self.units.get(name, replace(nothing, id=name)) for name in names}
 
     def set(self, unit: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
@@ -61,7 +68,7 @@ class Systemd:
             known.settings.allowed_memory_nodes if memory_nodes is None else memory_nodes,
         )
         self.units[unit] = replace(known, settings=settings)
-        if (self._mount / known.cgroup).is_dir():
+        if (self._mount / known.cgroup).is_dir() and is_populated(self._mount / known.cgroup):
             granted = ALL if self.grants is None else self.grants
             write(
                 self._mount / known.cgroup,
@@ -69,6 +76,10 @@ class Systemd:
                 settings.allowed_memory_nodes,
                 granted=settings.allowed_cpus & granted or granted,
             )
+
+
+def is_populated(directory: Path) -> bool:
+    return "populated 1" in (directory / "cgroup.events").read_text()
 
 
 def write(
@@ -257,6 +268,43 @@ def test_of_whom_systemd_has_said_nothing_may_be_anywhere_and_is_not_written_to(
     assert read(domains, rescan=False)[DB].unit == UnitSettings(), "it is asked once more at the next look"
 
 
+IDLE = "units/podp/idle.service"
+
+
+def test_a_unit_is_down_if_systemd_says_so_and_nothing_of_it_is_there(
+    domains: Domains, systemd: Systemd, mount: Path
+) -> None:
+    systemd.know("idle.service", is_down=True)
+    read(domains, IDLE, "units/podp/later.service")
+    assert domains.down == {IDLE, "units/podp/later.service"}, "also one that systemd doesn't know"
+    write(mount / "system.slice/idle.service", populated=False)
+    asked = len(systemd.shown)
+    read(domains, IDLE, rescan=False)
+    assert (domains.down, len(systemd.shown)) == ({IDLE}, asked + 1), "its cgroup is made before it starts"
+    write(mount / "system.slice/idle.service")
+    hang(systemd)
+    read(domains, IDLE, rescan=False)
+    assert domains.down == frozenset(), "it has been started since"
+    systemd.problem = None
+    systemd.know("idle.service")
+    read(domains, IDLE)
+    (mount / "system.slice/idle.service/cgroup.controllers").unlink()
+    read(domains, IDLE, rescan=False)
+    assert domains.down == frozenset(), "it has ended, and systemd may be about to start it again"
+
+
+def test_nothing_is_down_of_which_systemd_has_said_nothing(domains: Domains, systemd: Systemd) -> None:
+    systemd.know("idle.service", is_down=True)
+    hang(systemd)
+    read(domains, IDLE)
+    assert domains.down == frozenset()
+    systemd.problem = None
+    read(domains, IDLE)
+    hang(systemd)
+    read(domains, IDLE)
+    assert domains.down == {IDLE}
+
+
 # Writing
 
 
@@ -281,6 +329,20 @@ def test_a_unit_that_is_not_active_is_told_too(domains: Domains, systemd: System
     read(domains, idle)
     domains.apply(SetAttribute(idle, Attribute.CPUSET_CPUS, OWN, None))
     assert read(domains, idle, rescan=False)[idle].get(Attribute.CPUSET_CPUS) == OWN
+
+
+def test_in_a_cgroup_without_processes_what_systemd_was_told_counts(
+    domains: Domains, systemd: Systemd, mount: Path
+) -> None:
+    """It may be there before or after the unit is active, with the controller cpuset or without."""
+    write(mount / WHERE, None, populated=False)
+    for name in ("cpuset.cpus", "cpuset.mems", "cpuset.cpus.effective", "cpuset.mems.effective"):
+        (mount / WHERE / name).unlink()
+    read(domains)
+    domains.apply(set_cpus())
+    assert not (mount / WHERE / "cpuset.cpus").exists()
+    seen = read(domains, rescan=False)[DB]
+    assert (seen.get(Attribute.CPUSET_CPUS), seen.cpus_effective, seen.is_populated) == (OWN, OWN, False)
 
 
 def test_what_a_slice_around_it_does_not_grant_is_an_error(

@@ -262,9 +262,9 @@ class SystemdModel:
         if not self.machine.systemd_answers:
             raise UnitsError("systemd has not answered for 5 s", hint="see `systemctl list-jobs`")
         return {
-            name: UnitProperties(name, LOADED, f"{SLICE}/{name}", self.machine.units[name].settings)
-            if name in self.machine.units
-            else UnitProperties(name, "not-found", "", UnitSettings())
+            name: UnitProperties(name, LOADED, f"{SLICE}/{name}", unit.settings, is_down=not unit.is_active)
+            if (unit := self.machine.units.get(name)) is not None
+            else UnitProperties(name, "not-found", "", UnitSettings(), is_down=True)
             for name in names
         }
 

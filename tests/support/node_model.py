@@ -584,12 +584,19 @@ class Agent:
             now_ms=machine.now_ms,
             retried=self.retried,
             released=self.released,
+            down=self.down(),
             asked=self.asked,
         )
 
+    def down(self) -> frozenset[str]:
+        """Units that are not active, or that systemd doesn't know."""
+        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(self.sources())))
+        units = self.machine.units
+        return frozenset(p for p in unit_paths(pods) if unit_at(p) not in units or not units[unit_at(p)].is_active)
+
     def observed(self) -> dict[str, ObservedCgroup]:
         """All domains."""
-        pods = (*self.state.active_pods(), *(manifest.pod for manifest in offered(self.sources())))
+        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(self.sources())))
         return self.machine.observed() | self.machine.observed_units(unit_paths(pods))
 
     def want(self, *pods: Pod) -> None:
@@ -639,7 +646,7 @@ class Agent:
         allocatable = of.allocatable if of.config.check_allocatable else None
         reported = {event.pod.uid for event in decided.events if event.kind is EventKind.CHANGE_REFUSED}
         finished = any(event.kind is EventKind.POD_FINISHED for event in decided.events)
-        node = WhatIf.of(of.managers, decided.state.promises, decided.state.active_pods(), allocatable)
+        node = WhatIf.of(of.managers, decided.state.promises, decided.state.holding_pods(), allocatable)
         for entry in decided.state.entries:
             old = before.entry(entry.pod.uid)
             if old is None or old.pod != entry.pod or old.deleting_since_ms is not None or not entry.is_active:

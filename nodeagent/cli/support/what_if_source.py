@@ -43,7 +43,7 @@ class WhatIfMachine(Struct, frozen=True):
     @property
     def pods(self) -> tuple[Pod, ...]:
         """Those that hold what they were promised, in decision order."""
-        return () if self.known is None else self.known.state.active_pods()
+        return () if self.known is None else self.known.state.holding_pods()
 
 
 class WhatIfNode(Struct, frozen=True):
@@ -147,7 +147,7 @@ def what_if_node(options: argparse.Namespace) -> WhatIfNode:
 def what_if_of(known: NodeView) -> WhatIfNode:
     """Return this node as it is, under the configuration that it runs with."""
     state = known.state
-    what_if = WhatIf.of(known.node.managers, state.promises, state.active_pods(), _allocatable(known.node))
+    what_if = WhatIf.of(known.node.managers, state.promises, state.holding_pods(), _allocatable(known.node))
     return WhatIfNode(what_if, known.node.config, "its own", "this one", state)
 
 

@@ -21,7 +21,9 @@ class ReplayedDecision(Struct, frozen=True):
     """The node on which it was repeated: without the pod itself."""
     trace: Trace
     reproduced: bool | None
-    """The result is the original one: the same refusal, or the same CPUs and memory. None: the pod has ended, and has released them."""
+    """The result is the original one: the same refusal, or the same CPUs and memory. None: the pod has released them, as it has ended or
+    none of its systemd units is active.
+    """
     left_out: tuple[str, ...]
     """Pods that were decided on later, and are therefore not on that node."""
 
@@ -36,8 +38,8 @@ def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Repla
     """
     uid = entry.pod.uid
     position = [e.pod.uid for e in state.entries].index(uid)
-    after = state.entries[position + 1 :] if entry.is_active else ()
-    later = tuple(e.pod for e in after if e.is_active)
+    after = state.entries[position + 1 :] if entry.holds else ()
+    later = tuple(e.pod for e in after if e.holds)
     tries = [later, ()] if later else [()]
     found: list[ReplayedDecision] = []
     for pods in tries:
@@ -52,7 +54,7 @@ def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Repla
 
 
 def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
-    if entry.outcome is not None:
+    if entry.outcome is not None or entry.idle is not None:
         return None
     match again.decision:
         case Admitted(promises=promises):

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, Report, admit, remove_pod, start_container
-from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient, usage_of
+from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
@@ -21,7 +21,15 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import RELEASED, UNIT_TAKEN
-from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal, RefusedChange
+from nodeagent.core.model.state import (
+    ContainerStatus,
+    Idle,
+    NodeState,
+    Origin,
+    PodEntry,
+    RecordedRefusal,
+    RefusedChange,
+)
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.adoption import found, populated_pods
 from nodeagent.core.turn.changes import Occupancy, exchanged
@@ -46,6 +54,8 @@ class World(Struct, frozen=True):
     """UIDs of pods to decide on again on request, or whose changed manifests to decide on again."""
     released: frozenset[str] = frozenset()
     """UIDs of pods that somebody asked to end, whatever their manifests say."""
+    down: frozenset[str] = frozenset()
+    """Paths of systemd's units that are not active, and are not being started."""
     asked: frozenset[str] = frozenset()
     """Run ids to whose processes this process has sent SIGTERM, or has tried to."""
 
@@ -60,6 +70,9 @@ class EventKind(enum.StrEnum):
     POD_REMOVED = "pod_removed"
     POD_RELEASED = "pod_released"
     POD_FINISHED = "pod_finished"
+    POD_RESTED = "pod_rested"
+    POD_RESUMED = "pod_resumed"
+    RESUME_REFUSED = "resume_refused"
     CONTAINER_STARTING = "container_starting"
     CONTAINER_EXITED = "container_exited"
     MANIFEST_SHADOWED = "manifest_shadowed"
@@ -130,11 +143,12 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     successors = _successors(draft.state, wanted, world)
     draft = _end_unwanted(draft, wanted, successors, world)
     draft = _remove_gone(_end_released(draft, world), wanted, successors, world)
+    draft = _resume(_rest(draft, world), world, decide)
     draft = _try_changes(_admit_new(draft, wanted, world, decide), successors, world)
     before = draft.state.entries
     if world.runs is not None:
         draft = _advance(draft, world)
-    draft = _see_units(draft, world)
+    draft = _rest(_see_units(draft, world), world)
     moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
     finished = [new for old, new in zip(before, draft.state.entries, strict=True) if new.outcome is not old.outcome]
     if any(entry.refused_change is not None for entry in finished):
@@ -144,9 +158,53 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
 
 
 def _see_units(draft: _Draft, world: World) -> _Draft:
-    for entry in draft.state.entries:
-        if entry.is_of_systemd and entry.is_active and entry.deleting_since_ms is None:
-            draft = draft.plus(draft.state.with_entry(lifecycle.with_units_seen(entry, world.observed)))
+    for entry in _standing_for_units(draft.state):
+        draft = draft.plus(draft.state.with_entry(lifecycle.with_units_seen(entry, world.observed)))
+    return draft
+
+
+def _standing_for_units(state: NodeState) -> tuple[PodEntry, ...]:
+    return tuple(e for e in state.entries if e.is_of_systemd and e.is_active and e.deleting_since_ms is None)
+
+
+def _rest(draft: _Draft, world: World) -> _Draft:
+    """Take back what pods were promised that give it back while none of their units is active. They stay: their units are kept off
+    exclusive CPUs, as whatever shares.
+    """
+    for entry in _standing_for_units(draft.state):
+        if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.down):
+            continue
+        promises, deltas = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
+        state = replace(draft.state.with_entry(replace(entry, idle=Idle())), promises=promises)
+        events = () if entry.idle else (TurnEvent(EventKind.POD_RESTED, entry.pod, entry.origin),)
+        draft = draft.plus(state, *events, deltas=deltas)
+    return draft
+
+
+def _resume(draft: _Draft, world: World, decide: Decide) -> _Draft:
+    """Decide again on pods that have given back what they were promised, and of which a unit is active now: before new pods.
+
+    Without room for it the unit goes on in the shared pool. That is tried in every turn, and reported when the reason is another one.
+    """
+    for entry in _standing_for_units(draft.state):
+        if entry.idle is None or not lifecycle.is_to_wake(entry, world.observed, world.down):
+            continue
+        pods = draft.state.holding_pods()
+        usage = usage_of(pods, pod_level_resources=world.config.placement.gate("PodLevelResources"))
+        first = decide if entry.idle.refusal is None else admitted_beside
+        decision = _decision(draft.state, entry.pod, usage, cpus_of_orphans(draft.state, world), world, first)
+        if isinstance(decision, Admitted):
+            state = replace(draft.state.with_entry(replace(entry, idle=None)), promises=decision.promises)
+            event = TurnEvent(EventKind.POD_RESUMED, entry.pod, entry.origin, report=decision.report)
+            draft = draft.plus(state, event, deltas=decision.deltas)
+            continue
+        known = entry.idle.refusal
+        if known is not None and (known.reason, known.message) == (decision.reason, decision.message):
+            continue
+        refusal = RecordedRefusal(decision.reason, decision.message, world.now_ms)
+        fields = (("reason", refusal.reason), ("message", refusal.message))
+        event = TurnEvent(EventKind.RESUME_REFUSED, entry.pod, entry.origin, None, fields)
+        draft = draft.plus(draft.state.with_entry(replace(entry, idle=Idle(refusal))), event)
     return draft
 
 
@@ -270,7 +328,7 @@ def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World
         return draft
     gate = world.config.placement.gate("PodLevelResources")
     allocatable = world.allocatable if world.config.check_allocatable else None
-    pods = draft.state.active_pods()
+    pods = draft.state.holding_pods()
     now = then = Occupancy(draft.state.promises, pods, usage_of(pods, pod_level_resources=gate))
     for entry in draft.state.entries:
         if entry.is_active and entry.deleting_since_ms is not None and entry.pod.uid in successors:
@@ -366,7 +424,7 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide:
         if m.pod.full_name not in names and m.pod.uid not in uids and ending.isdisjoint(m.pod.units)
     ]
     draft, new = _adopt_running(draft, new, world)
-    usage = usage_of(draft.state.active_pods(), pod_level_resources=gate)
+    usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
     orphans = cpus_of_orphans(draft.state, world) if new else CpuSet()
     for manifest in new:
         draft = _decide(draft, manifest, usage, orphans, world, decide)
@@ -420,12 +478,10 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
     taken = _unit_taken(pod, state.entries)
     if taken is not None:
         return _refused(draft, entry, UNIT_TAKEN, taken, world.now_ms)
-    if world.config.check_allocatable:
-        short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
-        if short is not None:
-            return _refused(draft, entry, short.reason, short.message, world.now_ms)
-    decision = decide(world.managers, state.promises, pod, orphans)
+    decision = _decision(state, pod, usage, orphans, world, decide)
     match decision:
+        case Insufficient():
+            return _refused(draft, entry, decision.reason, decision.message, world.now_ms)
         case Rejected():
             cleaned = draft.plus(replace(state, promises=decision.promises), deltas=decision.deltas)
             return _refused(cleaned, entry, decision.reason, decision.message, world.now_ms, decision.report)
@@ -434,6 +490,16 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
             fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
             event = TurnEvent(EventKind.POD_ADMITTED, pod, manifest.origin, None, fields, decision.report)
             return draft.plus(after, event, deltas=decision.deltas)
+
+
+def _decision(
+    state: NodeState, pod: Pod, usage: Usage, orphans: CpuSet, world: World, decide: Decide
+) -> Admitted | Rejected | Insufficient:
+    gate = world.config.placement.gate("PodLevelResources")
+    short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
+    if world.config.check_allocatable and short is not None:
+        return short
+    return decide(world.managers, state.promises, pod, orphans)
 
 
 def _unit_taken(pod: Pod, others: Iterable[PodEntry]) -> str | None:

@@ -276,7 +276,7 @@ NODES = {
 CPUS = st.integers(1, 255).map(CpuSet)
 PICKS = st.integers(0, 15)
 UNITS = st.sampled_from(["db.service", "web.service"])
-PINNED = ("1", "2", "3", "0.5", "burst", "2+")
+PINNED = ("1", "2", "3", "0.5", "burst", "2+", "2~", "3~")
 COUNTS = st.integers(0, 2)
 TURNS = st.integers(1, 3)
 WRITES = st.one_of(
@@ -293,9 +293,10 @@ def picked(items: Sequence[T], pick: int) -> T | None:
 
 
 def pinning(source: str, name: str, size: str) -> Pod:
-    """A pod that stands for a unit."""
+    """A pod that stands for a unit, and may give back its CPUs while that isn't active."""
     more = {"exclusive_cpus": 1} if size.endswith("+") else {}
-    return pod(source[0], unit(name, resources=AMOUNTS[size], **more), uid=f"uid-{source[0]}-{name}")
+    uid = f"uid-{source[0]}-{name}"
+    return pod(source[0], unit(name, resources=AMOUNTS[size.strip("~")], **more), uid=uid, gives_back="~" in size)
 
 
 class Turns(RuleBasedStateMachine):
