@@ -1,7 +1,8 @@
 """The cgroups of all domains, read as one and written each by whoever owns it (D30): the pods' own ones here, those of units by systemd."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,8 @@ from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
 
 _SECONDS_TO_TAKE_EFFECT = 5.0
 _BETWEEN_LOOKS_SECONDS = 0.005
+_Found = tuple[str, str, str]
+"""A file, its content, and what was asked for."""
 _OF_UNITS = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS})
 
 
@@ -182,20 +185,22 @@ class Domains:
             raise CgroupError(err.message, path=change.path, error=None, hint=err.hint) from err
 
     def _set(self, unit: str, wanted: UnitSettings) -> None:
-        """Tell systemd, and wait until the kernel has it: systemd may answer before it writes, and nobody is told when it has."""
+        """Tell systemd, and wait until the kernel has it."""
         self._tell(unit, wanted)
+        hint = "a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`"
+        self._wait(unit, partial(_differing, wanted), hint)
+
+    def _wait(self, unit: str, differing: Callable[[ObservedCgroup], Iterable[_Found]], hint: str) -> None:
+        """Wait until the kernel has what systemd was told: it may answer before it writes, and nobody is told when it has."""
         directory, until = str(self._mount / self._known[unit].cgroup), time.monotonic() + _SECONDS_TO_TAKE_EFFECT
         while True:
             there = self._look(directory)
-            if there is None or not there.is_populated or not (differing := tuple(_differing(wanted, there))):
+            if there is None or not there.is_populated or not (found := tuple(differing(there))):
                 return
             if time.monotonic() > until:
-                file, found, asked = differing[0]
+                file, has, asked = found[0]
                 raise CgroupError(
-                    f"{directory}/{file} is '{found}', wanted '{asked}'",
-                    path=directory,
-                    error=None,
-                    hint="a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`",
+                    f"{directory}/{file} is '{has}', wanted '{asked}'", path=directory, error=None, hint=hint
                 )
             time.sleep(_BETWEEN_LOOKS_SECONDS)
 
@@ -213,7 +218,9 @@ class Domains:
         self._known = {**self._known, unit: replace(known, settings=now)}
 
     def _give_back(self, unit: str, before: UnitSettings) -> None:
-        """What had no restriction first gets everything, as systemd leaves a running unit what it has when it forgets that (#43846)."""
+        """What had no restriction first gets everything, as systemd leaves a running unit what it has when it forgets that (#43846). It is
+        forgotten only once the kernel has that: what systemd says is no proof then.
+        """
         now = self._known[unit].settings
         cpus = before.allowed_cpus if before.allowed_cpus != now.allowed_cpus else None
         nodes = before.allowed_memory_nodes if before.allowed_memory_nodes != now.allowed_memory_nodes else None
@@ -222,6 +229,8 @@ class Domains:
             NumaSet() if nodes is None else nodes or self._all_memory_nodes(),
         )
         self._tell(unit, everything)
+        hint = f"what is left of it: compare `systemctl show -p AllowedCPUs,AllowedMemoryNodes {unit}`, and who else writes there"
+        self._wait(unit, partial(_left, everything), hint)
         cleared = (None if cpus else cpus, None if nodes else nodes)
         if cleared != (None, None):
             self._systemd.set(unit, cpus=cleared[0], memory_nodes=cleared[1])
@@ -264,8 +273,19 @@ def _inactive(path: str, settings: UnitSettings, around: CpuSet | None) -> Obser
     )
 
 
-def _differing(wanted: UnitSettings, there: ObservedCgroup) -> Iterator[tuple[str, str, str]]:
-    """Return the files that don't have what was asked for: name, content, what was asked for."""
+def _left(told: UnitSettings, there: ObservedCgroup) -> Iterator[_Found]:
+    """Return the files that don't have what systemd was told: what is effective may be less, as it was before."""
+    for attribute, wanted in (
+        (Attribute.CPUSET_CPUS, told.allowed_cpus),
+        (Attribute.CPUSET_MEMS, told.allowed_memory_nodes),
+    ):
+        found = there.get(attribute)
+        if wanted and found is not None and found != wanted:
+            yield attribute.value, str(found), str(wanted)
+
+
+def _differing(wanted: UnitSettings, there: ObservedCgroup) -> Iterator[_Found]:
+    """Return the files that don't have what was asked for."""
     if wanted.allowed_cpus and there.cpus_effective != wanted.allowed_cpus:
         yield "cpuset.cpus.effective", str(there.cpus_effective or ""), str(wanted.allowed_cpus)
     if wanted.allowed_memory_nodes and there.mems_effective != wanted.allowed_memory_nodes:

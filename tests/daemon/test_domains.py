@@ -35,6 +35,8 @@ class Systemd:
         """It can be told that there is no restriction."""
         self.grants: CpuSet | None = None
         """What a slice around grants of CPUs. None: all."""
+        self.writes = True
+        """It does what it says."""
 
     def know(
         self,
@@ -68,7 +70,7 @@ class Systemd:
             known.settings.allowed_memory_nodes if memory_nodes is None else memory_nodes,
         )
         self.units[unit] = replace(known, settings=settings)
-        if (self._mount / known.cgroup).is_dir() and is_populated(self._mount / known.cgroup):
+        if self.writes and (self._mount / known.cgroup).is_dir() and is_populated(self._mount / known.cgroup):
             granted = ALL if self.grants is None else self.grants
             write(
                 self._mount / known.cgroup,
@@ -394,6 +396,24 @@ def test_without_a_restriction_before_it_has_everything_and_then_none(
     assert systemd.told == [("db.service", possible, None), ("db.service", "", None)]
     assert read(domains)[DB].unit == UnitSettings()
     assert cpus_in(mount) == ""
+
+
+def test_it_is_given_back_once_the_kernel_has_it_whatever_systemd_says(
+    domains: Domains, systemd: Systemd, mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(domains_module, "_SECONDS_TO_TAKE_EFFECT", 0.0)
+    systemd.know(settings=UnitSettings(OWN))
+    write(mount / WHERE, OWN, granted=OWN)
+    read(domains)
+    systemd.writes = False
+    with pytest.raises(CgroupError) as caught:
+        domains.apply(GiveUnitBack(DB, UnitSettings()))
+    assert caught.value.message.startswith(f"{mount / WHERE}/cpuset.cpus is '2-3', wanted '")
+    assert "AllowedCPUs,AllowedMemoryNodes db.service" in caught.value.hint
+    assert read(domains)[DB].unit not in {UnitSettings(), UnitSettings(OWN)}, "so that it is tried again"
+    systemd.writes = True
+    domains.apply(GiveUnitBack(DB, UnitSettings()))
+    assert read(domains)[DB].unit == UnitSettings()
 
 
 def test_half_given_back_is_not_given_back(domains: Domains, systemd: Systemd) -> None:
