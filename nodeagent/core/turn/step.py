@@ -5,7 +5,7 @@ containers. Knows neither files nor the clock: everything observed is in the Wor
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import cast
 
 from msgspec import Struct, field
@@ -324,31 +324,92 @@ def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World
         for entry in draft.state.entries
         if entry.pod.uid in successors and _is_to_try(entry, successors[entry.pod.uid], world)
     ]
-    if not tried:
-        return draft
+    refusals = _refused_changes(draft.state, tried, successors, world) if tried else {}
+    for entry, manifest in tried:
+        if entry.pod.uid not in refusals:
+            draft = _ending(draft, replace(entry, refused_change=None), world)
+            continue
+        reason, message = refusals[entry.pod.uid]
+        refusal = RecordedRefusal(reason, message, world.now_ms)
+        stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
+        fields = (("reason", refusal.reason), ("message", refusal.message))
+        event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
+        draft = draft.plus(draft.state.with_entry(stays), *_noted(manifest), event)
+    return draft
+
+
+def _refused_changes(
+    state: NodeState, tried: Collection[tuple[PodEntry, Manifest]], successors: Mapping[str, Manifest], world: World
+) -> dict[str, tuple[str, str]]:
+    """Return which changes can't be followed, by UID, with reason and message.
+
+    A pod that stays keeps its units, and then those that would have got them stay, too.
+    """
+    refused: dict[str, tuple[str, str]] = {}
+    while True:
+        refused |= _refused_units(state, tried, successors, frozenset(refused))
+        short = _refused_amounts(state, [one for one in tried if one[0].pod.uid not in refused], successors, world)
+        refused |= short
+        if not any(entry.pod.units for entry, _ in tried if entry.pod.uid in short):
+            return refused
+
+
+def _refused_units(
+    state: NodeState,
+    tried: Collection[tuple[PodEntry, Manifest]],
+    successors: Mapping[str, Manifest],
+    staying: frozenset[str],
+) -> dict[str, tuple[str, str]]:
+    """Pods may take over each other's units in one change: what counts is who has them when all have been replaced."""
+    refused: dict[str, tuple[str, str]] = {}
+    moving = [(entry, manifest) for entry, manifest in tried if entry.pod.uid not in staying]
+    while True:
+        leaving = {entry.pod.uid for entry, _ in moving}
+        holders = {
+            unit: entry.pod.full_name
+            for entry in state.entries
+            if entry.is_active and entry.pod.uid not in leaving
+            for unit in _lasting_units(entry, successors)
+        }
+        for entry, manifest in moving:
+            both = sorted({*manifest.pod.units} & holders.keys())
+            if both:
+                refused[entry.pod.uid] = (UNIT_TAKEN, _stands_already(holders[both[0]], both[0]))
+            else:
+                holders |= dict.fromkeys(manifest.pod.units, manifest.pod.full_name)
+        if not leaving & refused.keys():
+            return refused
+        moving = [(entry, manifest) for entry, manifest in moving if entry.pod.uid not in refused]
+
+
+def _lasting_units(entry: PodEntry, successors: Mapping[str, Manifest]) -> tuple[str, ...]:
+    """Return the units that a pod has in the end, or what comes in its place."""
+    if entry.deleting_since_ms is None:
+        return entry.pod.units
+    successor = None if entry.is_released else successors.get(entry.pod.uid)
+    return () if successor is None else successor.pod.units
+
+
+def _refused_amounts(
+    state: NodeState, tried: Iterable[tuple[PodEntry, Manifest]], successors: Mapping[str, Manifest], world: World
+) -> dict[str, tuple[str, str]]:
     gate = world.config.placement.gate("PodLevelResources")
     allocatable = world.allocatable if world.config.check_allocatable else None
-    pods = draft.state.holding_pods()
-    now = then = Occupancy(draft.state.promises, pods, usage_of(pods, pod_level_resources=gate))
-    for entry in draft.state.entries:
+    pods = state.holding_pods()
+    now = then = Occupancy(state.promises, pods, usage_of(pods, pod_level_resources=gate))
+    for entry in state.entries:
         if entry.is_active and entry.deleting_since_ms is not None and entry.pod.uid in successors:
             after = exchanged(then, successors[entry.pod.uid].pod, world.managers, allocatable)
             then = after if isinstance(after, Occupancy) else then
+    refused = {}
     for entry, manifest in tried:
         answers = [exchanged(held, manifest.pod, world.managers, allocatable) for held in (now, then)]
-        refused = next((answer for answer in answers if not isinstance(answer, Occupancy)), None)
-        taken = _unit_taken(manifest.pod, (e for e in draft.state.entries if e.pod.uid != entry.pod.uid))
-        if refused is None and taken is None:
+        short = next((answer for answer in answers if not isinstance(answer, Occupancy)), None)
+        if short is None:
             (_, then) = cast("list[Occupancy]", answers)
-            draft = _ending(draft, replace(entry, refused_change=None), world)
         else:
-            reason, message = (UNIT_TAKEN, taken) if refused is None else (refused.reason, refused.message)
-            refusal = RecordedRefusal(reason, message or "", world.now_ms)
-            stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
-            fields = (("reason", refusal.reason), ("message", refusal.message))
-            event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
-            draft = draft.plus(draft.state.with_entry(stays), *_noted(manifest), event)
-    return draft
+            refused[entry.pod.uid] = (short.reason, short.message)
+    return refused
 
 
 def _is_to_try(entry: PodEntry, successor: Manifest, world: World) -> bool:
@@ -507,8 +568,12 @@ def _unit_taken(pod: Pod, others: Iterable[PodEntry]) -> str | None:
     for entry in others if pod.units else ():
         both = sorted({*pod.units} & {*entry.pod.units})
         if both and entry.is_active:
-            return f"pod {entry.pod.full_name} stands for unit {both[0]} already"
+            return _stands_already(entry.pod.full_name, both[0])
     return None
+
+
+def _stands_already(pod: str, unit: str) -> str:
+    return f"pod {pod} stands for unit {unit} already"
 
 
 def _noted(manifest: Manifest) -> Iterator[TurnEvent]:
