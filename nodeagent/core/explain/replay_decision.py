@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.explain.trace import Trace, trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.promises import PodPromises
@@ -61,8 +62,9 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
             return entry.refusal is None and _lasting(promises.of_pod(entry.pod.uid), entry) == _lasting(
                 what_if.promises.of_pod(entry.pod.uid), entry
             )
-        case Rejected(reason=reason, message=message) | Insufficient(reason=reason, message=message):
-            return entry.refusal is not None and (entry.refusal.reason, entry.refusal.message) == (reason, message)
+        case Rejected() | Insufficient() | UnitTaken() as refused:
+            said = None if entry.refusal is None else (entry.refusal.reason, entry.refusal.message)
+            return said == (refused.reason, refused.message)
 
 
 def _lasting(held: PodPromises, entry: PodEntry) -> object:

@@ -248,6 +248,14 @@ class NodeState(Struct, frozen=True):
         """Return the pods that hold what they were promised."""
         return tuple(e.pod for e in self.entries if e.holds)
 
+    def idle_pods(self) -> tuple[Pod, ...]:
+        """Return the pods that hold nothing now, and stand for their units all the same."""
+        return tuple(e.pod for e in self.entries if e.is_active and not e.holds)
+
+    def ending(self) -> frozenset[str]:
+        """Return the UIDs of the pods that are being ended."""
+        return frozenset(e.pod.uid for e in self.entries if e.deleting_since_ms is not None)
+
     def pods_of_units(self) -> tuple[Pod, ...]:
         """Return the pods that stand for systemd's units, whether they hold anything or not."""
         return tuple(e.pod for e in self.entries if e.is_active and e.is_of_systemd)

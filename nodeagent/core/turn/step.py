@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, Report, admit, remove_pod, start_container
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
+from nodeagent.core.admission.units import UnitTaken, unit_taken
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
@@ -20,7 +21,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import RELEASED, UNIT_TAKEN
+from nodeagent.core.model.refusals import RELEASED
 from nodeagent.core.model.state import (
     ContainerStatus,
     Idle,
@@ -374,7 +375,8 @@ def _refused_units(
         for entry, manifest in moving:
             both = sorted({*manifest.pod.units} & holders.keys())
             if both:
-                refused[entry.pod.uid] = (UNIT_TAKEN, _stands_already(holders[both[0]], both[0]))
+                taken = UnitTaken(both[0], holders[both[0]])
+                refused[entry.pod.uid] = (taken.reason, taken.message)
             else:
                 holders |= dict.fromkeys(manifest.pod.units, manifest.pod.full_name)
         if not leaving & refused.keys():
@@ -536,9 +538,9 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
     gate = world.config.placement.gate("PodLevelResources")
     entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
     draft = draft.plus(state, *_noted(manifest))
-    taken = _unit_taken(pod, state.entries)
+    taken = unit_taken(pod, state.pods_of_units())
     if taken is not None:
-        return _refused(draft, entry, UNIT_TAKEN, taken, world.now_ms)
+        return _refused(draft, entry, taken.reason, taken.message, world.now_ms)
     decision = _decision(state, pod, usage, orphans, world, decide)
     match decision:
         case Insufficient():
@@ -561,19 +563,6 @@ def _decision(
     if world.config.check_allocatable and short is not None:
         return short
     return decide(world.managers, state.promises, pod, orphans)
-
-
-def _unit_taken(pod: Pod, others: Iterable[PodEntry]) -> str | None:
-    """Why a pod can't stand for a systemd unit: another one does."""
-    for entry in others if pod.units else ():
-        both = sorted({*pod.units} & {*entry.pod.units})
-        if both and entry.is_active:
-            return _stands_already(entry.pod.full_name, both[0])
-    return None
-
-
-def _stands_already(pod: str, unit: str) -> str:
-    return f"pod {pod} stands for unit {unit} already"
 
 
 def _noted(manifest: Manifest) -> Iterator[TurnEvent]:
