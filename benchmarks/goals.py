@@ -172,7 +172,7 @@ def burst(*, memory: bool, present: int) -> Callable[[], list[float]]:
         texts(of.managers, after.promises)
         spent_ms = (time.thread_time_ns() - begin) / 1e6
         assert not broken
-        assert len(after.active_pods()) == present + BURST
+        assert len(after.holding_pods()) == present + BURST
         return [spent_ms]
 
     return run

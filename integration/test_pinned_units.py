@@ -77,6 +77,56 @@ def test_a_service_has_its_cpus_from_its_first_instruction_on_until_it_is_given_
     node.run("systemctl stop db own")
 
 
+def test_cpus_that_are_given_back_are_others_while_the_unit_is_not_active_and_never_where_it_starts(node: Node) -> None:
+    first = "/run/db-first"
+    started = f"ExecStart=sh -c 'grep Cpus_allowed_list /proc/self/status >{first}; exec sleep infinity'"
+    unit(node, "db.service", "ExecStart=", started)
+    node.run("systemctl start db; nodeagent pin db --cpus 2 --memory 64Mi --while-inactive give-back --wait")
+    assert allowed(node, "db.service") == given(node, "db.service")
+    cursor = node.cursor()
+    node.run("systemctl stop db")
+    node.reload()
+    assert node.wait_log(cursor, "pod_rested")["pod"] == "units/db.service"
+
+    free = node.inspect()["node"]["cpus"]["availableCount"]
+    node.apply(pod("owner", container("app", SLEEP, cpu=str(free))))
+    node.wait_running("owner")
+    (pid,) = node.pids(node.cgroup("owner", "app"))
+    own = CpuSet.parse(node.allowed(pid)[0])
+    cursor = node.cursor()
+    node.run(f"rm {first}; systemctl start db")
+
+    def where_it_began() -> CpuSet:
+        return CpuSet.parse(node.wait_line(first).split()[1])
+
+    assert (len(own), where_it_began() & own) == (free, CpuSet())
+    assert node.wait_log(cursor, "resume_refused")["reason"] == "OutOfcpu"
+    assert allowed(node, "db.service") & own == CpuSet(), "it shares what is left"
+    assert any("no room for pod units/db.service" in problem for problem in node.inspect()["node"]["problems"])
+    assert node.inspect()["differences"] == []
+
+    node.delete("owner")
+    node.wait_log(cursor, "pod_resumed", of=["owner"])
+    node.metrics()
+    db = given(node, "db.service")
+    assert (len(db), allowed(node, "db.service")) == (2, db)
+    node.run(f"rm {first}; systemctl restart db")
+    assert where_it_began() == db, "a restart is no end"
+
+    cursor = node.cursor()
+    node.run("systemctl stop db")
+    node.reload()
+    node.wait_log(cursor, "pod_rested")
+    node.run(f"rm {first}; systemctl start db")
+    assert where_it_began() >= db, "where everybody is that shares"
+    node.wait_log(cursor, "pod_resumed")
+    node.metrics()
+    assert allowed(node, "db.service") == given(node, "db.service")
+    node.run("nodeagent unpin db --wait")
+    assert told(node, "db.service") == ""
+    node.run("systemctl stop db")
+
+
 def test_who_shares_leaves_whether_a_service_or_a_pod_comes(node: Node) -> None:
     unit(node, "web.service")
     node.run("systemctl start web; nodeagent pin web --cpus 500m --memory 64Mi --wait")

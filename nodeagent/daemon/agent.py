@@ -58,7 +58,9 @@ from nodeagent.daemon.problems import (
     refused_containers,
     refused_partitions,
     shadow,
+    units_without_cpus,
     void_claims,
+    waiting_units,
     withheld_problem,
 )
 from nodeagent.daemon.reattach import reattach
@@ -83,6 +85,7 @@ _DEVICES = "devices"
 _PARTITIONS = "partitions"
 _RECORD = "record"
 _RUNTIME = "runtime"
+_UNITS = "units"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
@@ -200,6 +203,11 @@ class Agent:
         self.notices: dict[str, str] = {}
         """Other current problems, by subject; set by others on the deciding thread."""
 
+    @property
+    def unit_directories(self) -> tuple[str, ...]:
+        """Cgroups of the units that pods stand for, where they are or will be."""
+        return tuple(str(self.tree.mount / cgroup) for cgroup in self._domains.unit_cgroups.values())
+
     def change_node(self, node: NodeSetup) -> None:
         """Apply another configuration.
 
@@ -247,6 +255,7 @@ class Agent:
             now_ms=now_ms,
             retried=frozenset().union(*(request.retried for request in requests)),
             released=frozenset().union(*(request.released for request in requests)),
+            down=self._domains.down,
             asked=self.asked,
         )
         watch = Stopwatch(alive=self._alive)
@@ -258,7 +267,7 @@ class Agent:
             troubles.append(unsaved)
             self._runtime.not_saved(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
-        troubles += [Trouble(one.problem, owner_of(self.state, one.path)) for one in self._domains.unknown]
+        unknown = [Trouble(one.problem, owner_of(self.state, one.path)) for one in self._domains.unknown]
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
         outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
@@ -266,7 +275,14 @@ class Agent:
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
-        troubles += [*self._kept.answer.troubles, *orphans, *untold, *disturbing, *self._act(world, outcome, placed)]
+        troubles += [
+            *unknown,
+            *self._kept.answer.troubles,
+            *orphans,
+            *untold,
+            *disturbing,
+            *self._act(world, outcome, placed),
+        ]
         self._let_in(self._with_held_off(), outcome.ready, placed, self.tree)
         self._log_events(decided, outcome, began)
         gathered(world, outcome, self.state, self.log)
@@ -277,7 +293,11 @@ class Agent:
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=settled)
         unsettled = self._is_unsettled(world) or self.host_settings.is_settling
-        patient = {*self._kept.answer.troubles, *(disturbing if self.host_settings.waits else ())}
+        patient = {
+            *self._kept.answer.troubles,
+            *(disturbing if self.host_settings.waits else ()),
+            *(() if self._domains.unanswered else unknown),
+        }
         pause = self._pause(decided, world, retries=bool(set(troubles) - patient), unsettled=unsettled)
         polled = min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5) if unsettled else POLL_SECONDS
         self._kept = replace(self._kept, poll_seconds=polled)
@@ -364,7 +384,7 @@ class Agent:
         self, runs: Mapping[str, Run] | None, sources: Iterable[PodSource], *, rescan: bool
     ) -> ObservedCgroups | Trouble:
         """Return the pods' cgroups, or why they can't be written. systemd creates its units' cgroups itself, and nobody else may (D9)."""
-        pods = (*self.state.active_pods(), *(manifest.pod for manifest in offered(tuple(sources))))
+        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(tuple(sources))))
         try:
             observed = self._domains.read(unit_paths(pods), rescan=rescan)
         except CgroupError as err:
@@ -433,6 +453,9 @@ class Agent:
         may be stopping; systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
         """
         wanted = desired_cgroups(self.node.config, self.node.managers, self._kernel(world), self.state)
+        self.notices.pop(_UNITS, None)
+        if homeless := units_without_cpus(wanted):
+            self.notices[_UNITS] = homeless
         return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
     def _write(
@@ -607,6 +630,7 @@ class Agent:
             *map(str, troubles),
             *(short.text for short in self._kept.shortfalls),
             *refused_containers(self.state),
+            *waiting_units(self.state),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
         running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}

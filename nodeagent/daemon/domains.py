@@ -1,7 +1,8 @@
 """The cgroups of all domains, read as one and written each by whoever owns it (D30): the pods' own ones here, those of units by systemd."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,8 @@ from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
 
 _SECONDS_TO_TAKE_EFFECT = 5.0
 _BETWEEN_LOOKS_SECONDS = 0.005
+_Found = tuple[str, str, str]
+"""A file, its content, and what was asked for."""
 _OF_UNITS = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS})
 
 
@@ -78,6 +81,8 @@ class Domains:
         """Why systemd has not answered at the last look. What it said before counts, and of whom it has said nothing, nothing is known."""
         self.unknown: tuple[UnknownUnit, ...] = ()
         """As of the last look."""
+        self.down: frozenset[str] = frozenset()
+        """Paths of units without processes, of which systemd says that they aren't being started. As of the last look."""
 
     @property
     def unit_cgroups(self) -> Mapping[str, str]:
@@ -100,7 +105,7 @@ class Domains:
     def _read_units(self, paths: AbstractSet[str], *, rescan: bool) -> dict[str, ObservedCgroup]:
         names = {unit_at(path) for path in paths}
         self.unanswered = ""
-        if names and (rescan or not names <= self._known.keys()):
+        if names and (rescan or not names <= self._known.keys() or any(map(self._may_start, names))):
             try:
                 self._known = self._systemd.show(names)
             except UnitsError as err:
@@ -109,7 +114,20 @@ class Domains:
         there = {path for path in paths if unit_at(path) not in self._known} | (
             paths - {one.path for one in self.unknown}
         )
-        return {path: self._observed(path) for path in sorted(there)}
+        found = {path: self._observed(path) for path in sorted(there)}
+        self.down = frozenset(path for path in paths if self._is_down(path))
+        return found
+
+    def _may_start(self, unit: str) -> bool:
+        """Whether a unit that was down has a cgroup: that is made before its first process."""
+        known = self._known[unit]
+        return known.is_down and bool(known.cgroup) and self._look(known.cgroup) is not None
+
+    def _is_down(self, path: str) -> bool:
+        """Processes show that a unit has been started since systemd was asked, or that something of it is left."""
+        known = self._known.get(unit_at(path))
+        there = self._look(known.cgroup) if known is not None and known.cgroup else None
+        return known is not None and known.is_down and (there is None or not there.is_populated)
 
     def _problem(self, unit: str) -> str:
         known = self._known.get(unit)
@@ -126,21 +144,20 @@ class Domains:
     def _observed(self, path: str) -> ObservedCgroup:
         known = self._known.get(unit_at(path))
         if known is None:
-            return _anywhere(path, self._effective_above(unit_at(path)))
-        there = self._tree.look(str(self._mount / known.cgroup))
-        if there is None:
-            return _inactive(path, known.settings)
+            return _anywhere(path, self._effective_around(""))
+        there = self._look(known.cgroup)
+        if there is None or not there.is_populated:
+            return _inactive(path, known.settings, self._effective_around(known.cgroup))
         attributes = tuple(each for each in there.attributes if each[0] in _OF_UNITS and each[1])
-        cpus = there.cpus_effective if there.cpus_effective is not None else self._effective_above(known.cgroup)
-        return replace(there, path=path, attributes=attributes, cpus_effective=cpus, unit=known.settings)
+        return replace(there, path=path, attributes=attributes, unit=known.settings)
 
-    def _effective_above(self, cgroup: str) -> CpuSet | None:
-        """Return where the processes of a cgroup may run whose own cpuset is not managed."""
-        for directory in Path(cgroup).parents:
-            above = self._tree.look(str(self._mount / directory))
-            if above is not None and above.cpus_effective is not None:
-                return above.cpus_effective
-        return None
+    def _effective_around(self, cgroup: str) -> CpuSet | None:
+        """Return where the processes of a cgroup without any may run, if nothing is said of it alone."""
+        around = (self._look(str(directory)) for directory in Path(cgroup).parents or (Path(),))
+        return next((there.cpus_effective for there in around if there is not None), None)
+
+    def _look(self, cgroup: str) -> ObservedCgroup | None:
+        return self._tree.read_of_others(str(self._mount / cgroup))
 
     def apply(self, change: Change) -> None:
         """Carry out one change.
@@ -168,20 +185,22 @@ class Domains:
             raise CgroupError(err.message, path=change.path, error=None, hint=err.hint) from err
 
     def _set(self, unit: str, wanted: UnitSettings) -> None:
-        """Tell systemd, and wait until the kernel has it: systemd may answer before it writes, and nobody is told when it has."""
+        """Tell systemd, and wait until the kernel has it."""
         self._tell(unit, wanted)
+        hint = "a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`"
+        self._wait(unit, partial(_differing, wanted), hint)
+
+    def _wait(self, unit: str, differing: Callable[[ObservedCgroup], Iterable[_Found]], hint: str) -> None:
+        """Wait until the kernel has what systemd was told: it may answer before it writes, and nobody is told when it has."""
         directory, until = str(self._mount / self._known[unit].cgroup), time.monotonic() + _SECONDS_TO_TAKE_EFFECT
         while True:
-            there = self._tree.look(directory)
-            if there is None or not (differing := tuple(_differing(wanted, there))):
+            there = self._look(directory)
+            if there is None or not there.is_populated or not (found := tuple(differing(there))):
                 return
             if time.monotonic() > until:
-                file, found, asked = differing[0]
+                file, has, asked = found[0]
                 raise CgroupError(
-                    f"{directory}/{file} is '{found}', wanted '{asked}'",
-                    path=directory,
-                    error=None,
-                    hint="a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`",
+                    f"{directory}/{file} is '{has}', wanted '{asked}'", path=directory, error=None, hint=hint
                 )
             time.sleep(_BETWEEN_LOOKS_SECONDS)
 
@@ -199,7 +218,9 @@ class Domains:
         self._known = {**self._known, unit: replace(known, settings=now)}
 
     def _give_back(self, unit: str, before: UnitSettings) -> None:
-        """What had no restriction first gets everything, as systemd leaves a running unit what it has when it forgets that (#43846)."""
+        """What had no restriction first gets everything, as systemd leaves a running unit what it has when it forgets that (#43846). It is
+        forgotten only once the kernel has that: what systemd says is no proof then.
+        """
         now = self._known[unit].settings
         cpus = before.allowed_cpus if before.allowed_cpus != now.allowed_cpus else None
         nodes = before.allowed_memory_nodes if before.allowed_memory_nodes != now.allowed_memory_nodes else None
@@ -208,13 +229,15 @@ class Domains:
             NumaSet() if nodes is None else nodes or self._all_memory_nodes(),
         )
         self._tell(unit, everything)
+        hint = f"what is left of it: compare `systemctl show -p AllowedCPUs,AllowedMemoryNodes {unit}`, and who else writes there"
+        self._wait(unit, partial(_left, everything), hint)
         cleared = (None if cpus else cpus, None if nodes else nodes)
         if cleared != (None, None):
             self._systemd.set(unit, cpus=cleared[0], memory_nodes=cleared[1])
             self._note(unit, *cleared)
 
     def _all_memory_nodes(self) -> NumaSet:
-        root = self._tree.look(str(self._mount))
+        root = self._look("")
         return (root.mems_effective if root is not None else None) or NumaSet.of(0)
 
 
@@ -232,15 +255,17 @@ def _anywhere(path: str, cpus: CpuSet | None) -> ObservedCgroup:
     )
 
 
-def _inactive(path: str, settings: UnitSettings) -> ObservedCgroup:
-    """Return what a unit without a cgroup will have when it becomes active."""
+def _inactive(path: str, settings: UnitSettings, around: CpuSet | None) -> ObservedCgroup:
+    """Return what a unit without processes will have when it becomes active, which may be at any moment: systemd sets it before it starts
+    the first. A cgroup that it may have until then says nothing; the controller may be off there.
+    """
     given = ((Attribute.CPUSET_CPUS, settings.allowed_cpus), (Attribute.CPUSET_MEMS, settings.allowed_memory_nodes))
     return ObservedCgroup(
         path,
         controllers=frozenset(),
         subtree_control=frozenset(),
         attributes=tuple(each for each in given if each[1]),
-        cpus_effective=None,
+        cpus_effective=around and (settings.allowed_cpus & around or around),
         mems_effective=None,
         is_populated=False,
         is_frozen=False,
@@ -248,8 +273,19 @@ def _inactive(path: str, settings: UnitSettings) -> ObservedCgroup:
     )
 
 
-def _differing(wanted: UnitSettings, there: ObservedCgroup) -> Iterator[tuple[str, str, str]]:
-    """Return the files that don't have what was asked for: name, content, what was asked for."""
+def _left(told: UnitSettings, there: ObservedCgroup) -> Iterator[_Found]:
+    """Return the files that don't have what systemd was told: what is effective may be less, as it was before."""
+    for attribute, wanted in (
+        (Attribute.CPUSET_CPUS, told.allowed_cpus),
+        (Attribute.CPUSET_MEMS, told.allowed_memory_nodes),
+    ):
+        found = there.get(attribute)
+        if wanted and found is not None and found != wanted:
+            yield attribute.value, str(found), str(wanted)
+
+
+def _differing(wanted: UnitSettings, there: ObservedCgroup) -> Iterator[_Found]:
+    """Return the files that don't have what was asked for."""
     if wanted.allowed_cpus and there.cpus_effective != wanted.allowed_cpus:
         yield "cpuset.cpus.effective", str(there.cpus_effective or ""), str(wanted.allowed_cpus)
     if wanted.allowed_memory_nodes and there.mems_effective != wanted.allowed_memory_nodes:

@@ -78,6 +78,7 @@ _WARNINGS = frozenset(
     {
         EventKind.POD_REFUSED,
         EventKind.CHANGE_REFUSED,
+        EventKind.RESUME_REFUSED,
         EventKind.MANIFEST_SHADOWED,
         EventKind.MANIFEST_NOTE,
         EventKind.PROMISE_CHANGED,
@@ -159,7 +160,7 @@ def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, 
         "source": event.origin.name,
         **dict(event.fields),
     }
-    if event.kind is EventKind.POD_ADMITTED:
+    if event.kind in {EventKind.POD_ADMITTED, EventKind.POD_RESUMED}:
         own = {c.name: state.promises.own_set(event.pod.uid, c.name) for c in event.pod.containers}
         fields["cpus"] = " ".join(f"{name}={cpus}" for name, cpus in own.items() if cpus is not None) or "shared"
         fields["numa"] = " ".join(

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld
 from nodeagent.core.host.claims import Claimed, DeviceClaim
+from nodeagent.core.model.cgroup import DesiredCgroup
+from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.turn.step import TurnEvent
@@ -49,6 +51,33 @@ def refused_change(entry: PodEntry) -> str | None:
         f"the change is refused, and pod {name} keeps running as it was: {refusal.reason}: {refusal.message} "
         f"(undo the change, or make room and: nodeagent retry {name})"
     )
+
+
+def units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
+    """Tell of systemd's units that no CPU is left for; empty: there are none. Nobody can freeze them."""
+    units = [
+        unit_at(want.path)
+        for want in wanted
+        if is_of_systemd(want.path) and want.goes_back_to is None and not want.cpus()
+    ]
+    return (
+        f"no CPU is left for {', '.join(units)}: the shared pool is empty, and every reserved CPU is offline, so the kernel chooses where "
+        "they run (bring a reserved CPU back online, or end a pod that has exclusive CPUs)"
+        if units
+        else ""
+    )
+
+
+def waiting_units(state: NodeState) -> Iterator[str]:
+    """Tell of units that have given back their CPUs, are active again, and can't have them."""
+    for entry in state.entries:
+        refusal = entry.idle_refusal
+        if refusal is not None and entry.is_active and entry.deleting_since_ms is None:
+            units = ", ".join(entry.pod.units)
+            yield (
+                f"no room for pod {entry.pod.full_name}, which gave back its CPUs while {units} wasn't active: {refusal.reason}: "
+                f"{refusal.message} (make room: until then it runs in the shared pool; `nodeagent pin --while-inactive keep` keeps them)"
+            )
 
 
 def refused_partitions(cpus: CpuSet) -> str:

@@ -122,7 +122,7 @@ def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidenc
     claims = tuple(
         _claim(entry, saved.state.promises.of_pod(entry.pod.uid), evidence.observed)
         for entry in saved.state.entries
-        if entry.is_active
+        if entry.holds
     )
     placed = settled(node.managers, claims)
     state = replace(saved.state, promises=placed.promises)

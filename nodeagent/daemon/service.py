@@ -213,7 +213,7 @@ def run_turns(
 
 def _renew(watch: CgroupWatch, agent: Agent) -> None:
     try:
-        watch.renew()
+        watch.renew(agent.unit_directories)
     except CgroupWatchError as err:
         if _CGROUPS not in agent.notices:
             agent.log.warning("cgroups_unwatched", problem=err.message, hint=err.hint)
@@ -224,7 +224,7 @@ def _renew(watch: CgroupWatch, agent: Agent) -> None:
 
 def _status(agent: Agent) -> str:
     view = agent.view
-    active = len(view.state.active_pods())
+    active = sum(entry.is_active for entry in view.state.entries)
     troubles = f", {len(view.problems)} problems (see: nodeagent inspect)" if view.problems else ""
     return f"{active} pods, shared CPUs {view.state.promises.default or 'none'}{troubles}"
 

@@ -1,5 +1,5 @@
-"""Wakes when somebody writes to the pods' cgroups, creates or removes one, or the last process leaves one, and when a cgroup above is
-given other CPUs. Carries no data.
+"""Wakes when somebody writes to the pods' cgroups, creates or removes one, or the last process leaves one, when a cgroup above is given
+other CPUs, and when systemd makes the cgroup of a unit that a pod stands for. Carries no data.
 
 inotify reports writes to cgroup files like those to any other, and the kernel's own changes of `cgroup.events` (cgroup-v2.rst, "Interface
 Files"). It doesn't report the kernel's changes of `*.effective`: the periodic look finds those.
@@ -13,7 +13,7 @@ import os
 import select
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from nodeagent.core.model.cgroup import Attribute
@@ -54,8 +54,11 @@ class CgroupWatch:
         self._wake = wake
         self._watching: _Watching | None = None
 
-    def renew(self) -> None:
+    def renew(self, beside: Collection[str] = ()) -> None:
         """Watch what exists now: systemd recreates the directory when the unit restarts. Cheap.
+
+        Args:
+            beside: cgroups elsewhere, as absolute paths: of these only that they are made.
 
         Raises:
             CgroupWatchError: the kernel refuses, even for a part of the tree. The next call tries again.
@@ -65,7 +68,7 @@ class CgroupWatch:
         except OSError:
             self.stop()
             return
-        identity = (found.st_dev, found.st_ino)
+        identity = (found.st_dev, found.st_ino, frozenset(map(_next_made, beside)))
         if self._watching is not None and self._watching.identity == identity and self._watching.failure is None:
             return
         self.stop()
@@ -85,10 +88,21 @@ class CgroupWatch:
             self._watching = None
 
 
+def _next_made(path: str) -> tuple[str, str]:
+    """Return the directory in which a cgroup is made, or the next one of those around it, and its name there."""
+    parts = Path(path)
+    while not parts.parent.is_dir():
+        parts = parts.parent
+    return str(parts.parent), parts.name
+
+
+_Identity = tuple[int, int, frozenset[tuple[str, str]]]
+
+
 class _Watching:
     """One inotify instance over one root."""
 
-    def __init__(self, root: str, identity: tuple[int, int], wake: Callable[[], None]) -> None:
+    def __init__(self, root: str, identity: _Identity, wake: Callable[[], None]) -> None:
         self.identity = identity
         self.failure: OSError | None = None
         """Why a directory is not watched."""
@@ -98,6 +112,8 @@ class _Watching:
         """Of the watched directories, by watch."""
         self._above: set[int] = set()
         """Watches of the files by which cgroups above are given CPUs."""
+        self._beside: dict[int, set[str]] = {}
+        """Names of directories that others are to make, by the watch of where."""
         self._kernel = _checked(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
         try:
             self._stopping = os.eventfd(0, os.EFD_CLOEXEC)
@@ -110,6 +126,7 @@ class _Watching:
             os.close(self._kernel)
             raise
         self._look_above(root)
+        self._look_beside(identity[2])
         self._look_below(root)
         self._thread = threading.Thread(target=self._follow, name="cgroup-watch", daemon=True)
         self._thread.start()
@@ -138,6 +155,8 @@ class _Watching:
             return True
         if mask & _IGNORED:
             return self._paths.pop(watch, None) == self._root
+        if watch in self._beside:
+            return bool(mask & (_CREATE | _MOVED_TO)) and name in self._beside[watch]
         if not mask & _IS_DIRECTORY:
             return bool(mask & _MODIFY) and (name in _FILES or watch in self._above)
         parent = self._paths.get(watch)
@@ -155,6 +174,18 @@ class _Watching:
             except OSError as err:
                 self.failure = err
                 return
+
+    def _look_beside(self, made: Collection[tuple[str, str]]) -> None:
+        for directory, name in made:
+            try:
+                watch = add_watch(self._kernel, directory)
+            except FileNotFoundError:
+                continue  # gone: by then what is made next is another one
+            except OSError as err:
+                self.failure = err
+                return
+            if watch not in self._paths:
+                self._beside.setdefault(watch, set()).add(name)
 
     def _look_below(self, path: str) -> None:
         try:

@@ -175,7 +175,7 @@ class CgroupTree:
             CgroupError: a file cannot be read, or holds what the kernel would not write.
         """
         directory = self.mount / path
-        if self._text(str(directory), "cgroup.events") is None:
+        if self._text(str(directory), "cgroup.controllers") is None:  # which the root of all has, too
             return None
         found = ((one, self._text(str(directory), one.value)) for one in _OF_OTHERS)
         cpus = (self._effective(str(each), EFFECTIVE_CPUS, CpuSet) for each in (directory, *directory.parents))
@@ -208,17 +208,6 @@ class CgroupTree:
         return ObservedCgroup(
             path, frozenset(), frozenset(), attributes, None, None, is_populated=False, is_frozen=False
         )
-
-    def look(self, directory: str) -> ObservedCgroup | None:
-        """Read any cgroup, also one that isn't the pods'. None: it is not there.
-
-        Args:
-            directory: absolute, or relative to the pods' cgroup.
-
-        Raises:
-            CgroupError: a file cannot be read, or holds what the kernel would not write.
-        """
-        return self._read_one(directory)
 
     def _walk(self, own: frozenset[str]) -> Iterator[str]:
         yield ""

@@ -60,6 +60,12 @@ def test_a_pod_that_stands_for_the_unit_is_installed(node: Node) -> None:
     }
 
 
+def test_what_becomes_of_its_cpus_while_it_is_not_active_is_chosen(node: Node) -> None:
+    for choice, gives_back in (("give-back", True), ("keep", False)):
+        assert node("pin", "db", *AMOUNTS, "--while-inactive", choice)[0] == 0
+        assert installed(node, "db.service.yaml").gives_back is gives_back
+
+
 @pytest.mark.parametrize("name", ["db", "db.service", "alias", "alias.service"])
 def test_a_unit_is_pinned_under_its_own_name_and_only_once(node: Node, name: str) -> None:
     assert node("pin", "db.service", *AMOUNTS)[0] == 0
@@ -98,6 +104,51 @@ def test_one_that_does_not_fit_is_not_pinned(node: Node) -> None:
     assert node.files() == ["db.service.yaml"]
 
 
+WHY = "a unit has one pod, and pod default/shop is that of db.service"
+REMEDY = "what would admit it (each of these has been tried): * end pod default/shop"
+TAKEN = "UnitTaken: pod default/shop stands for unit db.service already"
+
+
+def test_a_unit_that_another_pod_stands_for_is_not_pinned(node: Node) -> None:
+    node.runs(of_unit("shop", "db.service"))
+    status, out, err = node("pin", "db", *AMOUNTS)
+    assert (status, out_of(out)) == (4, f"pod units/db.service would be refused: {TAKEN} {WHY} {REMEDY}")
+    assert err.startswith("nodeagent: nothing was installed: units/db.service would be refused\n")
+    assert node.files() == ["shop.yaml"]
+
+
+def test_apply_and_diff_say_that_a_unit_is_taken(node: Node, tmp_path: Path) -> None:
+    node.runs(of_unit("shop", "db.service"))
+    (file,) = files(tmp_path, of_unit("other", "db.service"))
+    for command in (("apply", file), ("diff", file)):
+        assert f"would be refused: {TAKEN}" in out_of(node(*command)[1])
+
+
+def test_of_two_pods_for_a_unit_in_one_command_the_second_is_refused(node: Node, tmp_path: Path) -> None:
+    first, second = files(tmp_path, of_unit("a", "db.service"), of_unit("b", "db.service"))
+    _, out, _ = node("apply", first, second)
+    taken = "pod default/b would be refused: UnitTaken: pod default/a stands for unit db.service already"
+    assert taken in out_of(out)
+
+
+def test_a_pod_may_take_the_unit_that_another_gives_up_in_the_same_command(node: Node, tmp_path: Path) -> None:
+    node.runs(of_unit("shop", "db.service"))
+    changed, new = files(tmp_path, of_unit("shop", "web.service"), of_unit("other", "db.service"))
+    assert node("apply", changed, new)[0] == 0
+
+
+def out_of(text: str) -> str:
+    """Without line breaks."""
+    return " ".join(text.split())
+
+
+def files(directory: Path, *pods: dict[str, Any]) -> list[str]:
+    paths = [directory / f"{pod['metadata']['name']}.yaml" for pod in pods]
+    for path, pod in zip(paths, pods, strict=True):
+        path.write_text(json.dumps(pod))
+    return [str(path) for path in paths]
+
+
 def test_other_amounts_move_a_unit(node: Node) -> None:
     node.runs(of_unit("db.service", "db.service", namespace="units"))
     _, out, _ = node("pin", "db", *AMOUNTS)
@@ -132,6 +183,17 @@ def test_a_unit_of_a_manifest_of_ones_own_is_given_back_by_its_name(node: Node) 
     _, out, _ = node("unpin", "db")
     assert "pod default/shop deleted" in out
     assert "what it stands for is given back to systemd" in out
+    assert node.files() == []
+
+
+def test_a_unit_is_given_back_by_any_of_its_names(node: Node, systemctl: Path) -> None:
+    node("pin", "alias", *AMOUNTS)
+    assert node.files() == ["db.service.yaml"]
+    (systemctl / "refuses").touch()
+    err = failed(node("unpin", "alias"))
+    assert "stands for unit alias.service" in err, "systemd can't be asked who that is"
+    (systemctl / "refuses").unlink()
+    assert node("unpin", "alias")[0] == 0
     assert node.files() == []
 
 

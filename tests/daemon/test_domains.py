@@ -35,16 +35,25 @@ class Systemd:
         """It can be told that there is no restriction."""
         self.grants: CpuSet | None = None
         """What a slice around grants of CPUs. None: all."""
+        self.writes = True
+        """It does what it says."""
 
-    def know(self, name: str = "db.service", settings: UnitSettings = UnitSettings(), **more: str) -> None:  # noqa: B008 - a frozen value
+    def know(
+        self,
+        name: str = "db.service",
+        settings: UnitSettings = UnitSettings(),  # noqa: B008 - a frozen value
+        *,
+        is_down: bool = False,
+        **more: str,
+    ) -> None:
         fields = {"id": name, "load_state": "loaded", "cgroup": f"system.slice/{name}"} | more
-        self.units[name] = UnitProperties(**fields, settings=settings)
+        self.units[name] = UnitProperties(**fields, settings=settings, is_down=is_down)
 
     def show(self, names: Collection[str], /) -> dict[str, UnitProperties]:
         self.shown.append(set(names))
         if self.problem is not None:
             raise self.problem
-        nothing = UnitProperties("", "not-found", "", UnitSettings())
+        nothing = UnitProperties("", "not-found", "", UnitSettings(), is_down=True)
         return {name: self.units.get(name, replace(nothing, id=name)) for name in names}
 
     def set(self, unit: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
@@ -61,7 +70,7 @@ class Systemd:
             known.settings.allowed_memory_nodes if memory_nodes is None else memory_nodes,
         )
         self.units[unit] = replace(known, settings=settings)
-        if (self._mount / known.cgroup).is_dir():
+        if self.writes and (self._mount / known.cgroup).is_dir() and is_populated(self._mount / known.cgroup):
             granted = ALL if self.grants is None else self.grants
             write(
                 self._mount / known.cgroup,
@@ -69,6 +78,10 @@ class Systemd:
                 settings.allowed_memory_nodes,
                 granted=settings.allowed_cpus & granted or granted,
             )
+
+
+def is_populated(directory: Path) -> bool:
+    return "populated 1" in (directory / "cgroup.events").read_text()
 
 
 def write(
@@ -163,12 +176,25 @@ def test_a_unit_whose_cpuset_is_not_managed_runs_where_the_slice_around_it_lets_
     assert (seen.attributes, seen.cpus_effective) == ((), CpuSet.parse("0-5"))
 
 
-def test_a_unit_that_is_not_active_has_what_systemd_was_told(domains: Domains, systemd: Systemd) -> None:
-    systemd.know("idle.service", UnitSettings(OWN))
+@pytest.mark.parametrize(
+    ("cgroup", "told", "around", "cpus"),
+    [
+        pytest.param("system.slice/idle.service", OWN, "0-7", "2-3", id="what systemd was told"),
+        pytest.param("system.slice/idle.service", OWN, "3-7", "3", id="what the slice grants of it"),
+        pytest.param("system.slice/idle.service", OWN, "4-7", "4-7", id="the slice grants nothing of it"),
+        pytest.param("system.slice/idle.service", CpuSet(), "0-5", "0-5", id="no restriction: the slice's"),
+        pytest.param("a.slice/a-b.slice/idle.service", CpuSet(), "0-5", "0-7", id="no slice is there yet"),
+    ],
+)
+def test_a_unit_that_is_not_active_has_what_it_will_have_once_it_starts(
+    domains: Domains, systemd: Systemd, mount: Path, cgroup: str, told: CpuSet, around: str, cpus: str
+) -> None:
+    write(mount / "system.slice", granted=CpuSet.parse(around))
+    systemd.know("idle.service", UnitSettings(told), cgroup=cgroup)
     seen = read(domains, "units/podp/idle.service")["units/podp/idle.service"]
-    assert seen.attributes == ((Attribute.CPUSET_CPUS, OWN),)
-    assert (seen.cpus_effective, seen.is_populated, seen.unit) == (None, False, UnitSettings(OWN))
-    assert domains.unknown == ()
+    assert seen.attributes == (((Attribute.CPUSET_CPUS, told),) if told else ())
+    assert (seen.cpus_effective, seen.is_populated) == (CpuSet.parse(cpus), False)
+    assert (seen.unit, domains.unknown) == (UnitSettings(told), ())
 
 
 @pytest.mark.parametrize(
@@ -244,6 +270,43 @@ def test_of_whom_systemd_has_said_nothing_may_be_anywhere_and_is_not_written_to(
     assert read(domains, rescan=False)[DB].unit == UnitSettings(), "it is asked once more at the next look"
 
 
+IDLE = "units/podp/idle.service"
+
+
+def test_a_unit_is_down_if_systemd_says_so_and_nothing_of_it_is_there(
+    domains: Domains, systemd: Systemd, mount: Path
+) -> None:
+    systemd.know("idle.service", is_down=True)
+    read(domains, IDLE, "units/podp/later.service")
+    assert domains.down == {IDLE, "units/podp/later.service"}, "also one that systemd doesn't know"
+    write(mount / "system.slice/idle.service", populated=False)
+    asked = len(systemd.shown)
+    read(domains, IDLE, rescan=False)
+    assert (domains.down, len(systemd.shown)) == ({IDLE}, asked + 1), "its cgroup is made before it starts"
+    write(mount / "system.slice/idle.service")
+    hang(systemd)
+    read(domains, IDLE, rescan=False)
+    assert domains.down == frozenset(), "it has been started since"
+    systemd.problem = None
+    systemd.know("idle.service")
+    read(domains, IDLE)
+    (mount / "system.slice/idle.service/cgroup.controllers").unlink()
+    read(domains, IDLE, rescan=False)
+    assert domains.down == frozenset(), "it has ended, and systemd may be about to start it again"
+
+
+def test_nothing_is_down_of_which_systemd_has_said_nothing(domains: Domains, systemd: Systemd) -> None:
+    systemd.know("idle.service", is_down=True)
+    hang(systemd)
+    read(domains, IDLE)
+    assert domains.down == frozenset()
+    systemd.problem = None
+    read(domains, IDLE)
+    hang(systemd)
+    read(domains, IDLE)
+    assert domains.down == {IDLE}
+
+
 # Writing
 
 
@@ -268,6 +331,20 @@ def test_a_unit_that_is_not_active_is_told_too(domains: Domains, systemd: System
     read(domains, idle)
     domains.apply(SetAttribute(idle, Attribute.CPUSET_CPUS, OWN, None))
     assert read(domains, idle, rescan=False)[idle].get(Attribute.CPUSET_CPUS) == OWN
+
+
+def test_in_a_cgroup_without_processes_what_systemd_was_told_counts(
+    domains: Domains, systemd: Systemd, mount: Path
+) -> None:
+    """It may be there before or after the unit is active, with the controller cpuset or without."""
+    write(mount / WHERE, None, populated=False)
+    for name in ("cpuset.cpus", "cpuset.mems", "cpuset.cpus.effective", "cpuset.mems.effective"):
+        (mount / WHERE / name).unlink()
+    read(domains)
+    domains.apply(set_cpus())
+    assert not (mount / WHERE / "cpuset.cpus").exists()
+    seen = read(domains, rescan=False)[DB]
+    assert (seen.get(Attribute.CPUSET_CPUS), seen.cpus_effective, seen.is_populated) == (OWN, OWN, False)
 
 
 def test_what_a_slice_around_it_does_not_grant_is_an_error(
@@ -319,6 +396,24 @@ def test_without_a_restriction_before_it_has_everything_and_then_none(
     assert systemd.told == [("db.service", possible, None), ("db.service", "", None)]
     assert read(domains)[DB].unit == UnitSettings()
     assert cpus_in(mount) == ""
+
+
+def test_it_is_given_back_once_the_kernel_has_it_whatever_systemd_says(
+    domains: Domains, systemd: Systemd, mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(domains_module, "_SECONDS_TO_TAKE_EFFECT", 0.0)
+    systemd.know(settings=UnitSettings(OWN))
+    write(mount / WHERE, OWN, granted=OWN)
+    read(domains)
+    systemd.writes = False
+    with pytest.raises(CgroupError) as caught:
+        domains.apply(GiveUnitBack(DB, UnitSettings()))
+    assert caught.value.message.startswith(f"{mount / WHERE}/cpuset.cpus is '2-3', wanted '")
+    assert "AllowedCPUs,AllowedMemoryNodes db.service" in caught.value.hint
+    assert read(domains)[DB].unit not in {UnitSettings(), UnitSettings(OWN)}, "so that it is tried again"
+    systemd.writes = True
+    domains.apply(GiveUnitBack(DB, UnitSettings()))
+    assert read(domains)[DB].unit == UnitSettings()
 
 
 def test_half_given_back_is_not_given_back(domains: Domains, systemd: Systemd) -> None:

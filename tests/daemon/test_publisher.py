@@ -242,7 +242,7 @@ def test_an_answer_that_takes_for_ever_holds_no_decision_up(
     assert asked.wait(60)
     daemon.files.pods = (*daemon.files.pods, pod("new", app(cpu="1")))
     daemon.rest()
-    assert "new" in {each.name for each in daemon.agent.state.active_pods()}
+    assert "new" in {each.name for each in daemon.agent.state.holding_pods()}
     assert client.is_alive(), "the serving thread was busy all the time"
     go_on.set()
     client.join(60)

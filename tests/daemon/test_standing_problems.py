@@ -21,10 +21,11 @@ from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.startup import StartError
 from nodeagent.daemon.troubles import Trouble
+from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.manifest_watch import ManifestWatch
 from tests.support.daemon_model import Daemon, Steps, watched
-from tests.support.node_model import Machine
-from tests.support.pods import app, manifests, pod
+from tests.support.node_model import Machine, Unit
+from tests.support.pods import app, manifests, pod, unit
 from tests.support.world import SMALL, node
 
 WEB = """\
@@ -210,6 +211,22 @@ def test_another_policy_is_taken_over_while_nobody_holds_anything(daemon: Daemon
     with pytest.raises(StartError, match="the policies change") as refused:
         daemon.agent.change_node(changed(daemon, cpu_manager_policy="none"))
     assert "drain the node" in str(refused.value.hint)
+
+
+def test_a_unit_that_systemd_does_not_know_is_told_of_and_looked_for_in_each_period(daemon: Daemon) -> None:
+    daemon.files.pods = (pod("db", unit("db.service", "2")),)
+    daemon.rest()
+    problem = "unit db.service is not-found: it gets its CPUs once systemd knows it (`systemctl status db.service`)"
+    assert problem in daemon.agent.view.problems
+    assert daemon.turn(WakeUpReason.TIMER) == daemon.agent.node.config.rescan_period_ms / 1000
+    daemon.machine.systemd_answers = False
+    daemon.start()
+    assert daemon.turn(WakeUpReason.START) == 1.0, "where the unit is, is not known"
+    daemon.machine.systemd_answers = True
+    daemon.machine.units["db.service"] = Unit()
+    daemon.turn(WakeUpReason.TIMER)
+    assert problem not in daemon.agent.view.problems
+    assert next(line["problem"] for line in events(daemon, "trouble")) == problem
 
 
 HOUR_MS = 3_600_000

@@ -56,6 +56,32 @@ def test_other_cpus_for_a_cgroup_above_wake_and_nothing_else_there(
     assert wakes.count == 1
 
 
+def test_a_units_cgroup_wakes_when_it_is_made_and_nothing_else_beside_the_pods(
+    root: Path, watch: CgroupWatch, wakes: Wakes
+) -> None:
+    slice_ = root.parent / "system.slice"
+    slice_.mkdir()
+    units = [str(slice_ / "db.service"), str(root.parent / "a.slice/a-b.slice/web.service")]
+    watch.renew(units)
+    (slice_ / "other.service").mkdir()
+    (slice_ / "cpuset.cpus").write_text("1\n")
+    assert wakes.during((slice_ / "db.service").mkdir)
+    assert wakes.count == 1
+    (slice_ / "db.service").rmdir()
+    assert wakes.during((root.parent / "a.slice").mkdir), "where it will be"
+    watch.renew(units)
+    (root.parent / "a.slice/a-b.slice").mkdir()
+    watch.renew(units)
+    assert wakes.during((root.parent / "a.slice/a-b.slice/web.service").mkdir)
+    assert wakes.during((slice_ / "db.service").mkdir)
+    watch.renew()
+    (slice_ / "db.service").rmdir()
+    before = wakes.count
+    (slice_ / "db.service").mkdir()
+    assert wakes.during((root / "podb").mkdir)
+    assert wakes.count == before + 1, "nobody stands for it any more"
+
+
 def test_directories_that_are_made_while_others_are_taken_in_are_watched_once_and_all(
     root: Path, watch: CgroupWatch, wakes: Wakes
 ) -> None:

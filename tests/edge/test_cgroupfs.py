@@ -342,6 +342,7 @@ def test_of_a_cgroup_of_others_what_concerns_us_is_read_with_the_cpus_of_those_a
     scope.mkdir(parents=True)
     tree = CgroupTree(str(tmp_path / "pods"))
     assert tree.read_of_others("kubepods.slice/gone.scope") is None
+    (scope / "cgroup.controllers").write_text("")
     (scope / "cgroup.events").write_text("populated 1\nfrozen 0\n")
     there = tree.read_of_others("kubepods.slice/app.scope")
     assert there is not None
@@ -353,3 +354,6 @@ def test_of_a_cgroup_of_others_what_concerns_us_is_read_with_the_cpus_of_those_a
     assert there is not None
     assert (there.get(Attribute.CPUSET_CPUS), there.cpus_effective) == (CpuSet.of(2, 3), CpuSet.of(2))
     assert there.get(Attribute.CPU_MAX) == CpuMax(None, 100_000)
+    everything = tree.read_of_others(str(tmp_path))
+    assert everything is not None, "the root of all says nothing of its processes"
+    assert everything.cpus_effective == CpuSet.parse("0-7")

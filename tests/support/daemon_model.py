@@ -50,6 +50,7 @@ from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.edge.launcher import LauncherError
 from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
+from nodeagent.edge.units import UnitsError
 from nodeagent.formats.kernel.host_files import described
 from nodeagent.formats.kernel.unit_names import slices_around
 from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
@@ -192,7 +193,7 @@ class Tree:
     def read_above(self) -> dict[str, Any]:
         return self.machine.observed(is_above)
 
-    def look(self, directory: str) -> ObservedCgroup | None:
+    def read_of_others(self, directory: str) -> ObservedCgroup | None:
         path = directory.removeprefix("/sys/fs/cgroup").removeprefix("/")
         name = path.removeprefix(f"{SLICE}/")
         if name in self.machine.units:
@@ -258,10 +259,12 @@ class SystemdModel:
     after: Callable[[], None]
 
     def show(self, names: Collection[str], /) -> dict[str, UnitProperties]:
+        if not self.machine.systemd_answers:
+            raise UnitsError("systemd has not answered for 5 s", hint="see `systemctl list-jobs`")
         return {
-            name: UnitProperties(name, LOADED, f"{SLICE}/{name}", self.machine.units[name].settings)
-            if name in self.machine.units
-            else UnitProperties(name, "not-found", "", UnitSettings())
+            name: UnitProperties(name, LOADED, f"{SLICE}/{name}", unit.settings, is_down=not unit.is_active)
+            if (unit := self.machine.units.get(name)) is not None
+            else UnitProperties(name, "not-found", "", UnitSettings(), is_down=True)
             for name in names
         }
 

@@ -138,7 +138,7 @@ class Machine:
         """CPUs that a cgroup above the pods' one does not grant."""
         self.strays: list[Process] = []
         """Main processes that have left their container's cgroup."""
-        self.launcher_answers = True
+        self.launcher_answers = self.systemd_answers = True
         self.is_deaf = False
         """No process can be sent SIGTERM."""
         self.unstartable: set[str] = set()
@@ -244,7 +244,7 @@ class Machine:
             frozenset(),
             frozenset(),
             tuple(each for each in given if each[1]),
-            self.granted_to_unit(name) if unit.is_active else None,
+            self.granted_to_unit(name),
             (unit.settings.allowed_memory_nodes & nodes or nodes) if unit.is_active else None,
             is_populated=unit.is_active,
             is_frozen=False,
@@ -252,7 +252,7 @@ class Machine:
         )
 
     def granted_to_unit(self, name: str) -> CpuSet:
-        """Where its processes run."""
+        """Where its processes run, or will if it starts."""
         return self.units[name].settings.allowed_cpus & self.left_to_host() or self.left_to_host()
 
     def set_unit(self, name: str, cpus: CpuSet | None, memory_nodes: NumaSet | None) -> None:
@@ -584,12 +584,19 @@ class Agent:
             now_ms=machine.now_ms,
             retried=self.retried,
             released=self.released,
+            down=self.down(),
             asked=self.asked,
         )
 
+    def down(self) -> frozenset[str]:
+        """Units that are not active, or that systemd doesn't know."""
+        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(self.sources())))
+        units = self.machine.units
+        return frozenset(p for p in unit_paths(pods) if unit_at(p) not in units or not units[unit_at(p)].is_active)
+
     def observed(self) -> dict[str, ObservedCgroup]:
         """All domains."""
-        pods = (*self.state.active_pods(), *(manifest.pod for manifest in offered(self.sources())))
+        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(self.sources())))
         return self.machine.observed() | self.machine.observed_units(unit_paths(pods))
 
     def want(self, *pods: Pod) -> None:
@@ -639,7 +646,8 @@ class Agent:
         allocatable = of.allocatable if of.config.check_allocatable else None
         reported = {event.pod.uid for event in decided.events if event.kind is EventKind.CHANGE_REFUSED}
         finished = any(event.kind is EventKind.POD_FINISHED for event in decided.events)
-        node = WhatIf.of(of.managers, decided.state.promises, decided.state.active_pods(), allocatable)
+        node = WhatIf.of(of.managers, decided.state.promises, decided.state.holding_pods(), allocatable)
+        node = replace(node, moving=decided.state.ending())
         for entry in decided.state.entries:
             old = before.entry(entry.pod.uid)
             if old is None or old.pod != entry.pod or old.deleting_since_ms is not None or not entry.is_active:

@@ -7,6 +7,7 @@ from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_t
 from nodeagent.cli.support.pod_amounts import add_amount_arguments, amounts_of
 from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.pod_schema import GIVE_BACK, KEEP, WHILE_INACTIVE_CHOICES
 
 
 class PinError(NodeAgentError):
@@ -17,6 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("unit", metavar="UNIT", help="a service, scope or slice; without a suffix it is a service")
     add_amount_arguments(parser)
+    parser.add_argument(
+        "--while-inactive",
+        choices=WHILE_INACTIVE_CHOICES,
+        default=KEEP,
+        help="what becomes of its CPUs and memory while it isn't active: kept for it (the default), or given back to others",
+    )
     parser.add_argument(
         "--force",
         action="store_true",
@@ -31,12 +38,14 @@ exit status: 0: installed; 4: it would be refused and nothing was installed, or 
 examples:
   nodeagent pin postgresql.service --cpus 4 --memory 8Gi --wait
   nodeagent pin nginx --cpus 500m --memory 1Gi
+  nodeagent pin backup.service --cpus 8 --memory 4Gi --while-inactive give-back
   nodeagent pin machine-qemu\\x2d1\\x2dvm.scope --cpus 8 --memory 32Gi --numa 1
 
 Needs root. Installs a pod units/UNIT that stands for the unit. The agent decides on it as on any pod, and has systemd set AllowedCPUs=
 and AllowedMemoryNodes= of the unit at run time; all else of it is its own file's, so --memory decides where its memory is, and limits
 nothing. It counts at once, also for a unit that starts later, from its first instruction on. Pin again to change the amounts. The unit
-keeps its CPUs while it isn't active.
+keeps its CPUs while it isn't active; with --while-inactive give-back others may have them then, and it starts in the shared pool, gets
+CPUs of its own once the agent has seen it, and stays in the pool if there is no room.
 next: nodeagent inspect shows its CPUs, nodeagent unpin UNIT gives them back"""
     parser.set_defaults(parser=parser)
 
@@ -53,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
     from nodeagent.formats.manifest.unit_pod import unit_manifest, unit_pod_name
 
     unit = _known_as(options.unit)
-    content = unit_manifest(unit, amounts_of(options), options.numa)
+    gives_back = options.while_inactive == GIVE_BACK
+    content = unit_manifest(unit, amounts_of(options), options.numa, gives_back=gives_back)
     path = f"{unit_pod_name(unit)}.yaml"
     return install(options, (PodFile(path, content, pods_in(path, content)),), ("pin", options.unit))
 

@@ -121,7 +121,7 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
                 _report_missing(err, args)
                 return None
         else:
-            return owners(known.node.managers, known.state.promises, known.state.active_pods())
+            return owners(known.node.managers, known.state.promises, known.state.holding_pods())
     if args.config is None:
         return None
     managers = node_of(load_config(args.config), topology, args.config).managers

@@ -1,7 +1,8 @@
 """`nodeagent unpin`: removes the manifest of the pod that stands for a systemd unit."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
@@ -46,7 +47,9 @@ def run(options: argparse.Namespace) -> int:
 
     def pods_of(held: Sequence[HeldFile], place: ManifestPlace) -> Sequence[NamedFile]:
         by_unit = {unit: name for file in held for name, pod in file.pods.items() for unit in pod.units}
-        wanted = [full_unit_name(unit) for unit in options.units]
+        named = [full_unit_name(unit) for unit in options.units]
+        own = _own_names([unit for unit in named if unit not in by_unit])
+        wanted = [own.get(unit, unit) for unit in named]
         for unit in wanted:
             if unit not in by_unit:
                 pinned = ", ".join(sorted(by_unit)) or "none"
@@ -57,3 +60,14 @@ def run(options: argparse.Namespace) -> int:
         return [NamedFile(by_unit[unit]) for unit in wanted]
 
     return uninstall(options, pods_of, ("unpin", *options.units))
+
+
+def _own_names(units: Sequence[str]) -> Mapping[str, str]:
+    """Return the own names of units that systemd knows by others, too, as far as it answers: a manifest can be removed without it."""
+    from nodeagent.edge.units import UnitsError, show_units
+    from nodeagent.formats.manifest.pod_schema import UNIT_NAME
+
+    asked = [unit for unit in units if UNIT_NAME.fullmatch(unit)]
+    with suppress(UnitsError):
+        return {unit: found.id for unit, found in show_units(asked).items()} if asked else {}
+    return {}

@@ -233,7 +233,7 @@ def _observed_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Ob
     tree = CgroupTree(view.cgroup_root)
     domains = Domains(tree)
     try:
-        observed = domains.read(unit_paths(view.state.active_pods()))
+        observed = domains.read(unit_paths(view.state.pods_of_units()))
         elsewhere = (status.cgroup for entry in view.state.entries for status in entry.containers if status.cgroup)
         found = ((path, tree.read_of_others(path)) for path in elsewhere)
         observed = {**observed, **{path: there for path, there in found if there is not None}}

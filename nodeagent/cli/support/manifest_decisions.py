@@ -4,13 +4,14 @@ import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from msgspec.structs import replace
+
 from nodeagent.cli.support.explained_pods import explained_on
 from nodeagent.cli.support.manifest_arguments import SPARE_SECONDS
 from nodeagent.cli.support.manifest_changes import FileChange, ManifestPlace
 from nodeagent.cli.support.progress import Progress
-from nodeagent.core.admission.managers import Admitted, Rejected
-from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.local_api_client import ApiUnavailable, call
@@ -43,6 +44,9 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
 def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
     """Decide on each pod that the agent would decide on, in addition to those before it."""
     pods = [change for file in changes for change in file.pods]
+    # Pods that are changed together may take over each other's units.
+    moving = frozenset(one.entry.pod.uid for one in pods if one.entry is not None and one.restarts)
+    what_if = replace(what_if, moving=what_if.moving | moving)
     with Progress("pods", len(pods)) as progress:
         for one in pods:
             explained = None
@@ -64,7 +68,7 @@ def after_undecided(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
     return what_if
 
 
-def _after(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted | Rejected | Insufficient) -> WhatIf:
+def _after(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted | Refused) -> WhatIf:
     """Return the node after a decision; a refused change leaves the pod that runs (D7)."""
     is_kept_out = not isinstance(decision, Admitted) and len(way.pods) < len(what_if.pods)
     return what_if if is_kept_out else way.after(pod, decision)

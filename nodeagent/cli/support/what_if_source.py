@@ -17,6 +17,7 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
@@ -43,7 +44,7 @@ class WhatIfMachine(Struct, frozen=True):
     @property
     def pods(self) -> tuple[Pod, ...]:
         """Those that hold what they were promised, in decision order."""
-        return () if self.known is None else self.known.state.active_pods()
+        return () if self.known is None else self.known.state.holding_pods()
 
 
 class WhatIfNode(Struct, frozen=True):
@@ -140,15 +141,20 @@ def what_if_node(options: argparse.Namespace) -> WhatIfNode:
                 hint="--empty leaves them out; `nodeagent simulate --compare` decides on them again",
             )
         promises = judged
-    what_if = WhatIf.of(node.managers, promises, machine.pods, _allocatable(node))
+    what_if = _with_pods(node, promises, known.state)
     return WhatIfNode(what_if, node.config, source, machine.where, known.state, has_partitions(known, node.config))
 
 
 def what_if_of(known: NodeView) -> WhatIfNode:
     """Return this node as it is, under the configuration that it runs with."""
     state = known.state
-    what_if = WhatIf.of(known.node.managers, state.promises, state.active_pods(), _allocatable(known.node))
+    what_if = _with_pods(known.node, state.promises, state)
     return WhatIfNode(what_if, known.node.config, "its own", "this one", state)
+
+
+def _with_pods(node: NodeSetup, promises: Promises, state: NodeState) -> WhatIf:
+    there = WhatIf.of(node.managers, promises, state.holding_pods(), _allocatable(node), state.idle_pods())
+    return replace(there, moving=state.ending())
 
 
 def has_partitions(known: NodeView, config: Config) -> bool | None:

@@ -12,7 +12,7 @@ def violations(managers: Managers, state: NodeState) -> tuple[Violation, ...]:
     uids = Counter(e.pod.uid for e in state.entries)
     # Kubernetes may have a pod with the name of one here.
     names = Counter(e.pod.full_name for e in state.own_entries())
-    found = list(broken_promises(managers, state.promises, state.active_pods()))
+    found = list(broken_promises(managers, state.promises, state.holding_pods()))
     for invariant, counts in ((Invariant.ONE_ENTRY_PER_UID, uids), (Invariant.ONE_ENTRY_PER_NAME, names)):
         twice = sorted(pod for pod, number in counts.items() if number > 1)
         found += [Violation(invariant=invariant, pod=pod) for pod in twice]

@@ -198,7 +198,8 @@ def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry
     """Return the units that a pod's containers stand for, as far as they have been seen.
 
     CPUs and memory nodes are decided here, all else is in the units' own files. There is no cgroup around them; one that has no CPU left
-    runs with the host, on the reserved ones.
+    runs with the host, on the reserved ones. If none of these is online, either, nothing is desired of its CPUs: to systemd an empty set
+    says that there is no restriction.
     """
     pool = shared_pool(managers, state.promises, kernel.online) or managers.reserved & kernel.online
     for container, status in entry.pairs():
@@ -217,7 +218,7 @@ def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry
         yield DesiredCgroup(
             path,
             attributes=(
-                (Attribute.CPUSET_CPUS, cpus),
+                *(((Attribute.CPUSET_CPUS, cpus),) if cpus else ()),
                 (Attribute.CPUSET_MEMS, mems or kernel.memory_nodes),
             ),
             exclusive_cpus=CpuSet() if own is None else own & kernel.online,

@@ -139,11 +139,14 @@ def _written(steps: Iterable[Step]) -> Iterator[Change]:
 
 
 def _stuck(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
-    """CPUs it may run on though its cpuset doesn't name them: if the kernel can grant none of those asked for, it grants the parent's."""
+    """CPUs it may run on though its cpuset doesn't name them: if the kernel can grant none of those asked for, it grants the parent's. A
+    unit for which none is left has nowhere to go.
+    """
     there = observed.get(want.path)
-    if there is None or not want.is_leaf or want.is_starved or there.get(Attribute.CPUSET_CPUS) != want.cpus():
+    if there is None or not want.is_leaf or want.is_starved:
         return CpuSet()
-    return _usable(there) - want.cpus()
+    is_in_place = not want.cpus() or there.get(Attribute.CPUSET_CPUS) == want.cpus()
+    return _usable(there) - want.cpus() if is_in_place else CpuSet()
 
 
 def _has_children(path: str, observed: ObservedCgroups) -> bool:
@@ -193,7 +196,7 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             yield SetAttribute(want.path, Attribute.FALLBACK_CPUS, cpus, before, vacates=vacates)
     for want in leaves:
         there = observed.get(want.path)
-        if want.is_starved or _is_displaced(want, there):
+        if not want.cpus() or _is_displaced(want, there):
             continue
         if not want.is_exclusive:
             yield from _departure(want, there, want.cpus())

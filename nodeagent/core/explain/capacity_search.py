@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Admitted, Rejected
-from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 
 MAX_COPIES = 10_000
@@ -22,7 +21,7 @@ class Capacity(Struct, frozen=True):
     """The node with all whole copies."""
     refused: Pod | None
     """Of the copy that didn't fit; None: the search ended before."""
-    decision: Rejected | Insufficient | None
+    decision: Refused | None
     first: tuple[tuple[Pod, Admitted], ...] = ()
     """The pods of the first copy, as they were placed; empty: none fits."""
 

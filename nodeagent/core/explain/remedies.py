@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.explain.pods_to_end import pods_to_end
 from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.explain.smaller_requests import smaller_requests
@@ -56,11 +57,23 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
     all_tried = True
     refusal = what_if.judge(pod)
     assert not isinstance(refusal, Admitted), "an admitted pod needs no change"
+    if isinstance(refusal, UnitTaken):
+        return _free_units(what_if, pod, tried)
     for change, search in kinds.items():
         attempts = Attempts(what_if, pod, refusal, tried, BUDGETS[change])
         found += search(attempts)
         all_tried = all_tried and not attempts.cut_short
     return Remedies(tuple(found), all_tried)
+
+
+def _free_units(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedies:
+    """Try the end of the pods that stand for its units: nothing else can help."""
+    holders = [other for other in (*what_if.pods, *what_if.idle) if {*other.units} & {*pod.units}]
+    decision = what_if.without(frozenset(other.uid for other in holders)).judge(pod)
+    tried()
+    is_enough = isinstance(decision, Admitted)
+    names = tuple(sorted(other.full_name for other in holders))
+    return Remedies((Remedy(RequestChange.REMOVAL, names),) if is_enough else ())
 
 
 def _other_nodes(attempts: Attempts) -> Iterator[Remedy]:

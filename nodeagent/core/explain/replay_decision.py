@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.explain.trace import Trace, trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.promises import PodPromises
@@ -21,7 +22,9 @@ class ReplayedDecision(Struct, frozen=True):
     """The node on which it was repeated: without the pod itself."""
     trace: Trace
     reproduced: bool | None
-    """The result is the original one: the same refusal, or the same CPUs and memory. None: the pod has ended, and has released them."""
+    """The result is the original one: the same refusal, or the same CPUs and memory. None: the pod has released them, as it has ended or
+    none of its systemd units is active.
+    """
     left_out: tuple[str, ...]
     """Pods that were decided on later, and are therefore not on that node."""
 
@@ -36,8 +39,8 @@ def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Repla
     """
     uid = entry.pod.uid
     position = [e.pod.uid for e in state.entries].index(uid)
-    after = state.entries[position + 1 :] if entry.is_active else ()
-    later = tuple(e.pod for e in after if e.is_active)
+    after = state.entries[position + 1 :] if entry.holds else ()
+    later = tuple(e.pod for e in after if e.holds)
     tries = [later, ()] if later else [()]
     found: list[ReplayedDecision] = []
     for pods in tries:
@@ -52,15 +55,16 @@ def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Repla
 
 
 def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
-    if entry.outcome is not None:
+    if entry.outcome is not None or entry.idle is not None:
         return None
     match again.decision:
         case Admitted(promises=promises):
             return entry.refusal is None and _lasting(promises.of_pod(entry.pod.uid), entry) == _lasting(
                 what_if.promises.of_pod(entry.pod.uid), entry
             )
-        case Rejected(reason=reason, message=message) | Insufficient(reason=reason, message=message):
-            return entry.refusal is not None and (entry.refusal.reason, entry.refusal.message) == (reason, message)
+        case Rejected() | Insufficient() | UnitTaken() as refused:
+            said = None if entry.refusal is None else (entry.refusal.reason, entry.refusal.message)
+            return said == (refused.reason, refused.message)
 
 
 def _lasting(held: PodPromises, entry: PodEntry) -> object:

@@ -10,9 +10,10 @@ from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.one_node import on_its_node
 from nodeagent.core.admission.one_pod import Allocated
+from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.cpu.observing import Choosing, Rule, Source, Spread, Took
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
@@ -79,7 +80,7 @@ TraceStep = MergeTrace | CpuStep | MemoryStep
 class Trace(Struct, frozen=True):
     pod: Pod
     demand: PodDemand
-    decision: Admitted | Rejected | Insufficient
+    decision: Admitted | Refused
     steps: tuple[TraceStep, ...]
     """In the order in which they were taken."""
 
@@ -90,7 +91,7 @@ def trace(what_if: WhatIf, pod: Pod) -> Trace:
     decision = what_if.judge(pod, _observed(what_if.managers, seen))
     demand = demand_of(what_if.managers.rules, pod)
     own = replace(what_if.managers, providers=on_its_node(what_if.managers.providers, demand))
-    if isinstance(decision, Insufficient):
+    if isinstance(decision, Insufficient | UnitTaken):
         return Trace(pod, demand, decision, ())
     return Trace(pod, demand, decision, tuple(_steps(replace(what_if, managers=own), decision, seen, pod, demand)))
 

@@ -8,10 +8,13 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, build, remove_pod, resume
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
+from nodeagent.core.admission.units import UnitTaken, unit_taken
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
+
+Refused = Rejected | Insufficient | UnitTaken
 
 
 class WhatIf(Struct, frozen=True):
@@ -25,33 +28,45 @@ class WhatIf(Struct, frozen=True):
     """None: the node's capacity is not checked before the managers decide."""
     usage: Usage = field(default_factory=Usage)
     """What those pods have asked for."""
+    idle: tuple[Pod, ...] = ()
+    """Those that hold nothing now, and stand for their systemd units all the same."""
+    moving: frozenset[str] = frozenset()
+    """UIDs of pods that are being ended, or replaced together: what units they have is as if they were gone."""
 
     @classmethod
     def of(
-        cls, managers: Managers, promises: Promises, pods: tuple[Pod, ...] = (), allocatable: Allocatable | None = None
+        cls,
+        managers: Managers,
+        promises: Promises,
+        pods: tuple[Pod, ...] = (),
+        allocatable: Allocatable | None = None,
+        idle: tuple[Pod, ...] = (),
     ) -> "WhatIf":
         """Count what the pods have asked for."""
         gate = managers.placement.gate("PodLevelResources")
-        return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate))
+        return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate), idle)
 
     @property
     def _gate(self) -> bool:
         return self.managers.placement.gate("PodLevelResources")
 
-    def judge(self, pod: Pod, managers: Managers | None = None) -> Admitted | Rejected | Insufficient:
+    def judge(self, pod: Pod, managers: Managers | None = None) -> Admitted | Refused:
         """Decide on one more pod, as the daemon does.
 
         Args:
             pod: with defaults applied.
             managers: the node's, with observers.
         """
+        taken = unit_taken(pod, (other for other in (*self.pods, *self.idle) if other.uid not in self.moving))
+        if taken is not None:
+            return taken
         if self.allocatable is not None:
             short = insufficient(pod, self.usage, self.allocatable, pod_level_resources=self._gate)
             if short is not None:
                 return short
         return admit(managers or self.managers, self.promises, pod)
 
-    def after(self, pod: Pod, decision: Admitted | Rejected | Insufficient) -> "WhatIf":
+    def after(self, pod: Pod, decision: Admitted | Refused) -> "WhatIf":
         """Return the node after that decision."""
         match decision:
             case Admitted():
@@ -59,7 +74,7 @@ class WhatIf(Struct, frozen=True):
                 return replace(self, promises=decision.promises, pods=(*self.pods, pod), usage=usage)
             case Rejected():
                 return replace(self, promises=decision.promises)
-            case Insufficient():
+            case Insufficient() | UnitTaken():
                 return self
 
     def without(self, uids: frozenset[str]) -> "WhatIf":
@@ -70,13 +85,14 @@ class WhatIf(Struct, frozen=True):
         for pod in self.pods:
             if pod.uid in uids:
                 usage = usage.minus(pod, pod_level_resources=self._gate)
-        left = tuple(pod for pod in self.pods if pod.uid not in uids)
-        return replace(self, promises=promises, pods=left, usage=usage)
+        left, idle = (tuple(pod for pod in pods if pod.uid not in uids) for pods in (self.pods, self.idle))
+        return replace(self, promises=promises, pods=left, usage=usage, idle=idle)
 
     def making_way(self, pod: Pod) -> "WhatIf":
         """Return the node without those that this pod replaces: a changed manifest ends the pod of its name first."""
         keys = keys_of(pod)
-        return self.without(frozenset(old.uid for old in self.pods if not keys.isdisjoint(keys_of(old))))
+        replaced = (old.uid for old in (*self.pods, *self.idle) if not keys.isdisjoint(keys_of(old)))
+        return self.without(frozenset(replaced))
 
     def under(self, placement: Placement) -> "WhatIf | StartRefused":
         """Return the node with the same promises and another configuration, if the two are compatible."""

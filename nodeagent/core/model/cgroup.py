@@ -137,6 +137,7 @@ class ObservedCgroup(Struct, frozen=True):
     subtree_control: frozenset[str]
     attributes: Attributes
     cpus_effective: CpuSet | None
+    """Of a unit that isn't active: where it will run as soon as it starts."""
     mems_effective: NumaSet | None
     is_populated: bool
     is_frozen: bool

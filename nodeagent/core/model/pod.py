@@ -121,6 +121,8 @@ class Pod(Struct, frozen=True):
     termination_grace_seconds: int = 30
     is_isolated: bool = False
     """By annotation: no load is balanced over its exclusive CPUs, where they are closed to the host."""
+    gives_back: bool = False
+    """By annotation: while none of its systemd units is active, others may have what it was promised."""
     numa_node: int | None = None
     """By annotation: its exclusive CPUs and its memory are on this NUMA node, or it is refused. None: wherever they fit."""
     given_qos: QosClass | None = None

@@ -107,6 +107,13 @@ class RefusedChange(Struct, frozen=True):
     refusal: RecordedRefusal
 
 
+class Idle(Struct, frozen=True):
+    """What a pod has given back that does so while none of its systemd units is active: all that it was promised."""
+
+    refusal: RecordedRefusal | None = None
+    """A unit has become active, and the pod could not have it again. It is tried anew in every turn, until it can or no unit is active."""
+
+
 MANIFEST_DIRECTORY = "manifests"
 """The source of pods that every node has."""
 JOBS = "jobs"
@@ -139,6 +146,8 @@ class PodEntry(Struct, frozen=True):
     """It was ended on request (`nodeagent release`): its manifest alone doesn't bring it back."""
     refused_change: RefusedChange | None = None
     """None: its manifest is unchanged, or the change was not tried."""
+    idle: Idle | None = None
+    """None: it holds what it was promised, as long as it is active."""
     outcome: Phase | None = None
     """SUCCEEDED or FAILED once no container will run again: the promises are released, the exit codes stay visible."""
 
@@ -148,9 +157,19 @@ class PodEntry(Struct, frozen=True):
         return None if self.refused_change is None else self.refused_change.refusal
 
     @property
+    def idle_refusal(self) -> RecordedRefusal | None:
+        """Why it does not hold again what it has given back, although a unit of it is active."""
+        return None if self.idle is None else self.idle.refusal
+
+    @property
     def is_active(self) -> bool:
-        """It holds what it was promised."""
+        """It was admitted, and is not over."""
         return self.refusal is None and self.outcome is None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds what it was promised."""
+        return self.is_active and self.idle is None
 
     @property
     def phase(self) -> Phase:
@@ -225,8 +244,21 @@ class NodeState(Struct, frozen=True):
     runtime: Registry = Registry()
     """Containers of a container runtime; what is promised to them is among the promises, and their pods among the entries."""
 
-    def active_pods(self) -> tuple[Pod, ...]:
-        return tuple(e.pod for e in self.entries if e.is_active)
+    def holding_pods(self) -> tuple[Pod, ...]:
+        """Return the pods that hold what they were promised."""
+        return tuple(e.pod for e in self.entries if e.holds)
+
+    def idle_pods(self) -> tuple[Pod, ...]:
+        """Return the pods that hold nothing now, and stand for their units all the same."""
+        return tuple(e.pod for e in self.entries if e.is_active and not e.holds)
+
+    def ending(self) -> frozenset[str]:
+        """Return the UIDs of the pods that are being ended."""
+        return frozenset(e.pod.uid for e in self.entries if e.deleting_since_ms is not None)
+
+    def pods_of_units(self) -> tuple[Pod, ...]:
+        """Return the pods that stand for systemd's units, whether they hold anything or not."""
+        return tuple(e.pod for e in self.entries if e.is_active and e.is_of_systemd)
 
     def own_entries(self) -> tuple[PodEntry, ...]:
         """Return the pods whose cgroups and processes are ours."""
@@ -276,17 +308,19 @@ def _passed(entry: PodEntry) -> Iterator[int]:
     exits = [ended for status in entry.containers for ended in (status.exit, status.last_exit)]
     yield from (ended.finished_at_ms for ended in exits if ended is not None)
     yield from (status.started_at_ms for status in entry.containers if status.started_at_ms is not None)
-    yield from (refusal.at_ms for refusal in (entry.refusal, entry.change_refusal) if refusal is not None)
+    refusals = (entry.refusal, entry.change_refusal, entry.idle_refusal)
+    yield from (refusal.at_ms for refusal in refusals if refusal is not None)
     if entry.deleting_since_ms is not None:
         yield entry.deleting_since_ms
 
 
 def _moved(entry: PodEntry, by_ms: int) -> PodEntry:
-    refusal, change = entry.refusal, entry.refused_change
+    refusal, change, idle = entry.refusal, entry.refused_change, entry.idle_refusal
     return replace(
         entry,
         refusal=None if refusal is None else _moved_refusal(refusal, by_ms),
         refused_change=None if change is None else replace(change, refusal=_moved_refusal(change.refusal, by_ms)),
+        idle=entry.idle if idle is None else Idle(_moved_refusal(idle, by_ms)),
         containers=tuple(_moved_status(status, by_ms) for status in entry.containers),
         deleting_since_ms=_later_if_any(entry.deleting_since_ms, by_ms),
     )

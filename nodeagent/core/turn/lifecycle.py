@@ -4,7 +4,7 @@ Follows kubelet: init containers one by one to completion, sidecars in order and
 SIGTERM, grace period, then the whole cgroup is killed, apps before sidecars. Knows no launcher and no promise.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set as AbstractSet
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -267,6 +267,18 @@ def with_units_seen(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
         if status.unit_before is None and there is not None:
             entry = entry.with_status(replace(status, unit_before=there.unit))
     return entry
+
+
+def is_to_rest(entry: PodEntry, down: AbstractSet[str]) -> bool:
+    """Whether a pod is to give back what it was promised: none of its systemd units is active, or is going to be by itself."""
+    paths = {entry.container_path(status.name) for status in entry.containers}
+    return entry.pod.gives_back and paths <= down
+
+
+def is_to_wake(entry: PodEntry, observed: ObservedCgroups, down: AbstractSet[str]) -> bool:
+    """Whether a pod that has given back what it was promised needs it again. Nothing is known of a unit while systemd doesn't answer."""
+    there = ((path, observed.get(path)) for path in (entry.container_path(status.name) for status in entry.containers))
+    return any(group is not None and group.unit is not None and path not in down for path, group in there)
 
 
 def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: ObservedCgroups) -> bool:

@@ -5,14 +5,15 @@ containers. Knows neither files nor the clock: everything observed is in the Wor
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import cast
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, Report, admit, remove_pod, start_container
-from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient, usage_of
+from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
+from nodeagent.core.admission.units import UnitTaken, unit_taken
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
@@ -20,8 +21,16 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import RELEASED, UNIT_TAKEN
-from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal, RefusedChange
+from nodeagent.core.model.refusals import RELEASED
+from nodeagent.core.model.state import (
+    ContainerStatus,
+    Idle,
+    NodeState,
+    Origin,
+    PodEntry,
+    RecordedRefusal,
+    RefusedChange,
+)
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.adoption import found, populated_pods
 from nodeagent.core.turn.changes import Occupancy, exchanged
@@ -46,6 +55,8 @@ class World(Struct, frozen=True):
     """UIDs of pods to decide on again on request, or whose changed manifests to decide on again."""
     released: frozenset[str] = frozenset()
     """UIDs of pods that somebody asked to end, whatever their manifests say."""
+    down: frozenset[str] = frozenset()
+    """Paths of systemd's units that are not active, and are not being started."""
     asked: frozenset[str] = frozenset()
     """Run ids to whose processes this process has sent SIGTERM, or has tried to."""
 
@@ -60,6 +71,9 @@ class EventKind(enum.StrEnum):
     POD_REMOVED = "pod_removed"
     POD_RELEASED = "pod_released"
     POD_FINISHED = "pod_finished"
+    POD_RESTED = "pod_rested"
+    POD_RESUMED = "pod_resumed"
+    RESUME_REFUSED = "resume_refused"
     CONTAINER_STARTING = "container_starting"
     CONTAINER_EXITED = "container_exited"
     MANIFEST_SHADOWED = "manifest_shadowed"
@@ -130,11 +144,12 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     successors = _successors(draft.state, wanted, world)
     draft = _end_unwanted(draft, wanted, successors, world)
     draft = _remove_gone(_end_released(draft, world), wanted, successors, world)
+    draft = _resume(_rest(draft, world), world, decide)
     draft = _try_changes(_admit_new(draft, wanted, world, decide), successors, world)
     before = draft.state.entries
     if world.runs is not None:
         draft = _advance(draft, world)
-    draft = _see_units(draft, world)
+    draft = _rest(_see_units(draft, world), world)
     moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
     finished = [new for old, new in zip(before, draft.state.entries, strict=True) if new.outcome is not old.outcome]
     if any(entry.refused_change is not None for entry in finished):
@@ -144,9 +159,53 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
 
 
 def _see_units(draft: _Draft, world: World) -> _Draft:
-    for entry in draft.state.entries:
-        if entry.is_of_systemd and entry.is_active and entry.deleting_since_ms is None:
-            draft = draft.plus(draft.state.with_entry(lifecycle.with_units_seen(entry, world.observed)))
+    for entry in _standing_for_units(draft.state):
+        draft = draft.plus(draft.state.with_entry(lifecycle.with_units_seen(entry, world.observed)))
+    return draft
+
+
+def _standing_for_units(state: NodeState) -> tuple[PodEntry, ...]:
+    return tuple(e for e in state.entries if e.is_of_systemd and e.is_active and e.deleting_since_ms is None)
+
+
+def _rest(draft: _Draft, world: World) -> _Draft:
+    """Take back what pods were promised that give it back while none of their units is active. They stay: their units are kept off
+    exclusive CPUs, as whatever shares.
+    """
+    for entry in _standing_for_units(draft.state):
+        if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.down):
+            continue
+        promises, deltas = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
+        state = replace(draft.state.with_entry(replace(entry, idle=Idle())), promises=promises)
+        events = () if entry.idle else (TurnEvent(EventKind.POD_RESTED, entry.pod, entry.origin),)
+        draft = draft.plus(state, *events, deltas=deltas)
+    return draft
+
+
+def _resume(draft: _Draft, world: World, decide: Decide) -> _Draft:
+    """Decide again on pods that have given back what they were promised, and of which a unit is active now: before new pods.
+
+    Without room for it the unit goes on in the shared pool. That is tried in every turn, and reported when the reason is another one.
+    """
+    for entry in _standing_for_units(draft.state):
+        if entry.idle is None or not lifecycle.is_to_wake(entry, world.observed, world.down):
+            continue
+        pods = draft.state.holding_pods()
+        usage = usage_of(pods, pod_level_resources=world.config.placement.gate("PodLevelResources"))
+        first = decide if entry.idle.refusal is None else admitted_beside
+        decision = _decision(draft.state, entry.pod, usage, cpus_of_orphans(draft.state, world), world, first)
+        if isinstance(decision, Admitted):
+            state = replace(draft.state.with_entry(replace(entry, idle=None)), promises=decision.promises)
+            event = TurnEvent(EventKind.POD_RESUMED, entry.pod, entry.origin, report=decision.report)
+            draft = draft.plus(state, event, deltas=decision.deltas)
+            continue
+        known = entry.idle.refusal
+        if known is not None and (known.reason, known.message) == (decision.reason, decision.message):
+            continue
+        refusal = RecordedRefusal(decision.reason, decision.message, world.now_ms)
+        fields = (("reason", refusal.reason), ("message", refusal.message))
+        event = TurnEvent(EventKind.RESUME_REFUSED, entry.pod, entry.origin, None, fields)
+        draft = draft.plus(draft.state.with_entry(replace(entry, idle=Idle(refusal))), event)
     return draft
 
 
@@ -266,31 +325,93 @@ def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World
         for entry in draft.state.entries
         if entry.pod.uid in successors and _is_to_try(entry, successors[entry.pod.uid], world)
     ]
-    if not tried:
-        return draft
+    refusals = _refused_changes(draft.state, tried, successors, world) if tried else {}
+    for entry, manifest in tried:
+        if entry.pod.uid not in refusals:
+            draft = _ending(draft, replace(entry, refused_change=None), world)
+            continue
+        reason, message = refusals[entry.pod.uid]
+        refusal = RecordedRefusal(reason, message, world.now_ms)
+        stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
+        fields = (("reason", refusal.reason), ("message", refusal.message))
+        event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
+        draft = draft.plus(draft.state.with_entry(stays), *_noted(manifest), event)
+    return draft
+
+
+def _refused_changes(
+    state: NodeState, tried: Collection[tuple[PodEntry, Manifest]], successors: Mapping[str, Manifest], world: World
+) -> dict[str, tuple[str, str]]:
+    """Return which changes can't be followed, by UID, with reason and message.
+
+    A pod that stays keeps its units, and then those that would have got them stay, too.
+    """
+    refused: dict[str, tuple[str, str]] = {}
+    while True:
+        refused |= _refused_units(state, tried, successors, frozenset(refused))
+        short = _refused_amounts(state, [one for one in tried if one[0].pod.uid not in refused], successors, world)
+        refused |= short
+        if not any(entry.pod.units for entry, _ in tried if entry.pod.uid in short):
+            return refused
+
+
+def _refused_units(
+    state: NodeState,
+    tried: Collection[tuple[PodEntry, Manifest]],
+    successors: Mapping[str, Manifest],
+    staying: frozenset[str],
+) -> dict[str, tuple[str, str]]:
+    """Pods may take over each other's units in one change: what counts is who has them when all have been replaced."""
+    refused: dict[str, tuple[str, str]] = {}
+    moving = [(entry, manifest) for entry, manifest in tried if entry.pod.uid not in staying]
+    while True:
+        leaving = {entry.pod.uid for entry, _ in moving}
+        holders = {
+            unit: entry.pod.full_name
+            for entry in state.entries
+            if entry.is_active and entry.pod.uid not in leaving
+            for unit in _lasting_units(entry, successors)
+        }
+        for entry, manifest in moving:
+            both = sorted({*manifest.pod.units} & holders.keys())
+            if both:
+                taken = UnitTaken(both[0], holders[both[0]])
+                refused[entry.pod.uid] = (taken.reason, taken.message)
+            else:
+                holders |= dict.fromkeys(manifest.pod.units, manifest.pod.full_name)
+        if not leaving & refused.keys():
+            return refused
+        moving = [(entry, manifest) for entry, manifest in moving if entry.pod.uid not in refused]
+
+
+def _lasting_units(entry: PodEntry, successors: Mapping[str, Manifest]) -> tuple[str, ...]:
+    """Return the units that a pod has in the end, or what comes in its place."""
+    if entry.deleting_since_ms is None:
+        return entry.pod.units
+    successor = None if entry.is_released else successors.get(entry.pod.uid)
+    return () if successor is None else successor.pod.units
+
+
+def _refused_amounts(
+    state: NodeState, tried: Iterable[tuple[PodEntry, Manifest]], successors: Mapping[str, Manifest], world: World
+) -> dict[str, tuple[str, str]]:
     gate = world.config.placement.gate("PodLevelResources")
     allocatable = world.allocatable if world.config.check_allocatable else None
-    pods = draft.state.active_pods()
-    now = then = Occupancy(draft.state.promises, pods, usage_of(pods, pod_level_resources=gate))
-    for entry in draft.state.entries:
+    pods = state.holding_pods()
+    now = then = Occupancy(state.promises, pods, usage_of(pods, pod_level_resources=gate))
+    for entry in state.entries:
         if entry.is_active and entry.deleting_since_ms is not None and entry.pod.uid in successors:
             after = exchanged(then, successors[entry.pod.uid].pod, world.managers, allocatable)
             then = after if isinstance(after, Occupancy) else then
+    refused = {}
     for entry, manifest in tried:
         answers = [exchanged(held, manifest.pod, world.managers, allocatable) for held in (now, then)]
-        refused = next((answer for answer in answers if not isinstance(answer, Occupancy)), None)
-        taken = _unit_taken(manifest.pod, (e for e in draft.state.entries if e.pod.uid != entry.pod.uid))
-        if refused is None and taken is None:
+        short = next((answer for answer in answers if not isinstance(answer, Occupancy)), None)
+        if short is None:
             (_, then) = cast("list[Occupancy]", answers)
-            draft = _ending(draft, replace(entry, refused_change=None), world)
         else:
-            reason, message = (UNIT_TAKEN, taken) if refused is None else (refused.reason, refused.message)
-            refusal = RecordedRefusal(reason, message or "", world.now_ms)
-            stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
-            fields = (("reason", refusal.reason), ("message", refusal.message))
-            event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
-            draft = draft.plus(draft.state.with_entry(stays), *_noted(manifest), event)
-    return draft
+            refused[entry.pod.uid] = (short.reason, short.message)
+    return refused
 
 
 def _is_to_try(entry: PodEntry, successor: Manifest, world: World) -> bool:
@@ -366,7 +487,7 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide:
         if m.pod.full_name not in names and m.pod.uid not in uids and ending.isdisjoint(m.pod.units)
     ]
     draft, new = _adopt_running(draft, new, world)
-    usage = usage_of(draft.state.active_pods(), pod_level_resources=gate)
+    usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
     orphans = cpus_of_orphans(draft.state, world) if new else CpuSet()
     for manifest in new:
         draft = _decide(draft, manifest, usage, orphans, world, decide)
@@ -417,15 +538,13 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
     gate = world.config.placement.gate("PodLevelResources")
     entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
     draft = draft.plus(state, *_noted(manifest))
-    taken = _unit_taken(pod, state.entries)
+    taken = unit_taken(pod, state.pods_of_units())
     if taken is not None:
-        return _refused(draft, entry, UNIT_TAKEN, taken, world.now_ms)
-    if world.config.check_allocatable:
-        short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
-        if short is not None:
-            return _refused(draft, entry, short.reason, short.message, world.now_ms)
-    decision = decide(world.managers, state.promises, pod, orphans)
+        return _refused(draft, entry, taken.reason, taken.message, world.now_ms)
+    decision = _decision(state, pod, usage, orphans, world, decide)
     match decision:
+        case Insufficient():
+            return _refused(draft, entry, decision.reason, decision.message, world.now_ms)
         case Rejected():
             cleaned = draft.plus(replace(state, promises=decision.promises), deltas=decision.deltas)
             return _refused(cleaned, entry, decision.reason, decision.message, world.now_ms, decision.report)
@@ -436,13 +555,14 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
             return draft.plus(after, event, deltas=decision.deltas)
 
 
-def _unit_taken(pod: Pod, others: Iterable[PodEntry]) -> str | None:
-    """Why a pod can't stand for a systemd unit: another one does."""
-    for entry in others if pod.units else ():
-        both = sorted({*pod.units} & {*entry.pod.units})
-        if both and entry.is_active:
-            return f"pod {entry.pod.full_name} stands for unit {both[0]} already"
-    return None
+def _decision(
+    state: NodeState, pod: Pod, usage: Usage, orphans: CpuSet, world: World, decide: Decide
+) -> Admitted | Rejected | Insufficient:
+    gate = world.config.placement.gate("PodLevelResources")
+    short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
+    if world.config.check_allocatable and short is not None:
+        return short
+    return decide(world.managers, state.promises, pod, orphans)
 
 
 def _noted(manifest: Manifest) -> Iterator[TurnEvent]:

@@ -30,6 +30,7 @@ from nodeagent.core.model.state import (
     MANIFEST_DIRECTORY,
     ContainerStatus,
     Exit,
+    Idle,
     NodeState,
     Origin,
     Phase,
@@ -303,12 +304,15 @@ def _entry_document(entry: PodEntry) -> Document:
     if entry.refused_change is not None:
         change = entry.refused_change
         document["refusedChange"] = {"pod": pod_to_document(change.pod), "refusal": _refusal_document(change.refusal)}
+    if entry.idle is not None:
+        refusal = entry.idle.refusal
+        document["idle"] = {} if refusal is None else {"refusal": _refusal_document(refusal)}
     return {key: value for key, value in document.items() if value is not None}
 
 
 def _entry(document: JsonValue) -> PodEntry:
     refusal, outcome, deleting = (document.optional(name) for name in ("refusal", "outcome", "deletingSinceMs"))
-    released, change = document.optional("released"), document.optional("refusedChange")
+    released, change, idle = (document.optional(name) for name in ("released", "refusedChange", "idle"))
     pod, containers = _manifest_pod(document.field("pod")), document.field("containers")
     entry = PodEntry(
         pod=pod,
@@ -321,6 +325,7 @@ def _entry(document: JsonValue) -> PodEntry:
         is_released=released is not None and released.flag(),
         refused_change=None if change is None else _refused_change(change),
         outcome=None if outcome is None else outcome.one_of(Phase),
+        idle=None if idle is None else _idle(idle),
     )
     expected = [] if entry.refusal else [container.name for container in pod.containers]
     if [status.name for status in entry.containers] != expected:
@@ -346,6 +351,11 @@ def _refusal_document(refusal: RecordedRefusal) -> list[Any]:
 
 def _refused_change(document: JsonValue) -> RefusedChange:
     return RefusedChange(_manifest_pod(document.field("pod")), _refusal(document.field("refusal")))
+
+
+def _idle(document: JsonValue) -> Idle:
+    refusal = document.optional("refusal")
+    return Idle(None if refusal is None else _refusal(refusal))
 
 
 def _refusal(item: JsonValue) -> RecordedRefusal:

@@ -7,9 +7,11 @@ from msgspec import Struct
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 
-PROPERTIES = ("Id", "LoadState", "ControlGroup", "Slice", "AllowedCPUs", "AllowedMemoryNodes")
-"""Those to ask for."""
+PROPERTIES = ("Id", "LoadState", "ActiveState", "Job", "ControlGroup", "Slice", "AllowedCPUs", "AllowedMemoryNodes")
+"""Those to ask for. One that a unit doesn't have, such as a job, is left out of the answer."""
 LOADED = "loaded"
+_DOWN = frozenset({"inactive", "failed"})
+"""States in which a unit has ended; one that systemd restarts by itself is being activated meanwhile."""
 _ROOT_SLICE = "-.slice"
 _KERNEL_FILES = ("cgroup.", "cpu.", "cpuset.", "io.", "irq.", "memory.", "hugetlb.", "pids.", "rdma.", "misc.", "dmem.")
 """Beginnings of the kernel's files in a cgroup: systemd puts an underscore in front of a unit's name that begins so."""
@@ -24,6 +26,8 @@ class UnitProperties(Struct, frozen=True):
     cgroup: str
     """Path below the root of all cgroups, where it is or will be once it is active; empty: unknown."""
     settings: UnitSettings
+    is_down: bool = False
+    """It isn't active, and systemd is not going to start it now."""
 
 
 def parse_units(text: str) -> tuple[UnitProperties, ...]:
@@ -54,7 +58,8 @@ def _unit(properties: dict[str, str]) -> UnitProperties:
         raise ValueError(f"{properties['Id']} has {given}: {err}") from err
     name = properties["Id"]
     cgroup = properties.get("ControlGroup", "").strip("/") or _expected(name, properties.get("Slice", ""))
-    return UnitProperties(name, properties["LoadState"], cgroup, settings)
+    is_down = properties.get("ActiveState") in _DOWN and not properties.get("Job")
+    return UnitProperties(name, properties["LoadState"], cgroup, settings, is_down)
 
 
 def _listed(ranges: str) -> str:

@@ -39,6 +39,11 @@ def read_numa_node(annotations: Fields) -> int | None:
     return None
 
 
+def read_gives_back(annotations: Fields) -> bool:
+    chosen = annotations.one_of(pod_schema.WHILE_INACTIVE, pod_schema.WHILE_INACTIVE_CHOICES)
+    return chosen == pod_schema.GIVE_BACK
+
+
 def read_unit(annotations: Fields, key: str) -> str:
     text = annotations.string(key)
     if text is None or pod_schema.UNIT_NAME.fullmatch(text):

@@ -23,6 +23,7 @@ from nodeagent.core.model.pod_resources import with_container_defaults, with_pod
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.manifest.pod_annotations import (
     read_exclusive_cpus,
+    read_gives_back,
     read_interrupts,
     read_is_isolated,
     read_numa_node,
@@ -37,6 +38,8 @@ _MAX_ID = 2**31 - 1
 """Largest user and group id: the API server's bound (IsValidUserID)."""
 _OF_CONTAINERS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.UNIT)
 """Kinds of annotations whose keys name a container."""
+_OF_PODS = (pod_schema.PARTITION, pod_schema.NUMA_NODE, pod_schema.WHILE_INACTIVE)
+"""Other annotations."""
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 
 
@@ -121,12 +124,12 @@ class PodReader:
         names = tuple(container.name for container in pod.containers)
         is_isolated, numa_node = read_is_isolated(annotations), read_numa_node(annotations)
         for key in annotations.present():
-            if key in {pod_schema.PARTITION, pod_schema.NUMA_NODE} or not is_own_annotation(key):
+            if key in _OF_PODS or not is_own_annotation(key):
                 continue
             kind, _, name = key.partition("/")
             if kind not in _OF_CONTAINERS:
                 of_containers = ", ".join(f"{known}/<container>" for known in _OF_CONTAINERS)
-                known = f"{of_containers}, {pod_schema.PARTITION} or {pod_schema.NUMA_NODE}"
+                known = f"{of_containers}, {', '.join(_OF_PODS[:-1])} or {_OF_PODS[-1]}"
                 annotations.report(key, f"is not an annotation of this agent: use {known}, or remove it")
             elif name not in names:
                 meant = nearest(name, names)
@@ -141,6 +144,7 @@ class PodReader:
             pod,
             is_isolated=is_isolated,
             numa_node=numa_node,
+            gives_back=read_gives_back(annotations),
             containers=tuple(
                 replace(
                     c,
@@ -282,6 +286,7 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     }
     annotations |= {f"{pod_schema.UNIT}/{c.name}": c.unit for c in pod.containers if c.unit}
     annotations |= {pod_schema.PARTITION: pod_schema.ISOLATED} if pod.is_isolated else {}
+    annotations |= {pod_schema.WHILE_INACTIVE: pod_schema.GIVE_BACK} if pod.gives_back else {}
     annotations |= {} if pod.numa_node is None else {pod_schema.NUMA_NODE: str(pod.numa_node)}
     if annotations:
         metadata["annotations"] = annotations

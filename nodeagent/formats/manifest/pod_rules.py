@@ -22,7 +22,7 @@ from nodeagent.core.model.pod import (
 )
 from nodeagent.core.model.pod_resources import aggregated_container_requests, effective_requests, is_pod_level
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
-from nodeagent.formats.manifest.pod_schema import EXCLUSIVE_CPUS, UNIT
+from nodeagent.formats.manifest.pod_schema import EXCLUSIVE_CPUS, GIVE_BACK, UNIT, WHILE_INACTIVE
 from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, RESERVED_PREFIX, process_of
 from nodeagent.formats.syntax.fields import nearest
 from nodeagent.formats.syntax.findings import shown
@@ -232,9 +232,12 @@ def _exclusive_parts(pod: Pod) -> Iterator[Breach]:
 
 def _units(pod: Pod) -> Iterator[Breach]:
     """All containers of a pod are in one domain: its cgroups have one owner."""
+    if pod.gives_back and not pod.units:
+        path: Path = ("metadata", "annotations", WHILE_INACTIVE)
+        yield Breach(path, GIVE_BACK, f"needs containers that stand for systemd units ({UNIT}/<container>)")
     seen: set[str] = set()
     for container in pod.containers if pod.units else ():
-        path: Path = ("metadata", "annotations", f"{UNIT}/{container.name}")
+        path = ("metadata", "annotations", f"{UNIT}/{container.name}")
         if not container.unit:
             yield Breach(path, "", "is required: all containers of a pod stand for systemd units, or none does")
         elif container.unit in seen:

@@ -38,6 +38,11 @@ UNIT_NAME = re.compile(
 question about several, if one is a template.
 """
 
+WHILE_INACTIVE = f"{ANNOTATION_DOMAIN}/while-inactive"
+"""What becomes of the CPUs and memory of a pod whose containers stand for systemd units while none of these is active: one of these."""
+KEEP, GIVE_BACK = "keep", "give-back"
+WHILE_INACTIVE_CHOICES = (KEEP, GIVE_BACK)
+
 METADATA_UNUSED = (
     "generateName",
     "selfLink",

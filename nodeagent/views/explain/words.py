@@ -5,6 +5,7 @@ from itertools import groupby
 
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.cpu.pods import check_pod as check_cpus
 from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
@@ -39,6 +40,8 @@ def why_refused(before: WhatIf, trace: Trace) -> list[str]:
     """
     decision = trace.decision
     assert not isinstance(decision, Admitted), "only a refusal has a why"
+    if isinstance(decision, UnitTaken):
+        return [f"a unit has one pod, and pod {decision.holder} is that of {decision.unit}"]
     if isinstance(decision, Insufficient):
         return list(_capacity(before, decision))
     if decision.reason is Reason.EMPTY_POD_SHARED_POOL:

@@ -84,7 +84,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     nodes = observed.promises.memory_nodes(uid, container.name)
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
-    lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.is_active else 0
+    lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
     return {
         "cgroup": observed.view.shown_cgroup(observed.path),
         "closedToHost": _closed_to_host(observed, own),
@@ -252,6 +252,9 @@ def _why_shared(observed: ContainerView, level: Isolation | None) -> str | None:
     if level is None or level.has_own_cpus:
         return None
     why = why_shared(observed.managers.placement, observed.entry.pod, observed.container)
+    if why is None and observed.entry.idle is not None:
+        refusal = observed.entry.idle.refusal
+        return f"it has given back its CPUs: {'its unit is not active' if refusal is None else refusal.message}"
     if level is Isolation.POD:
         return "it runs in its pod's shared pool" + ("" if why is None else f": {why.value}")
     return "it could not get CPUs of its own when the state was recovered" if why is None else why.value

@@ -206,6 +206,7 @@ def _pod(
         "deletingSinceMs": entry.deleting_since_ms,
         "domain": entry.domain.value,
         "effective": None if there is None else _pod_values(there),
+        "idle": None if entry.idle is None else {"refusal": _wait(entry.idle.refusal)},
         "name": pod.name,
         "namespace": pod.namespace,
         "phase": "Unknown" if any(c["state"]["name"] == "Unknown" for c in containers) else _phase(entry),
@@ -232,6 +233,10 @@ def _refusal(entry: PodEntry, refusal: RecordedRefusal | None) -> Document | Non
         "nextStep": next_step(refusal.reason, entry.pod.full_name),
         "reason": refusal.reason,
     }
+
+
+def _wait(refusal: RecordedRefusal | None) -> Document | None:
+    return None if refusal is None else {"atMs": refusal.at_ms, "message": refusal.message, "reason": refusal.reason}
 
 
 def _difference(view: NodeView, difference: Difference, owners: Mapping[str, tuple[str, str | None]]) -> Document:

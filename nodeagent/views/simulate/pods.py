@@ -5,12 +5,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.admission.managers import Admitted, Rejected
-from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
-from nodeagent.core.explain.what_if import WhatIf, keys_of
+from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -29,7 +28,7 @@ class Simulation(Struct, frozen=True):
     """The configuration's name."""
     before: WhatIf
     after: WhatIf
-    decisions: tuple[tuple[Pod, Admitted | Rejected | Insufficient], ...]
+    decisions: tuple[tuple[Pod, Admitted | Refused], ...]
     capacity: Capacity | None = None
     copied: tuple[Pod, ...] = ()
     """The pods whose copies the capacity counts."""
@@ -133,7 +132,7 @@ def _fragmentation(node: NodeHeadroom) -> int:
     return 100 * len(node.split) // len(node.free) if node.free else 0
 
 
-def _pod(run: Simulation, pod: Pod, decision: Admitted | Rejected | Insufficient, *, replaced: bool) -> Document:
+def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused, *, replaced: bool) -> Document:
     """Describe one decision, with the final places of the containers; for a replaced pod, the initial ones."""
     refusal = None if isinstance(decision, Admitted) else decision
     return {

@@ -13,6 +13,7 @@ from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.daemon.execution import carry_out
+from nodeagent.daemon.problems import units_without_cpus
 from nodeagent.edge.cgroupfs import CgroupError
 from tests.support.builders import GIB
 from tests.support.node_model import Agent, Machine, Unit, started
@@ -103,6 +104,23 @@ def test_without_a_pool_it_is_on_the_reserved_cpus_and_goes_on() -> None:
     assert (want.cpus(), want.is_starved, want.is_exclusive) == (CpuSet.of(0), False, False)
 
 
+def test_without_any_shared_cpu_nothing_is_asked_of_systemd_and_where_it_is_stays_taken() -> None:
+    """An empty set would be no restriction. Where it runs is the kernel's to say then: nobody is given that."""
+    strict = node(SMALL, cpu_manager_policy_options=(("strict-cpu-reservation", "true"),))
+    strict = replace(strict, config=replace(strict.config, check_allocatable=False))
+    machine, agent = begun(pod("db", unit(resources=burstable())), pod("a", app(cpu="7")), of=strict)
+    kernel = replace(strict.kernel, online=ALL - CpuSet.of(0))
+    desired = desired_cgroups(strict.config, strict.managers, kernel, agent.state)
+    want = {w.path: w for w in desired}[DB]
+    assert want.attributes == ((Attribute.CPUSET_MEMS, NumaSet.of(0)),)
+    assert units_without_cpus(desired).startswith("no CPU is left for db.service: ")
+    assert units_without_cpus(agent.desired_cgroups()) == ""
+    there = replace(machine.observed_unit("db.service", DB), cpus_effective=CpuSet.parse("1-7"))
+    plan = diff((want, leaf(POD, "6-7", is_exclusive=True)), {DB: there})
+    assert [change for change in plan.changes if change.path == DB] == []
+    assert plan.occupied == CpuSet.parse("1-7")
+
+
 @pytest.mark.parametrize(
     ("more", "before", "mems"),
     [
@@ -185,16 +203,36 @@ def test_a_pod_that_shares_leaves_before_a_unit_gets_the_cpus() -> None:
     assert (left, came) == (("besteffort/poduid-s/app", ALL - own), (DB, own))
 
 
-@pytest.mark.parametrize("is_frozen", [False, True], ids=["runs", "is frozen by others, who may thaw it"])
-def test_a_unit_that_does_not_leave_keeps_its_cpus_from_the_next(is_frozen: bool) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({}, id="runs"),
+        pytest.param({"is_frozen": True}, id="is frozen by others, who may thaw it"),
+        pytest.param({"is_populated": False}, id="isn't active, and may start at any moment"),
+    ],
+)
+def test_a_unit_that_does_not_leave_keeps_its_cpus_from_the_next(more: dict[str, bool]) -> None:
     desired = (leaf(DB, "0-5"), leaf(POD, "6-7", is_exclusive=True))
-    plan = diff(desired, {DB: seen(DB, ALL, is_frozen=is_frozen)})
+    plan = diff(desired, {DB: replace(seen(DB, ALL), **more)})
     departure, grant = (change for change in plan.changes if isinstance(change, SetAttribute))
     assert (departure.path, departure.vacates) == (DB, CpuSet.parse("6-7"))
     assert (grant.path, grant.grants) == (POD, CpuSet.parse("6-7"))
     outcome = carry_out(plan, desired, Refusing(departure))
     assert ([change for change, _ in outcome.failed], outcome.held_back) == ([departure], (grant,))
     assert outcome.ready == frozenset()
+
+
+def test_a_unit_that_cannot_be_told_before_it_starts_holds_its_cpus_back() -> None:
+    machine, agent = begun(pod("db", unit(resources=burstable())), **{"db.service": Unit(is_active=False)})
+    machine.broken[DB, Attribute.CPUSET_CPUS] = "systemd has not answered for 5 s"
+    agent.want(pod("db", unit(resources=burstable())), pod("a", app(cpu="2")))
+    agent.rest()
+    assert machine.starts == []
+    machine.units["db.service"].is_active = True
+    agent.check()
+    machine.broken.clear()
+    agent.rest()
+    assert len(machine.starts) == 1
 
 
 class Refusing:
@@ -208,9 +246,7 @@ class Refusing:
             raise CgroupError("systemd has not answered for 5 s", path=change.path, error=None, hint="wait")
 
 
-def seen(
-    path: str, cpus: CpuSet, *, is_frozen: bool = False, unit: UnitSettings | None = UNRESTRICTED
-) -> ObservedCgroup:
+def seen(path: str, cpus: CpuSet, *, unit: UnitSettings | None = UNRESTRICTED) -> ObservedCgroup:
     return ObservedCgroup(
         path,
         frozenset(),
@@ -219,7 +255,7 @@ def seen(
         cpus or ALL,
         None,
         is_populated=bool(cpus),
-        is_frozen=is_frozen,
+        is_frozen=False,
         unit=unit,
     )
 

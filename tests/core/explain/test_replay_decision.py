@@ -36,7 +36,7 @@ def gone(made: World, name: str) -> World:
 
 
 def again(made: World, name: str) -> ReplayedDecision:
-    what_if = WhatIf.of(made.managers, made.state.promises, made.state.active_pods())
+    what_if = WhatIf.of(made.managers, made.state.promises, made.state.holding_pods())
     entry = next(e for e in made.state.entries if e.pod.name == name)
     return replay_decision(what_if, made.state, entry)
 

@@ -156,7 +156,7 @@ def test_what_was_refused_as_a_change_comes_back_by_hand_when_the_pod_was_releas
     machine.now_ms += 1
     agent.retried = frozenset({uid})
     agent.settle()
-    assert agent.state.active_pods() == (larger,)
+    assert agent.state.holding_pods() == (larger,)
 
 
 def test_of_several_changes_at_once_those_are_followed_that_fit_whatever_ends_first() -> None:

@@ -133,14 +133,14 @@ class WatchedAgent(Agent):
         return {pair: cpus for pair, cpus in found.items() if cpus}
 
     def _units(self) -> dict[str, CpuSet]:
-        """Where units run that have been moved: before, and once they are to go back, they are the host's."""
+        """Where units run that have been moved, or will if they start: before, and once they are to go back, they are the host's."""
         units = self.machine.units
         return {
             entry.container_path(container.name): self.machine.granted_to_unit(container.unit)
             for entry in self.promised().entries
             if entry.is_of_systemd and entry.is_active and entry.deleting_since_ms is None
             for container in entry.pod.containers
-            if container.unit in units and units[container.unit].is_placed and units[container.unit].is_active
+            if container.unit in units and units[container.unit].is_placed
         }
 
     def _is_pool_of_one_pod(self, path: str, owner: str) -> bool:
@@ -276,7 +276,7 @@ NODES = {
 CPUS = st.integers(1, 255).map(CpuSet)
 PICKS = st.integers(0, 15)
 UNITS = st.sampled_from(["db.service", "web.service"])
-PINNED = ("1", "2", "3", "0.5", "burst", "2+")
+PINNED = ("1", "2", "3", "0.5", "burst", "2+", "2~", "3~")
 COUNTS = st.integers(0, 2)
 TURNS = st.integers(1, 3)
 WRITES = st.one_of(
@@ -293,9 +293,10 @@ def picked(items: Sequence[T], pick: int) -> T | None:
 
 
 def pinning(source: str, name: str, size: str) -> Pod:
-    """A pod that stands for a unit."""
+    """A pod that stands for a unit, and may give back its CPUs while that isn't active."""
     more = {"exclusive_cpus": 1} if size.endswith("+") else {}
-    return pod(source[0], unit(name, resources=AMOUNTS[size], **more), uid=f"uid-{source[0]}-{name}")
+    uid = f"uid-{source[0]}-{name}"
+    return pod(source[0], unit(name, resources=AMOUNTS[size.strip("~")], **more), uid=uid, gives_back="~" in size)
 
 
 class Turns(RuleBasedStateMachine):

@@ -176,6 +176,50 @@ def test_a_change_to_anothers_unit_is_refused_and_the_pod_stays_as_it_is() -> No
     assert machine.writes[since:] == []
 
 
+def web(name: str, *units: str, cpu: str = "1", uid: str = "") -> Pod:
+    return pod(name, *(unit(one, cpu) for one in units), uid=uid or f"uid-{name}")
+
+
+def test_pods_that_swap_units_in_one_change_have_each_others_in_the_end() -> None:
+    machine, agent = begun(web("a", "db.service"), web("b", "web.service"))
+    agent.want(web("a", "web.service", uid="a2"), web("b", "db.service", uid="b2"))
+    agent.rest()
+    assert [(e.pod.name, e.pod.units, e.refused_change) for e in agent.state.entries] == [
+        ("a", ("web.service",), None),
+        ("b", ("db.service",), None),
+    ]
+    assert (before(agent, "a"), before(agent, "b")) == (UnitSettings(), BEFORE)
+    assert machine.units["db.service"].settings.allowed_cpus == agent.state.promises.own_set("b2", "db")
+
+
+def test_who_stays_keeps_its_unit_and_so_whoever_wanted_that_stays_too() -> None:
+    _, agent = begun(web("a", "db.service"), web("b", "web.service"))
+    agent.want(web("a", "web.service", uid="a2"), web("b", "db.service", cpu="9", uid="b2"))
+    agent.rest()
+    refusals = {e.pod.name: e.change_refusal for e in agent.state.entries}
+    assert {name: refusal and refusal.reason for name, refusal in refusals.items()} == {
+        "a": UNIT_TAKEN,
+        "b": "OutOfcpu",
+    }
+    assert {e.pod.name: e.pod.units for e in agent.state.entries} == {"a": ("db.service",), "b": ("web.service",)}
+
+
+def test_of_two_changes_to_one_unit_the_first_is_followed() -> None:
+    machine, agent = begun(web("a", "db.service"), web("b", "web.service"))
+    machine.units["new.service"] = Unit()
+    agent.want(web("a", "new.service", uid="a2"), web("b", "new.service", uid="b2"))
+    agent.rest()
+    assert {e.pod.name: e.pod.units for e in agent.state.entries} == {"a": ("new.service",), "b": ("web.service",)}
+    assert entry(agent, "b").change_refusal is not None
+
+
+def test_a_change_to_the_unit_of_a_pod_that_goes_waits_for_it() -> None:
+    _, agent = begun(web("a", "db.service"), web("b", "web.service"))
+    agent.want(web("b", "db.service", uid="b2"))
+    agent.rest()
+    assert [(e.pod.name, e.pod.units, e.refused_change) for e in agent.state.entries] == [("b", ("db.service",), None)]
+
+
 def test_a_pod_that_keeps_its_unit_may_change() -> None:
     _, agent = begun(db(uid="one"))
     agent.want(db(cpu="1", uid="two"))

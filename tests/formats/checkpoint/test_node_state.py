@@ -39,6 +39,7 @@ from nodeagent.core.model.state import (
     MANIFEST_DIRECTORY,
     ContainerStatus,
     Exit,
+    Idle,
     NodeState,
     Origin,
     Phase,
@@ -176,6 +177,7 @@ def entries(draw: st.DrawFn) -> PodEntry:
     return PodEntry(
         of,
         refused_change=draw(st.none() | change),
+        idle=draw(st.none() | st.builds(Idle, st.none() | st.builds(RecordedRefusal, TEXTS, TEXTS, TIMES))),
         qos=draw(st.sampled_from(QosClass)),
         origin=draw(st.builds(Origin, TEXTS, st.just(MANIFEST_DIRECTORY) | TEXTS)),
         decided_at_ms=draw(TIMES),

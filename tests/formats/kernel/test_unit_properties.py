@@ -33,6 +33,24 @@ def test_units_are_read_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
+    ("says", "is_down"),
+    [
+        ("ActiveState=inactive\n", True),
+        ("ActiveState=failed\n", True),
+        ("ActiveState=inactive\nJob=123\n", False),
+        ("ActiveState=inactive\nJob=\n", True),
+        ("ActiveState=activating\n", False),
+        ("ActiveState=deactivating\n", False),
+        ("ActiveState=active\n", False),
+        ("", False),
+    ],
+)
+def test_a_unit_is_down_that_has_ended_and_is_not_being_started(says: str, is_down: bool) -> None:
+    (unit,) = parse_units(f"Id=db.service\nLoadState=loaded\n{says}")
+    assert unit.is_down is is_down
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         pytest.param("hello\n", "it lacks Id, LoadState", id="something else"),

@@ -484,7 +484,7 @@ def test_exclusive_cpus_need_a_request_and_no_resources_of_the_pod_as_a_whole() 
     (found,) = refused(annotated('exclusive-cpu.nodeagent.io/web: "1"'))
     assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container>, " in found
     assert (
-        "interrupts.nodeagent.io/<container>, unit.nodeagent.io/<container>, nodeagent.io/partition or nodeagent.io/numa-node, or remove it"
+        "unit.nodeagent.io/<container>, nodeagent.io/partition, nodeagent.io/numa-node or nodeagent.io/while-inactive, or remove it"
         in found
     )
 
@@ -564,6 +564,7 @@ def pods(draw: st.DrawFn) -> Pod:
         termination_grace_seconds=draw(st.integers(0, 100)),
         given_qos=draw(st.none() | st.sampled_from(QosClass)),
         numa_node=draw(st.none() | st.integers(0, 9999)),
+        gives_back=draw(st.booleans()),
     )
     # Our own documents come from pods with defaults applied.
     return pod_from_document(pod_to_document(pod))

@@ -71,6 +71,20 @@ def test_units_that_cannot(unit: str) -> None:
     assert "must be a service, scope or slice of systemd's, such as postgresql.service" in found
 
 
+def test_what_becomes_of_its_cpus_while_its_units_are_not_active() -> None:
+    chosen = {"keep": False, "give-back": True}
+    for choice, gives_back in chosen.items():
+        text = manifest().replace("annotations: {", f"annotations: {{nodeagent.io/while-inactive: {choice}, ")
+        found = accepted(text).pod
+        assert found.gives_back is gives_back
+        assert accepted(json.dumps(pod_to_document(found))).pod == found
+    (found_wrong,) = refused(manifest().replace("annotations: {", "annotations: {nodeagent.io/while-inactive: drop, "))
+    assert "nodeagent.io/while-inactive" in found_wrong
+    plain = manifest().replace("unit.nodeagent.io/web: web.service", "nodeagent.io/while-inactive: give-back")
+    (found_wrong,) = refused(plain)
+    assert "needs containers that stand for systemd units (unit.nodeagent.io/<container>)" in found_wrong
+
+
 BOTH = f"{CONTAINER}, {CONTAINER.replace('web', 'too')}"
 
 

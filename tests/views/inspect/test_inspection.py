@@ -109,8 +109,8 @@ def test_document_is_plain_and_its_names_are_stable():
         "recovery", "sockets",
     ]  # fmt: skip
     assert sorted(document["pods"][0]) == [
-        "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "domain", "effective", "name", "namespace", "phase", "podCpus", "qos",
-        "refusal", "refusedChange", "source", "starved", "uid",
+        "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "domain", "effective", "idle", "name", "namespace", "phase", "podCpus",
+        "qos", "refusal", "refusedChange", "source", "starved", "uid",
     ]  # fmt: skip
     assert sorted(container_of(document)) == [
         "cgroup", "closedToHost", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit", "name",
@@ -577,7 +577,7 @@ def test_places_in_words(cpus, text):
 
 def test_owners_of_cpus():
     world, _, _ = everything()
-    found = owners(world.managers, world.state.promises, world.state.active_pods())
+    found = owners(world.managers, world.state.promises, world.state.holding_pods())
     assert found[0] == "reserved"
     assert found[1] == "default/web setup, app"
     assert found[4] == "default/slot slot"
