@@ -20,6 +20,7 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import (
+    MARGIN_MS,
     Answer,
     Call,
     Denial,
@@ -65,8 +66,6 @@ from nodeagent.formats.nri.annotations import read_annotations
 
 _INDEX = 90
 """Behind plugins that change what is asked for."""
-_MARGIN_SECONDS = 0.3
-"""Kept of the runtime's deadline: a denial in time keeps the connection."""
 _PUSH_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
 LOOK_SECONDS = 60.0
@@ -189,7 +188,7 @@ class Containers:
         assert asked.answer is not None
         self._put(asked)
         try:
-            return asked.answer.result(max(0.0, until - time.monotonic() - _MARGIN_SECONDS))
+            return asked.answer.result(max(0.0, until - time.monotonic() - MARGIN_MS / 1000))
         except TimeoutError:
             asked.answer.cancel()
             with self._lock:

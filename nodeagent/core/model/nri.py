@@ -9,6 +9,9 @@ from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
 
+MARGIN_MS = 300
+"""Kept of the time that the runtime waits for an answer: a denial in time keeps the connection."""
+
 
 class Event(IntEnum):
     """What a plugin can subscribe to."""
