@@ -50,7 +50,9 @@ from nodeagent.core.turn.containers import (
     awaits_end,
     occupants,
     own_occupants,
+    pool_of,
     promised,
+    strangers,
     take,
     verdict,
 )
@@ -69,8 +71,13 @@ _INDEX = 90
 _PUSH_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
 LOOK_SECONDS = 60.0
-"""After which to look whether refused pods are still there: after its own restart containerd 1.7 doesn't tell that they are removed."""
+"""After which to look whether refused pods are still there: after its own restart containerd 1.7 doesn't tell that they are removed. And
+whether there are processes among kubelet's pods that belong to no container.
+"""
+_KUBELETS = ("kubepods.slice", "kubepods")
+"""Where kubelet's pods are, with either cgroup driver."""
 _ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER})
+_MAX_NAMED = 5
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
 
 
@@ -157,6 +164,15 @@ class Containers:
         self._trouble = Trouble("")
         self._is_waiting = False
         self._said = ""
+        self.is_served = True
+        """False: nobody connects to the runtime, so nobody tells whose cgroups these are."""
+        self._has_listed = False
+        """The runtime has told what there is."""
+        self._suspects: dict[str, CpuSet] = {}
+        """Cgroups of the last look that were unknown: a pod's first process is there before the runtime tells of the pod."""
+        self._strangers: dict[str, CpuSet] = {}
+        """Those that stay unknown: their CPUs count as occupied."""
+        self._scanned_at: float | None = None
 
     # The link's thread
 
@@ -222,7 +238,16 @@ class Containers:
             self._log.info("runtime_linked", runtime=self._runtime.name, version=self._runtime.version, nri=version)
             text = "linked"
         self._said = text or self._said
-        return None if why is None else text
+        parts = [] if why is None else [text]
+        if self._strangers and (self._has_listed or why is not None):
+            named = ", ".join(
+                f"/sys/fs/cgroup/{path} ({cpus})" for path, cpus in sorted(self._strangers.items())[:_MAX_NAMED]
+            )
+            more = f" and {len(self._strangers) - _MAX_NAMED} more" if len(self._strangers) > _MAX_NAMED else ""
+            parts.append(
+                f"processes of no container that the runtime tells of: {named}{more}; their CPUs count as occupied (see cgroup.procs there)"
+            )
+        return "; ".join(parts) or None
 
     def count(self, metrics: MetricsRecorder) -> None:
         """Count what has happened since the last time."""
@@ -255,6 +280,7 @@ class Containers:
         for one, what in happenings:
             if isinstance(what, Call | Synchronized | Looked):
                 self._note_told(what)
+                self._has_listed |= isinstance(what, Synchronized)
             taken = take(state, what, node)
             state, events, deltas = taken.state, events + taken.events, deltas + taken.deltas
             self._untold += taken.todo
@@ -262,6 +288,7 @@ class Containers:
                 self._open.append((one, taken.todo))
         if asked:
             self._look(state)
+        self._scan(state)
         return replace(decided, state=state, events=events, deltas=deltas)
 
     def not_saved(self, why: Trouble) -> None:
@@ -278,7 +305,7 @@ class Containers:
         """Return the CPUs that the runtime's containers are still to leave."""
         assert self._node is not None
         cpus = self._node.kernel.online if self._is_blind else CpuSet()
-        for one in occupants(state, self._node, self._seen, self._under_way()):
+        for one in (*occupants(state, self._node, self._seen, self._under_way()), *strangers(self._strangers)):
             cpus |= one.overdue
         return cpus
 
@@ -306,15 +333,20 @@ class Containers:
                     )
             self._is_waiting = True
             return (self._trouble,)
-        there = (*own, *occupants(state, self._node, self._seen, self._under_way()))
+        there = (
+            *own,
+            *occupants(state, self._node, self._seen, self._under_way()),
+            *strangers(self._strangers),
+        )
+        pool = pool_of(state, self._node)
         answered = False
         for asked, todo in opened:
             if asked.answer is None:
                 continue
             if isinstance(asked.what, Call):
-                found = verdict(asked.what, todo, promised(state, self._node), there, self._seen)
+                found = verdict(asked.what, todo, promised(state, self._node), there, self._seen, pool)
             else:
-                found = response(there)
+                found = response(there, pool=pool)
             if isinstance(found, Response):
                 self._note_sent(found.answer.updates)
                 answered |= bool(found.answer.updates)
@@ -323,7 +355,7 @@ class Containers:
             _set(asked.answer, found)
         if state.runtime.refused and time.monotonic() >= self._looked_at + LOOK_SECONDS:
             self._is_to_look = True
-        self._have_pushed(response(there), answered=answered)
+        self._have_pushed(response(there, pool=pool), answered=answered)
         self._is_waiting |= awaits_end(state.runtime)
         self._forget(state)
         return ()
@@ -383,6 +415,44 @@ class Containers:
             self._sent = {id_: sent for id_, sent in self._sent.items() if cpus.get(id_) != sent[1]}
             if not self._sent:
                 self._is_done.set()
+
+    def _scan(self, state: NodeState) -> None:
+        """Look for processes among kubelet's pods that belong to no container: they count at once as long as the runtime hasn't told what
+        there is, and then if they stay unknown from one look to the next.
+        """
+        known = {made.cgroup for entry in state.runtime.entries for made in entry.made}
+        ids = {made.id for entry in state.runtime.entries for made in entry.made}
+        ids |= {one.id for one in state.runtime.sandboxes}
+
+        def is_known(path: str) -> bool:
+            return path in known or _id_of(path) in ids
+
+        now = time.monotonic()
+        is_due = self._scanned_at is None or now >= self._scanned_at + LOOK_SECONDS or not self._has_listed
+        try:
+            if self.is_served and is_due:
+                found = {
+                    path: cpus for top in _KUBELETS for path, cpus in self._tree.occupied_below(top, is_known).items()
+                }
+                last = self._suspects if self._has_listed else found
+                self._scanned_at, self._suspects = now, found
+                self._note_strangers({path: cpus for path, cpus in found.items() if path in last})
+            elif self._strangers:
+                left = {path: self._tree.read_of_others(path) for path in self._strangers if not is_known(path)}
+                self._note_strangers(
+                    {
+                        path: there.cpus_effective or CpuSet()
+                        for path, there in left.items()
+                        if there and there.is_populated
+                    }
+                )
+        except CgroupError as err:
+            self._is_blind, self._trouble = True, trouble_of(err)
+
+    def _note_strangers(self, found: dict[str, CpuSet]) -> None:
+        for path in sorted(found.keys() - self._strangers.keys()) if self._has_listed else ():
+            self._log.warning("cgroup_of_no_container", cgroup=path, cpus=str(found[path]))
+        self._strangers = found
 
     def _under_way(self) -> dict[str, CpuSet]:
         with self._lock:
@@ -466,6 +536,11 @@ def stated(sandbox: Sandbox) -> Stated:
     """Read what a pod's annotations say."""
     found = read_annotations(sandbox)
     return Stated(found.stated, tuple(map(str, found.findings)))
+
+
+def _id_of(path: str) -> str:
+    """Return the id in a cgroup's name: `PREFIX-ID.scope`, or the id alone with the cgroupfs driver."""
+    return path.rpartition("/")[2].removesuffix(".scope").rpartition("-")[2]
 
 
 def _set(answer: "Future[Response | Denial]", value: Response | Denial) -> None:

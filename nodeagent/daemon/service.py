@@ -138,8 +138,10 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log, jobs) as publisher:
         _thread("jobs", jobs.follow_owners)
-        if containers is not None and _is_alone(agent):
-            _thread("nri", containers.link.run)
+        if containers is not None:
+            containers.is_served = _is_alone(agent)
+            if containers.is_served:
+                _thread("nri", containers.link.run)
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _report_configuration(config, log)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class Tree:
 
     def __init__(self) -> None:
         self.cpusets: dict[str, CpuSet] = {}
+        self.strange: dict[str, CpuSet] = {}
+        """Cgroups among kubelet's, by path."""
         self.is_broken = False
 
     def read(self, _own: frozenset[str]) -> dict[str, ObservedCgroup]:
@@ -47,13 +49,16 @@ class Tree:
     def read_of_others(self, path: str) -> ObservedCgroup | None:
         if self.is_broken:
             raise CgroupError("cannot read it", path=path, error=5, hint="dmesg")
-        cpus = self.cpusets.get(path.rpartition("-")[2].removesuffix(".scope"))
+        cpus = self.strange.get(path) or self.cpusets.get(path.rpartition("-")[2].removesuffix(".scope"))
         if cpus is None:
             return None
         attributes = ((Attribute.CPUSET_CPUS, cpus),)
         return ObservedCgroup(
             path, frozenset(), frozenset(), attributes, cpus, None, is_populated=True, is_frozen=False
         )
+
+    def occupied_below(self, top: str, is_known: Callable[[str], bool]) -> dict[str, CpuSet]:
+        return {path: cpus for path, cpus in self.strange.items() if path.startswith(f"{top}/") and not is_known(path)}
 
 
 class Log:
@@ -263,6 +268,62 @@ def test_pods_that_were_refused_are_looked_for_now_and_then(desk: Desk, monkeypa
         desk.turn()
     look.wait_for_end()
     assert desk.state == empty_state(NODE)
+
+
+STRANGE = "kubepods.slice/kubepods-podx.slice/cri-containerd-0a.scope"
+
+
+def test_before_the_runtime_has_told_what_there_is_unknown_processes_occupy_their_cpus(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "nri.sock")
+    desk.tree.strange = {STRANGE: CpuSet.parse("2-3"), "kubepods/podx/0b": CpuSet.parse("5")}
+    desk.turn()
+    assert desk.occupied == CpuSet.parse("2-3,5")
+    assert desk.containers.problem() is None, "the runtime may tell of them any moment"
+    desk.containers.lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
+    assert f"/sys/fs/cgroup/{STRANGE} (2-3)" in str(desk.containers.problem())
+    assert desk.log.lines[-1][0] == "runtime_lost"
+
+
+def test_one_that_stays_unknown_is_told_of_and_nobody_starts_on_its_cpus(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.tree.strange = {STRANGE: ALL}
+    desk.turn()
+    assert desk.occupied == CpuSet(), "not time to look yet"
+    monkeypatch.setattr(containers, "LOOK_SECONDS", 0.0)
+    desk.turn()
+    assert desk.occupied == CpuSet(), "its pod may just be about to be told of"
+    assert desk.containers.problem() is None
+    desk.turn()
+    monkeypatch.setattr(containers, "LOOK_SECONDS", 3600.0)
+    desk.turn()
+    assert desk.occupied == ALL
+    assert f"/sys/fs/cgroup/{STRANGE} (0-7); their CPUs count as occupied" in str(desk.containers.problem())
+    assert [fields for name, fields in desk.log.lines if name == "cgroup_of_no_container"] == [
+        {"cgroup": STRANGE, "cpus": "0-7"}
+    ]
+    created = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
+    assert isinstance(created, Answer)
+    assert created.adjustment is not None
+    assert created.adjustment.cpus is not None
+    desk.tree.cpusets["m"] = created.adjustment.cpus
+    denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
+    assert isinstance(denied, Denial)
+    assert STRANGE in denied.reason
+    del desk.tree.strange[STRANGE]
+    assert desk.answered(event(Event.START_CONTAINER, WEB, "m")) == Answer()
+    assert desk.containers.problem() is None
+
+
+def test_a_pods_first_process_is_no_stranger(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the sandbox's id, and is no container of NRI's."""
+    monkeypatch.setattr(containers, "LOOK_SECONDS", 0.0)
+    sandbox = replace(sandbox_of(WEB), id="0a")
+    desk.tree.strange = {STRANGE: ALL}
+    desk.turn()
+    assert desk.answered(Call(Event.RUN_POD_SANDBOX, sandbox)) == Answer()
+    desk.turn()
+    assert desk.occupied == CpuSet()
 
 
 def test_a_runtime_that_goes_and_comes_is_told_of_once(desk: Desk) -> None:

@@ -444,7 +444,7 @@ def _found(
     if stage is Stage.STOPPED:
         return _with(entry, made), []
     todo: list[Todo] = []
-    is_as_wanted = wanted is not None and _has(container.resources, wanted)
+    is_as_wanted = wanted is not None and has_all(container.resources, wanted)
     if stage is Stage.STARTED and (known is None or known.stage is Stage.CREATED) and not is_as_wanted:
         todo.append(CountFailOpen(key, made.id))
     if wanted is not None and (is_as_wanted or made.is_placed or entry.asked in {None, asked}):
@@ -458,7 +458,8 @@ def _found(
     return _with(entry, replace(made, is_placed=False)), todo
 
 
-def _has(has: NriResources, wanted: WantedPlacement) -> bool:
+def has_all(has: NriResources, wanted: WantedPlacement) -> bool:
+    """Whether a container has what it should have, as its runtime tells."""
     return bool(wanted.cpus) and has.cpus == wanted.cpus and (not wanted.mems or has.mems == wanted.mems)
 
 
