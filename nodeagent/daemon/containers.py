@@ -42,12 +42,14 @@ from nodeagent.core.runtime.registry import (
     Refuse,
     Retried,
     Todo,
+    Unserved,
 )
 from nodeagent.core.turn.containers import (
     Node,
     Stated,
     Told,
     awaits_end,
+    has_any,
     occupants,
     own_occupants,
     pool_of,
@@ -59,6 +61,7 @@ from nodeagent.core.turn.containers import (
 from nodeagent.core.turn.step import Turn, World
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.metrics_recorder import MetricsRecorder
+from nodeagent.daemon.problems import unserved_containers
 from nodeagent.daemon.runtime_link import Push, RuntimeLink
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
@@ -164,6 +167,8 @@ class Containers:
         self._trouble = Trouble("")
         self._is_waiting = False
         self._said = ""
+        self._left = ""
+        """Whose promises are still kept, though nobody tells of them any more."""
         self.is_served = True
         """False: nobody connects to the runtime, so nobody tells whose cgroups these are."""
         self._has_listed = False
@@ -239,6 +244,8 @@ class Containers:
             text = "linked"
         self._said = text or self._said
         parts = [] if why is None else [text]
+        if self._left:
+            parts.append(self._left)
         if self._strangers and (self._has_listed or why is not None):
             named = ", ".join(
                 f"/sys/fs/cgroup/{path} ({cpus})" for path, cpus in sorted(self._strangers.items())[:_MAX_NAMED]
@@ -267,7 +274,9 @@ class Containers:
         asked = self._take()
         self._look(state)
         happenings: list[tuple[_Asked | None, Happening]] = []
-        if awaits_end(state.runtime) and not self._is_blind:
+        if not self.is_served and has_any(state.runtime) and not self._is_blind:
+            happenings.append((None, Unserved(self._maybe_running(state))))
+        elif awaits_end(state.runtime) and not self._is_blind:
             populated = frozenset(id_ for id_, there in self._seen.items() if there.is_populated)
             happenings.append((None, Populated(populated)))
         happenings += [
@@ -276,7 +285,7 @@ class Containers:
             if entry.is_of_runtime and entry.pod.uid in world.retried
         ]
         happenings += [(one, one.what) for one in asked]
-        self._open, self._untold = [], ()
+        self._open, self._untold, self._left = [], (), ""
         for one, what in happenings:
             if isinstance(what, Call | Synchronized | Looked):
                 self._note_told(what)
@@ -355,8 +364,12 @@ class Containers:
             _set(asked.answer, found)
         if state.runtime.refused and time.monotonic() >= self._looked_at + LOOK_SECONDS:
             self._is_to_look = True
-        self._have_pushed(response(there, pool=pool), answered=answered)
-        self._is_waiting |= awaits_end(state.runtime)
+        if self.is_served:
+            self._have_pushed(response(there, pool=pool), answered=answered)
+            self._is_waiting |= awaits_end(state.runtime)
+        else:
+            self._is_waiting = False
+            self._left = unserved_containers(state) if any(one.is_held for one in state.runtime.entries) else ""
         self._forget(state)
         return ()
 
@@ -415,6 +428,13 @@ class Containers:
             self._sent = {id_: sent for id_, sent in self._sent.items() if cpus.get(id_) != sent[1]}
             if not self._sent:
                 self._is_done.set()
+
+    def _maybe_running(self, state: NodeState) -> frozenset[str]:
+        """Where a container's cgroup isn't known, nobody knows whether it has ended."""
+        made = (made for entry in state.runtime.entries for made in entry.made)
+        return frozenset(
+            one.id for one in made if not one.cgroup or ((there := self._seen.get(one.id)) and there.is_populated)
+        )
 
     def _scan(self, state: NodeState) -> None:
         """Look for processes among kubelet's pods that belong to no container: they count at once as long as the runtime hasn't told what

@@ -20,11 +20,11 @@ def shadow(event: TurnEvent) -> tuple[str, str]:
 
 
 def unserved_containers(state: NodeState) -> str:
-    """Explain why a container runtime's containers hold what nobody can give back."""
+    """Explain why a container runtime's containers hold what they were promised, though nobody tells of them."""
     pods = ", ".join(entry.pod.full_name for entry in state.entries if entry.is_of_runtime and entry.is_active)
     return (
-        f"{pods}: their container runtime isn't served any more, and what they were promised stays theirs "
-        "(set nriSocket again until they have ended)"
+        f"{pods}: their container runtime isn't served any more; what they were promised stays theirs until their processes have ended "
+        "(end them, or set nriSocket again)"
     )
 
 

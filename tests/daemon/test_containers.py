@@ -270,6 +270,44 @@ def test_pods_that_were_refused_are_looked_for_now_and_then(desk: Desk, monkeypa
     assert desk.state == empty_state(NODE)
 
 
+def test_what_nobody_tells_of_any_more_is_given_back_when_its_processes_have_ended(desk: Desk) -> None:
+    desk.run(WEB, "m")
+    other = pod("other", app("main", "1"))
+    desk.run(other, "o")
+    assert isinstance(desk.answered(event(Event.CREATE_CONTAINER, pod("large", app("main", "9")), "l")), Denial)
+    desk.containers.is_served = False  # nriSocket isn't set any more
+    desk.turn()
+    assert {entry.pod.name for entry in desk.state.entries} == {"web", "other"}, "nobody asks for the refused one"
+    problem = str(desk.containers.problem())
+    assert "default/web" in problem
+    assert "set nriSocket again" in problem
+    desk.tree.cpusets["o"] = ALL
+    desk.turn()
+    own = desk.state.promises.own_set(WEB.uid, "main")
+    assert own is not None
+    assert own <= desk.occupied, "one of them is on CPUs that aren't its own"
+    del desk.tree.cpusets["o"]
+    desk.turn()
+    assert [entry.pod.name for entry in desk.state.entries] == ["web"]
+    assert desk.state.promises.own_set(WEB.uid, "main") == own
+    del desk.tree.cpusets["m"]
+    desk.turn()
+    assert desk.state == empty_state(NODE)
+    assert desk.containers.problem() is None
+    assert not desk.containers.is_unsettled
+
+
+def test_a_container_whose_cgroup_is_not_known_may_run_for_ever(desk: Desk) -> None:
+    created = event(Event.CREATE_CONTAINER, WEB, "m")
+    assert created.container is not None
+    unknown = replace(created, container=replace(created.container, cgroups_path=""))
+    assert isinstance(desk.answered(unknown), Answer)
+    desk.containers.is_served = False
+    for _ in range(3):
+        desk.turn()
+    assert desk.state.promises.own_set(WEB.uid, "main")
+
+
 STRANGE = "kubepods.slice/kubepods-podx.slice/cri-containerd-0a.scope"
 
 

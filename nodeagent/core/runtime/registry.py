@@ -44,6 +44,13 @@ class Populated(Struct, frozen=True):
     """Those with processes in them."""
 
 
+class Unserved(Struct, frozen=True):
+    """The containers' cgroups were looked at, and nobody tells what becomes of them any more: a container without processes has ended."""
+
+    ids: frozenset[str]
+    """Those with processes in them, or in a cgroup that nobody knows."""
+
+
 class Looked(Struct, frozen=True):
     """What runs, seen in passing. What it leaves out may be under way: a runtime lists what it is making only when that is made."""
 
@@ -56,7 +63,7 @@ class Retried(Struct, frozen=True):
     pod_uid: str
 
 
-Happening = Call | Synchronized | Looked | Populated | Retried
+Happening = Call | Synchronized | Looked | Populated | Unserved | Retried
 
 
 class Decide(Struct, frozen=True):
@@ -153,6 +160,8 @@ def happened(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, 
             return _look(registry, found, wanted)
         case Populated(ids):
             return _give_back(registry, ids)
+        case Unserved(ids):
+            return _give_up(registry, ids)
         case Retried(pod_uid):
             return _retry(registry, pod_uid)
         case Call():
@@ -358,6 +367,15 @@ def _give_back(registry: Registry, populated: frozenset[str]) -> Stepped:
         elif entry.is_held:
             todo.append(GiveBack(entry.key))
     return Stepped(replace(registry, entries=tuple(left)), tuple(todo))
+
+
+def _give_up(registry: Registry, populated: frozenset[str]) -> Stepped:
+    """No refusal is asked for again, and no pod is told to be gone."""
+    ended = tuple(
+        replace(entry, made=tuple(replace(one, stage=Stage.REMOVED) for one in entry.made))
+        for entry in registry.entries
+    )
+    return _give_back(Registry(entries=ended), populated)
 
 
 def _retry(registry: Registry, pod_uid: str) -> Stepped:

@@ -264,6 +264,11 @@ def held(there: ObservedCgroup) -> NriResources:
     )
 
 
+def has_any(registry: Registry) -> bool:
+    """Whether anything is known of a runtime's containers."""
+    return bool(registry.entries or registry.refused or registry.sandboxes)
+
+
 def awaits_end(registry: Registry) -> bool:
     """Whether something is given back once cgroups are seen to be empty."""
     return any(made.stage is Stage.REMOVED for entry in registry.entries for made in entry.made)
