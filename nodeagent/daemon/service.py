@@ -112,8 +112,8 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if start.recovery is not None:
         report_recovery(start.recovery, log)
     state = start.state
-    edges = HostEdges(client.write_host, root, beside=_KUBEPODS if config.nri_socket else frozenset())
     containers = _containers(config, state, tree, wakeups, log)
+    edges = HostEdges(client.write_host, root, beside=frozenset() if containers is None else _KUBEPODS)
     agent = Agent(
         node,
         state,
