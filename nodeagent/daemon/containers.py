@@ -31,6 +31,7 @@ from nodeagent.core.model.nri import (
     Synchronized,
     Update,
 )
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.runtime.answers import Response, response
 from nodeagent.core.runtime.registry import (
@@ -67,6 +68,7 @@ from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.nri import Answered, NriError
+from nodeagent.formats.manifest.pod_rules import misnamed as names_amiss
 from nodeagent.formats.nri.annotations import read_annotations
 
 _INDEX = 90
@@ -269,7 +271,8 @@ class Containers:
 
     def decide(self, decided: Turn, world: World, kernel: Kernel) -> Turn:
         """Decide on what the runtime has told and asked since the last turn."""
-        node = self._node = Node(world, kernel, Told(self._sandboxes, self._containers), stated, str(self._tree.mount))
+        told = Told(self._sandboxes, self._containers)
+        node = self._node = Node(world, kernel, told, stated, str(self._tree.mount), misnamed)
         state, events, deltas = decided.state, decided.events, decided.deltas
         asked = self._take()
         self._look(state)
@@ -556,6 +559,11 @@ def stated(sandbox: Sandbox) -> Stated:
     """Read what a pod's annotations say."""
     found = read_annotations(sandbox)
     return Stated(found.stated, tuple(map(str, found.findings)))
+
+
+def misnamed(pod: Pod) -> tuple[str, ...]:
+    """Return what is wrong with a pod's names, for people."""
+    return tuple(f"{one.value} {one.allowed}".strip() for one in names_amiss(pod))
 
 
 def _id_of(path: str) -> str:

@@ -40,6 +40,16 @@ def refused_containers(state: NodeState) -> Iterator[str]:
                 )
 
 
+def misnamed_pods(state: NodeState) -> Iterator[str]:
+    """Tell of pods of a container runtime's that are refused for their names, and shown nowhere else."""
+    known = {entry.pod.uid for entry in state.entries}
+    for refused in state.runtime.refused:
+        if refused.key.pod_uid not in known:
+            yield (
+                f"a pod, container {printable(refused.key.name[:63])} is refused: {refused.reason} (see `crictl pods`, and make it anew)"
+            )
+
+
 def refused_change(entry: PodEntry) -> str | None:
     """Explain why a changed manifest is not followed; None: it is."""
     refusal, name = entry.change_refusal, entry.pod.full_name

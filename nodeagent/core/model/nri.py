@@ -81,7 +81,7 @@ class NriContainer(Struct, frozen=True):
     id: str
     sandbox_id: str
     name: str
-    """Kubernetes': what stays the same when the container is made again."""
+    """Kubernetes': what stays the same when the container is made again. Never empty: one without a name has its id."""
     state: ContainerState
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]

@@ -19,7 +19,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN
+from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, UID_TAKEN
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import CONTAINERD, ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal
 from nodeagent.core.runtime.answers import Occupant, Response, WantedPlacement, gate, response
@@ -44,6 +44,8 @@ from nodeagent.core.runtime.stated_pod import StatedPod
 from nodeagent.core.turn.step import EventKind, TurnEvent, World, admitted_beside, cpus_of_orphans
 
 _ORIGIN = Origin(CONTAINERD, CONTAINERD)
+_NAMESPACE = "default"
+"""Of a pod that has none, as those of `crictl`."""
 
 
 class Stated(Struct, frozen=True):
@@ -70,6 +72,8 @@ class Node(Struct, frozen=True):
     stated: Callable[[Sandbox], Stated]
     mount: str
     """Of the root of all cgroups."""
+    misnamed: Callable[[Pod], tuple[str, ...]]
+    """What is wrong with a pod's names: such a pod is never part of a state."""
 
 
 class Taken(Struct, frozen=True):
@@ -281,10 +285,13 @@ def _decided(taken: Taken, decide: Decide, node: Node) -> tuple[Taken, tuple[Tod
     if made is None or sandbox is None:
         return taken, ()
     stated = node.stated(sandbox)
-    names = _names(state, decide.key)
-    seen = (container for name in names if (container := _as_asked(state.runtime, sandbox, name, decide, node)))
+    counting = _names(state, decide.key)
+    seen = (container for name in counting if (container := _as_asked(state.runtime, sandbox, name, decide, node)))
     found = runtime_pod(sandbox, seen, stated.pod, node.world.managers.topology.memory_bytes)
-    pod = replace(found.pod, uid=decide.key.pod_uid, name=found.pod.name or sandbox.id)
+    names = {"name": found.pod.name or sandbox.id, "namespace": found.pod.namespace or _NAMESPACE}
+    pod = replace(found.pod, uid=decide.key.pod_uid, **names)
+    if misnamed := node.misnamed(pod):
+        return _refused(taken, decide, pod, INVALID_NAME, "; ".join(misnamed), node, is_kept=False)
     contradictions = tuple(one.text for one in found.contradictions)
     if problems := (*stated.problems, *contradictions):
         return _refused(taken, decide, pod, INVALID_ANNOTATIONS, "; ".join(problems), node)
@@ -357,13 +364,21 @@ def _asks_otherwise(before: Pod, after: Pod, name: str) -> bool:
 
 
 def _refused(
-    taken: Taken, decide: Decide, pod: Pod, reason: str, message: str, node: Node, report: Report | None = None
+    taken: Taken,
+    decide: Decide,
+    pod: Pod,
+    reason: str,
+    message: str,
+    node: Node,
+    report: Report | None = None,
+    *,
+    is_kept: bool = True,
 ) -> tuple[Taken, tuple[Todo, ...]]:
     state = taken.state
     stepped = settled(state.runtime, decide.key, decide.id, f"{reason}: {message}")
     refusal = RecordedRefusal(reason, message, node.world.now_ms)
     before = state.entry(pod.uid)
-    if before is None or (before.is_of_runtime and before.refusal is not None):
+    if is_kept and (before is None or (before.is_of_runtime and before.refusal is not None)):
         gate = node.world.config.placement.gate("PodLevelResources")
         entry = PodEntry(pod, qos_class(pod, pod_level_resources=gate), _ORIGIN, node.world.now_ms, refusal)
         others = tuple(one for one in state.entries if one is not before)

@@ -2,6 +2,7 @@
 
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
+    INVALID_NAME,
     POD_NOT_KNOWN,
     RELEASED,
     STATE_NOT_SAVED,
@@ -34,6 +35,7 @@ _ADVICE = {
     RELEASED: "to bring it back, while its manifest exists",
     INVALID_ANNOTATIONS: "correct the pod's annotations, which the message names, and make the pod again",
     POD_NOT_KNOWN: "annotate the pod with its containers, requests and limits, or set topologyManagerScope: container",
+    INVALID_NAME: "make the pod with names as Kubernetes has them: the message says which (`crictl pods`)",
     UID_TAKEN: "give the manifest with that UID another one",
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }

@@ -16,7 +16,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN
+from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, UID_TAKEN
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.runtime.answers import Response, response
 from nodeagent.core.runtime.registry import Adopt, CountFailOpen, Happening, Looked, Place, Populated, PutRight, Retried
@@ -33,8 +33,8 @@ from nodeagent.core.turn.containers import (
 )
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import EventKind, World, step
-from nodeagent.daemon.containers import stated
-from nodeagent.daemon.problems import refused_containers
+from nodeagent.daemon.containers import misnamed, stated
+from nodeagent.daemon.problems import misnamed_pods, refused_containers
 from tests.support.pods import app, burstable, exclusive, manifests, pod
 from tests.support.runtime_pods import sandbox_of, told
 from tests.support.world import SMALL, START_MS, Node, empty_state, node
@@ -60,7 +60,7 @@ class Runtime:
         world = World(
             self.of.config, self.of.managers, self.of.allocatable, (PodSource(),), {}, {}, START_MS,
         )  # fmt: skip
-        return TurnNode(world, self.of.kernel, Told(self.boxes, self.containers), stated, "/sys/fs/cgroup")
+        return TurnNode(world, self.of.kernel, Told(self.boxes, self.containers), stated, "/sys/fs/cgroup", misnamed)
 
     def seen(self) -> dict[str, ObservedCgroup]:
         def group(one: str) -> ObservedCgroup:
@@ -268,6 +268,23 @@ def test_what_a_pod_states_wrongly_refuses_it(annotations: dict[str, str], reaso
     denied = Runtime().create(WEB, "main", "m", **annotations)
     assert isinstance(denied, Denial)
     assert denied.reason.startswith(reason)
+
+
+def test_a_pod_with_a_name_that_no_state_can_have_is_refused_and_part_of_none() -> None:
+    runtime = Runtime()
+    odd = pod("Odd\nname", app("main", "1"), uid="uid-odd")
+    denied = runtime.create(odd, "main", "m")
+    assert isinstance(denied, Denial)
+    assert denied.reason.startswith(INVALID_NAME)
+    assert "\n" not in denied.reason
+    assert runtime.state.entries == ()
+    (problem,) = misnamed_pods(runtime.state)
+    assert "container main is refused: InvalidName" in problem
+    assert isinstance(runtime.create(odd, "main", "n"), Denial), "as before"
+    assert [event.kind for event in runtime.events] == [EventKind.POD_REFUSED]
+    runtime.happens(Synchronized())
+    runtime.look()
+    assert list(misnamed_pods(runtime.state)) == []
 
 
 def test_pods_are_aligned_as_a_whole_only_if_all_is_known_of_them() -> None:
