@@ -29,7 +29,11 @@ UID_TAKEN = "UIDTaken"
 """Why it is refused: its pod has the UID of one that is not the runtime's."""
 INVALID_NAME = "InvalidName"
 """Why it is refused: its pod has a name that no pod of Kubernetes' has. It is no part of the state, which could not be read again."""
-OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN, INVALID_NAME)
+RESIZE_INFEASIBLE = "ResizeInfeasible"
+"""Why an update of a container that runs is refused: it would have other exclusive CPUs, or other memory, than those it was promised.
+kubelet's static policies refuse that, too.
+"""
+OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN, INVALID_NAME, RESIZE_INFEASIBLE)
 
 
 class Refusal(Struct, frozen=True):

@@ -15,11 +15,12 @@ from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shar
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_above
+from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, UID_TAKEN
+from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, RESIZE_INFEASIBLE, UID_TAKEN
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import CONTAINERD, ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal
 from nodeagent.core.runtime.answers import Occupant, Response, WantedPlacement, gate, response
@@ -323,8 +324,10 @@ def _admitted(
         )
         if short is not None:
             return _refused(taken, decide, pod, short.reason, short.message, node)
-    promises = state.promises
     name = decide.key.name
+    if before is not None and (resized := _resized(before.pod, pod, decide, state, node)):
+        return _refused(taken, decide, pod, RESIZE_INFEASIBLE, resized, node)
+    promises = state.promises
     freed: tuple[MetricDelta, ...] = ()
     if decide.is_again and before is not None and _asks_otherwise(before.pod, pod, name):
         promises, freed = remove_container(world.managers, promises, pod.uid, name)
@@ -355,6 +358,30 @@ def _decision(
         if not isinstance(decision, Rejected):
             return decision
     return admitted_beside(managers, promises, pod, orphans)
+
+
+def _resized(before: Pod, after: Pod, decide: Decide, state: NodeState, node: Node) -> str:
+    """Return why a container that runs where it was placed can't have other amounts; empty: what it holds for itself stays the same."""
+    _, made = _made(state.runtime, decide.key, decide.id)
+    if made is None or not made.is_placed:
+        return ""
+    had, has = (_holds(pod, decide.key.name, node) for pod in (before, after))
+    if had is None or has is None or had == has:
+        return ""
+    static = " and ".join(f"{name} {old} → {new}" for (name, old), (_, new) in zip(had, has, strict=True) if old != new)
+    return f"{static}: exclusive CPUs and memory that is promised stay as they are while the container runs"
+
+
+def _holds(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str], ...] | None:
+    """What a container has for itself of each manager's resource, in words; None: it is none of the pod's."""
+    managers = node.world.managers
+    found = next((one for one in demand_of(managers.rules, pod).containers if one.name == name), None)
+    if found is None:
+        return None
+    cpus = found.cpus if managers.providers.cpu.static else 0
+    memory = dict(found.memory or ()) if managers.providers.memory.static else {}
+    said = ", ".join(f"{resource} {size}" for resource, size in sorted(memory.items())) or "none"
+    return (("exclusive CPUs", str(cpus)), ("memory", said))
 
 
 def _asks_otherwise(before: Pod, after: Pod, name: str) -> bool:

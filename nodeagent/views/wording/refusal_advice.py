@@ -5,6 +5,7 @@ from nodeagent.core.model.refusals import (
     INVALID_NAME,
     POD_NOT_KNOWN,
     RELEASED,
+    RESIZE_INFEASIBLE,
     STATE_NOT_SAVED,
     UID_TAKEN,
     UNIT_TAKEN,
@@ -36,6 +37,7 @@ _ADVICE = {
     INVALID_ANNOTATIONS: "correct the pod's annotations, which the message names, and make the pod again",
     POD_NOT_KNOWN: "annotate the pod with its containers, requests and limits, or set topologyManagerScope: container",
     INVALID_NAME: "make the pod with names as Kubernetes has them: the message says which (`crictl pods`)",
+    RESIZE_INFEASIBLE: "undo the resize, or make the pod again with its new amounts (`kubectl replace --force`)",
     UID_TAKEN: "give the manifest with that UID another one",
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }

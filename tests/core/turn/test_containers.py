@@ -16,7 +16,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, UID_TAKEN
+from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, RESIZE_INFEASIBLE, UID_TAKEN
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.runtime.answers import Response, response
 from nodeagent.core.runtime.registry import Adopt, CountFailOpen, Happening, Looked, Place, Populated, PutRight, Retried
@@ -397,6 +397,49 @@ def test_an_update_leaves_exclusive_cpus_as_they_are() -> None:
     assert isinstance(answer, Response)
     (update,) = answer.answer.updates
     assert (update.container_id, update.resources.cpus) == ("m", runtime.own(WEB, "main"))
+
+
+def test_a_resize_that_would_change_exclusive_cpus_is_refused_until_the_container_is_made_anew() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    own, before = runtime.own(WEB, "main"), runtime.state
+    larger = pod("web", app("main", "3"), app("side", "1"))
+    asked = told(larger, larger.container("main")).resources
+    denied = runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked)
+    assert isinstance(denied, Denial)
+    assert denied.reason.startswith(f"{RESIZE_INFEASIBLE}: exclusive CPUs 2 → 3")
+    assert runtime.own(WEB, "main") == own
+    assert (runtime.state.promises, runtime.state.entries) == (before.promises, before.entries)
+    events = len(runtime.events)
+    assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked), Denial)
+    assert len(runtime.events) == events, "it is told once"
+    (problem,) = refused_containers(runtime.state)
+    assert RESIZE_INFEASIBLE in problem
+    runtime.end("m")
+    runtime.look()
+    runtime.run(larger, "main", "n")
+    assert len(runtime.own(WEB, "main") or ()) == 3
+    assert list(refused_containers(runtime.state)) == []
+
+
+def test_a_resize_that_changes_nothing_exclusive_is_carried_out_where_the_container_is() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    runtime.run(SHARING, "main", "s")
+    own = runtime.own(WEB, "main")
+    more = replace(runtime.containers["m"].resources, memory_limit_bytes=2**30)
+    answer = runtime.call(Event.UPDATE_CONTAINER, "m", resources=more)
+    assert isinstance(answer, Response)
+    (cpus,) = (one.resources.cpus for one in answer.answer.updates if one.container_id == "m")
+    assert cpus == own == runtime.own(WEB, "main")
+    entry = runtime.state.entry(WEB.uid)
+    assert entry is not None
+    assert str(entry.pod.container("main").resources.limits.get("memory")) == "1Gi"
+    larger = replace(runtime.containers["s"].resources, cpu_shares=2048)
+    assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "s", resources=larger), Response)
+    shared = runtime.state.entry(SHARING.uid)
+    assert shared is not None
+    assert str(shared.pod.container("main").resources.requests.get("cpu")) == "2"
 
 
 PODS = {
