@@ -33,7 +33,7 @@ from nodeagent.core.model.nri import (
 )
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.runtime.answers import Response, response
+from nodeagent.core.runtime.answers import Occupant, Response, response
 from nodeagent.core.runtime.registry import (
     CountFailOpen,
     Happening,
@@ -64,6 +64,7 @@ from nodeagent.daemon.logs import Log
 from nodeagent.daemon.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.problems import unserved_containers
 from nodeagent.daemon.runtime_link import Push, RuntimeLink
+from nodeagent.daemon.strangers import Strangers
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
@@ -79,10 +80,7 @@ LOOK_SECONDS = 60.0
 """After which to look whether refused pods are still there: after its own restart containerd 1.7 doesn't tell that they are removed. And
 whether there are processes among kubelet's pods that belong to no container.
 """
-_KUBELETS = ("kubepods.slice", "kubepods")
-"""Where kubelet's pods are, with either cgroup driver."""
 _ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER})
-_MAX_NAMED = 5
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
 
 
@@ -163,6 +161,8 @@ class Containers:
         self._untold: tuple[Todo, ...] = ()
         """What is to be logged and counted of it, once it is saved."""
         self._seen: dict[str, ObservedCgroup] = {}
+        self._looked: set[str] = set()
+        """Whose cgroups were read in this turn, be they there or not."""
         self._node: Node | None = None
         self._is_blind = False
         """A cgroup of the runtime's containers can't be read: any CPU may be theirs."""
@@ -173,13 +173,7 @@ class Containers:
         """Whose promises are still kept, though nobody tells of them any more."""
         self.is_served = True
         """False: nobody connects to the runtime, so nobody tells whose cgroups these are."""
-        self._has_listed = False
-        """The runtime has told what there is."""
-        self._suspects: dict[str, CpuSet] = {}
-        """Cgroups of the last look that were unknown: a pod's first process is there before the runtime tells of the pod."""
-        self._strangers: dict[str, CpuSet] = {}
-        """Those that stay unknown: their CPUs count as occupied."""
-        self._scanned_at: float | None = None
+        self._strangers = Strangers(tree, log)
 
     # The link's thread
 
@@ -245,18 +239,10 @@ class Containers:
             self._log.info("runtime_linked", runtime=self._runtime.name, version=self._runtime.version, nri=version)
             text = "linked"
         self._said = text or self._said
-        parts = [] if why is None else [text]
-        if self._left:
-            parts.append(self._left)
-        if self._strangers and (self._has_listed or why is not None):
-            named = ", ".join(
-                f"/sys/fs/cgroup/{path} ({cpus})" for path, cpus in sorted(self._strangers.items())[:_MAX_NAMED]
-            )
-            more = f" and {len(self._strangers) - _MAX_NAMED} more" if len(self._strangers) > _MAX_NAMED else ""
-            parts.append(
-                f"processes of no container that the runtime tells of: {named}{more}; their CPUs count as occupied (see cgroup.procs there)"
-            )
-        return "; ".join(parts) or None
+        parts = ["" if why is None else text, self._left]
+        if self._strangers.has_listed or why is not None:
+            parts.append(self._strangers.problem)
+        return "; ".join(filter(None, parts)) or None
 
     def count(self, metrics: MetricsRecorder) -> None:
         """Count what has happened since the last time."""
@@ -292,15 +278,14 @@ class Containers:
         for one, what in happenings:
             if isinstance(what, Call | Synchronized | Looked):
                 self._note_told(what)
-                self._has_listed |= isinstance(what, Synchronized)
+                self._strangers.has_listed |= isinstance(what, Synchronized)
             taken = take(state, what, node)
             state, events, deltas = taken.state, events + taken.events, deltas + taken.deltas
             self._untold += taken.todo
             if one is not None:
                 self._open.append((one, taken.todo))
-        if asked:
-            self._look(state)
-        self._scan(state)
+        self._look(state, again=False)
+        self._look_for_strangers(state)
         return replace(decided, state=state, events=events, deltas=deltas)
 
     def not_saved(self, why: Trouble) -> None:
@@ -317,7 +302,7 @@ class Containers:
         """Return the CPUs that the runtime's containers are still to leave."""
         assert self._node is not None
         cpus = self._node.kernel.online if self._is_blind else CpuSet()
-        for one in (*occupants(state, self._node, self._seen, self._under_way()), *strangers(self._strangers)):
+        for one in (*occupants(state, self._node, self._seen, self._under_way()), *strangers(self._strangers.found)):
             cpus |= one.overdue
         return cpus
 
@@ -332,11 +317,14 @@ class Containers:
         opened, self._open = self._open, []
         self._report(self._untold)
         self._untold = ()
-        self._look(state)
-        try:
-            own = own_occupants(wanted, self._tree.read(OWN_DIRECTORIES), state)
-        except CgroupError as err:
-            self._is_blind, self._trouble = True, trouble_of(err)
+        theirs = (*occupants(state, self._node, self._seen, self._under_way()), *strangers(self._strangers.found))
+        pool = pool_of(state, self._node)
+        own: tuple[Occupant, ...] = ()
+        if any(asked.answer is not None for asked, _ in opened) or response(theirs, pool=pool) != Response(Answer()):
+            try:
+                own = own_occupants(wanted, self._tree.read(OWN_DIRECTORIES), state)
+            except CgroupError as err:
+                self._is_blind, self._trouble = True, trouble_of(err)
         if self._is_blind:
             for asked, _ in opened:
                 if asked.answer is not None:
@@ -345,12 +333,7 @@ class Containers:
                     )
             self._is_waiting = True
             return (self._trouble,)
-        there = (
-            *own,
-            *occupants(state, self._node, self._seen, self._under_way()),
-            *strangers(self._strangers),
-        )
-        pool = pool_of(state, self._node)
+        there = (*own, *theirs)
         answered = False
         for asked, todo in opened:
             if asked.answer is None:
@@ -413,19 +396,30 @@ class Containers:
         for id_ in self._sandboxes.keys() - pods:
             del self._sandboxes[id_]
 
-    def _look(self, state: NodeState) -> None:
-        """Read the cgroups of the runtime's containers."""
-        found: dict[str, ObservedCgroup] = {}
+    def _look(self, state: NodeState, *, again: bool = True) -> None:
+        """Read the cgroups of the runtime's containers, each once a turn: after the calls that the turn answers have been taken, so what
+        is about to begin is in its cgroup. Nothing is pushed from then on, and the runtime waits, or asks in the next turn.
+
+        Args:
+            state: whose containers.
+            again: all of them; otherwise those that are new.
+        """
+        found: dict[str, ObservedCgroup] = {} if again else dict(self._seen)
+        looked = set[str]() if again else self._looked
         try:
             for entry in state.runtime.entries:
                 for made in entry.made:
-                    there = self._tree.read_of_others(made.cgroup) if made.cgroup else None
+                    if made.id in looked or not made.cgroup:
+                        continue
+                    looked.add(made.id)
+                    there = self._tree.read_of_others(made.cgroup)
                     if there is not None:
                         found[made.id] = there
         except CgroupError as err:
             self._is_blind, self._trouble = True, trouble_of(err)
             return
-        self._is_blind, self._seen = False, found
+        self._looked, self._seen = looked, found
+        self._is_blind &= not again
         cpus = {id_: there.cpus_effective for id_, there in found.items()}
         with self._lock:
             self._sent = {id_: sent for id_, sent in self._sent.items() if cpus.get(id_) != sent[1]}
@@ -439,43 +433,12 @@ class Containers:
             one.id for one in made if not one.cgroup or ((there := self._seen.get(one.id)) and there.is_populated)
         )
 
-    def _scan(self, state: NodeState) -> None:
-        """Look for processes among kubelet's pods that belong to no container: they count at once as long as the runtime hasn't told what
-        there is, and then if they stay unknown from one look to the next.
-        """
-        known = {made.cgroup for entry in state.runtime.entries for made in entry.made}
-        ids = {made.id for entry in state.runtime.entries for made in entry.made}
-        ids |= {one.id for one in state.runtime.sandboxes}
-
-        def is_known(path: str) -> bool:
-            return path in known or _id_of(path) in ids
-
-        now = time.monotonic()
-        is_due = self._scanned_at is None or now >= self._scanned_at + LOOK_SECONDS or not self._has_listed
-        try:
-            if self.is_served and is_due:
-                found = {
-                    path: cpus for top in _KUBELETS for path, cpus in self._tree.occupied_below(top, is_known).items()
-                }
-                last = self._suspects if self._has_listed else found
-                self._scanned_at, self._suspects = now, found
-                self._note_strangers({path: cpus for path, cpus in found.items() if path in last})
-            elif self._strangers:
-                left = {path: self._tree.read_of_others(path) for path in self._strangers if not is_known(path)}
-                self._note_strangers(
-                    {
-                        path: there.cpus_effective or CpuSet()
-                        for path, there in left.items()
-                        if there and there.is_populated
-                    }
-                )
-        except CgroupError as err:
-            self._is_blind, self._trouble = True, trouble_of(err)
-
-    def _note_strangers(self, found: dict[str, CpuSet]) -> None:
-        for path in sorted(found.keys() - self._strangers.keys()) if self._has_listed else ():
-            self._log.warning("cgroup_of_no_container", cgroup=path, cpus=str(found[path]))
-        self._strangers = found
+    def _look_for_strangers(self, state: NodeState) -> None:
+        if self.is_served:
+            try:
+                self._strangers.look(state.runtime, LOOK_SECONDS)
+            except CgroupError as err:
+                self._is_blind, self._trouble = True, trouble_of(err)
 
     def _under_way(self) -> dict[str, CpuSet]:
         with self._lock:
@@ -564,11 +527,6 @@ def stated(sandbox: Sandbox) -> Stated:
 def misnamed(pod: Pod) -> tuple[str, ...]:
     """Return what is wrong with a pod's names, for people."""
     return tuple(f"{one.value} {one.allowed}".strip() for one in names_amiss(pod))
-
-
-def _id_of(path: str) -> str:
-    """Return the id in a cgroup's name: `PREFIX-ID.scope`, or the id alone with the cgroupfs driver."""
-    return path.rpartition("/")[2].removesuffix(".scope").rpartition("-")[2]
 
 
 def _set(answer: "Future[Response | Denial]", value: Response | Denial) -> None:

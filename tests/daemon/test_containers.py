@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.turn.step import Turn, World
@@ -42,17 +42,21 @@ class Tree:
         self.strange: dict[str, CpuSet] = {}
         """Cgroups among kubelet's, by path."""
         self.is_broken = False
+        self.reads: list[str] = []
+        self.own_reads = 0
 
     def read(self, _own: frozenset[str]) -> dict[str, ObservedCgroup]:
+        self.own_reads += 1
         return {}
 
     def read_of_others(self, path: str) -> ObservedCgroup | None:
+        self.reads.append(path)
         if self.is_broken:
             raise CgroupError("cannot read it", path=path, error=5, hint="dmesg")
         cpus = self.strange.get(path) or self.cpusets.get(path.rpartition("-")[2].removesuffix(".scope"))
         if cpus is None:
             return None
-        attributes = ((Attribute.CPUSET_CPUS, cpus),)
+        attributes = ((Attribute.CPUSET_CPUS, cpus), (Attribute.CPUSET_MEMS, NumaSet.of(0)))
         return ObservedCgroup(
             path, frozenset(), frozenset(), attributes, cpus, None, is_populated=True, is_frozen=False
         )
@@ -178,6 +182,24 @@ def test_what_was_sent_counts_as_taken_until_it_is_seen(desk: Desk) -> None:
     desk.tree.cpusets |= {"m": created.adjustment.cpus, "s": update.resources.cpus}
     desk.turn()
     assert desk.occupied == CpuSet()
+
+
+def test_each_cgroup_is_read_once_a_turn_and_ours_only_where_it_matters(desk: Desk) -> None:
+    for number in range(3):
+        desk.run(pod(f"shared-{number}", app("main", resources=burstable("10m"))), f"s{number}")
+    desk.tree.cpusets = dict.fromkeys(desk.tree.cpusets, ALL)
+    desk.turn()
+    desk.tree.reads, desk.tree.own_reads = [], 0
+    desk.turn()
+    assert len(desk.tree.reads) == len(set(desk.tree.reads)) == 3
+    assert desk.tree.own_reads == 0, "nothing was asked, and nothing differs"
+    created = desk.ask(event(Event.CREATE_CONTAINER, WEB, "m"))
+    while not created.done():
+        desk.wakeups.wait(1.0)
+        desk.tree.reads, desk.tree.own_reads = [], 0
+        desk.turn()
+    assert len(desk.tree.reads) == len(set(desk.tree.reads)) == 4
+    assert desk.tree.own_reads == 1
 
 
 def test_a_start_beside_somebody_who_has_not_left_is_denied(desk: Desk) -> None:
