@@ -54,6 +54,7 @@ from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.placements import Placements
 from nodeagent.daemon.problems import (
+    misnamed_pods,
     refused_change,
     refused_containers,
     refused_partitions,
@@ -631,6 +632,7 @@ class Agent:
             *(short.text for short in self._kept.shortfalls),
             *refused_containers(self.state),
             *waiting_units(self.state),
+            *misnamed_pods(self.state),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
         running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}

@@ -20,6 +20,7 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import (
+    MARGIN_MS,
     Answer,
     Call,
     Denial,
@@ -30,6 +31,7 @@ from nodeagent.core.model.nri import (
     Synchronized,
     Update,
 )
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.runtime.answers import Occupant, Response, response
@@ -42,36 +44,43 @@ from nodeagent.core.runtime.registry import (
     Refuse,
     Retried,
     Todo,
+    Unserved,
 )
 from nodeagent.core.turn.containers import (
     Node,
     Stated,
     Told,
     awaits_end,
+    has_any,
     occupants,
     own_occupants,
+    pool_of,
     promised,
+    strangers,
     take,
     verdict,
 )
 from nodeagent.core.turn.step import Turn, World
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.metrics_recorder import MetricsRecorder
+from nodeagent.daemon.problems import unserved_containers
 from nodeagent.daemon.runtime_link import Push, RuntimeLink
+from nodeagent.daemon.strangers import Strangers
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.nri import Answered, NriError
+from nodeagent.formats.manifest.pod_rules import misnamed as names_amiss
 from nodeagent.formats.nri.annotations import read_annotations
 
 _INDEX = 90
 """Behind plugins that change what is asked for."""
-_MARGIN_SECONDS = 0.3
-"""Kept of the runtime's deadline: a denial in time keeps the connection."""
 _PUSH_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
 LOOK_SECONDS = 60.0
-"""After which to look whether refused pods are still there: after its own restart containerd 1.7 doesn't tell that they are removed."""
+"""After which to look whether refused pods are still there: after its own restart containerd 1.7 doesn't tell that they are removed. And
+whether there are processes among kubelet's pods that belong to no container.
+"""
 _ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER})
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
 
@@ -155,12 +164,19 @@ class Containers:
         self._untold: tuple[Todo, ...] = ()
         """What is to be logged and counted of it, once it is saved."""
         self._seen: dict[str, ObservedCgroup] = {}
+        self._looked: set[str] = set()
+        """Whose cgroups were read in this turn, be they there or not."""
         self._node: Node | None = None
         self._is_blind = False
         """A cgroup of the runtime's containers can't be read: any CPU may be theirs."""
         self._trouble = Trouble("")
         self._is_waiting = False
         self._said = ""
+        self._left = ""
+        """Whose promises are still kept, though nobody tells of them any more."""
+        self.is_served = True
+        """False: nobody connects to the runtime, so nobody tells whose cgroups these are."""
+        self._strangers = Strangers(tree, log)
 
     # The link's thread
 
@@ -192,7 +208,7 @@ class Containers:
         assert asked.answer is not None
         self._put(asked)
         try:
-            return asked.answer.result(max(0.0, until - time.monotonic() - _MARGIN_SECONDS))
+            return asked.answer.result(max(0.0, until - time.monotonic() - MARGIN_MS / 1000))
         except TimeoutError:
             asked.answer.cancel()
             with self._lock:
@@ -226,7 +242,10 @@ class Containers:
             self._log.info("runtime_linked", runtime=self._runtime.name, version=self._runtime.version, nri=version)
             text = "linked"
         self._said = text or self._said
-        return None if why is None else text
+        parts = ["" if why is None else text, self._left]
+        if self._strangers.has_listed or why is not None:
+            parts.append(self._strangers.problem)
+        return "; ".join(filter(None, parts)) or None
 
     def count(self, metrics: MetricsRecorder) -> None:
         """Count what has happened since the last time."""
@@ -241,12 +260,15 @@ class Containers:
 
     def decide(self, decided: Turn, world: World, kernel: Kernel) -> Turn:
         """Decide on what the runtime has told and asked since the last turn."""
-        node = self._node = Node(world, kernel, Told(self._sandboxes, self._containers), stated, str(self._tree.mount))
+        told = Told(self._sandboxes, self._containers)
+        node = self._node = Node(world, kernel, told, stated, str(self._tree.mount), misnamed)
         state, events, deltas = decided.state, decided.events, decided.deltas
         asked = self._take()
         self._look(state)
         happenings: list[tuple[_Asked | None, Happening]] = []
-        if awaits_end(state.runtime) and not self._is_blind:
+        if not self.is_served and has_any(state.runtime) and not self._is_blind:
+            happenings.append((None, Unserved(self._maybe_running(state))))
+        elif awaits_end(state.runtime) and not self._is_blind:
             populated = frozenset(id_ for id_, there in self._seen.items() if there.is_populated)
             happenings.append((None, Populated(populated)))
         happenings += [
@@ -255,17 +277,18 @@ class Containers:
             if entry.is_of_runtime and entry.pod.uid in world.retried
         ]
         happenings += [(one, one.what) for one in asked]
-        self._open, self._untold = [], ()
+        self._open, self._untold, self._left = [], (), ""
         for one, what in happenings:
             if isinstance(what, Call | Synchronized | Looked):
                 self._note_told(what)
+                self._strangers.has_listed |= isinstance(what, Synchronized)
             taken = take(state, what, node)
             state, events, deltas = taken.state, events + taken.events, deltas + taken.deltas
             self._untold += taken.todo
             if one is not None:
                 self._open.append((one, taken.todo))
-        if asked:
-            self._look(state)
+        self._look(state, again=False)
+        self._look_for_strangers(state)
         return replace(decided, state=state, events=events, deltas=deltas)
 
     def not_saved(self, why: Trouble) -> None:
@@ -282,7 +305,7 @@ class Containers:
         """Return the CPUs that the runtime's containers are still to leave."""
         assert self._node is not None
         cpus = self._node.kernel.online if self._is_blind else CpuSet()
-        for one in occupants(state, self._node, self._seen, self._under_way()):
+        for one in (*occupants(state, self._node, self._seen, self._under_way()), *strangers(self._strangers.found)):
             cpus |= one.overdue
         return cpus
 
@@ -297,11 +320,14 @@ class Containers:
         opened, self._open = self._open, []
         self._report(self._untold)
         self._untold = ()
-        self._look(state)
-        try:
-            own = own_occupants(wanted, self._tree.read(OWN_DIRECTORIES), state)
-        except CgroupError as err:
-            self._is_blind, self._trouble = True, trouble_of(err)
+        theirs = (*occupants(state, self._node, self._seen, self._under_way()), *strangers(self._strangers.found))
+        pool = pool_of(state, self._node)
+        own: tuple[Occupant, ...] = ()
+        if any(asked.answer is not None for asked, _ in opened) or response(theirs, pool=pool) != Response(Answer()):
+            try:
+                own = own_occupants(wanted, self._tree.read(OWN_DIRECTORIES), state)
+            except CgroupError as err:
+                self._is_blind, self._trouble = True, trouble_of(err)
         if self._is_blind:
             for asked, _ in opened:
                 if asked.answer is not None:
@@ -310,17 +336,16 @@ class Containers:
                     )
             self._is_waiting = True
             return (self._trouble,)
-        runtimes = occupants(state, self._node, self._seen, self._under_way())
-        self._report_placed(runtimes)
-        there = (*own, *runtimes)
+        self._report_placed(theirs)
+        there = (*own, *theirs)
         answered = False
         for asked, todo in opened:
             if asked.answer is None:
                 continue
             if isinstance(asked.what, Call):
-                found = verdict(asked.what, todo, promised(state, self._node), there, self._seen)
+                found = verdict(asked.what, todo, promised(state, self._node), there, self._seen, pool)
             else:
-                found = response(there)
+                found = response(there, pool=pool)
             if isinstance(found, Response):
                 self._note_sent(found.answer.updates)
                 answered |= bool(found.answer.updates)
@@ -329,8 +354,12 @@ class Containers:
             _set(asked.answer, found)
         if state.runtime.refused and time.monotonic() >= self._looked_at + LOOK_SECONDS:
             self._is_to_look = True
-        self._have_pushed(response(there), answered=answered)
-        self._is_waiting |= awaits_end(state.runtime)
+        if self.is_served:
+            self._have_pushed(response(there, pool=pool), answered=answered)
+            self._is_waiting |= awaits_end(state.runtime)
+        else:
+            self._is_waiting = False
+            self._left = unserved_containers(state) if any(one.is_held for one in state.runtime.entries) else ""
         self._forget(state)
         return ()
 
@@ -371,24 +400,49 @@ class Containers:
         for id_ in self._sandboxes.keys() - pods:
             del self._sandboxes[id_]
 
-    def _look(self, state: NodeState) -> None:
-        """Read the cgroups of the runtime's containers."""
-        found: dict[str, ObservedCgroup] = {}
+    def _look(self, state: NodeState, *, again: bool = True) -> None:
+        """Read the cgroups of the runtime's containers, each once a turn: after the calls that the turn answers have been taken, so what
+        is about to begin is in its cgroup. Nothing is pushed from then on, and the runtime waits, or asks in the next turn.
+
+        Args:
+            state: whose containers.
+            again: all of them; otherwise those that are new.
+        """
+        found: dict[str, ObservedCgroup] = {} if again else dict(self._seen)
+        looked = set[str]() if again else self._looked
         try:
             for entry in state.runtime.entries:
                 for made in entry.made:
-                    there = self._tree.read_of_others(made.cgroup) if made.cgroup else None
+                    if made.id in looked or not made.cgroup:
+                        continue
+                    looked.add(made.id)
+                    there = self._tree.read_of_others(made.cgroup)
                     if there is not None:
                         found[made.id] = there
         except CgroupError as err:
             self._is_blind, self._trouble = True, trouble_of(err)
             return
-        self._is_blind, self._seen = False, found
+        self._looked, self._seen = looked, found
+        self._is_blind &= not again
         cpus = {id_: there.cpus_effective for id_, there in found.items()}
         with self._lock:
             self._sent = {id_: sent for id_, sent in self._sent.items() if cpus.get(id_) != sent[1]}
             if not self._sent:
                 self._is_done.set()
+
+    def _maybe_running(self, state: NodeState) -> frozenset[str]:
+        """Where a container's cgroup isn't known, nobody knows whether it has ended."""
+        made = (made for entry in state.runtime.entries for made in entry.made)
+        return frozenset(
+            one.id for one in made if not one.cgroup or ((there := self._seen.get(one.id)) and there.is_populated)
+        )
+
+    def _look_for_strangers(self, state: NodeState) -> None:
+        if self.is_served:
+            try:
+                self._strangers.look(state.runtime, LOOK_SECONDS)
+            except CgroupError as err:
+                self._is_blind, self._trouble = True, trouble_of(err)
 
     def _under_way(self) -> dict[str, CpuSet]:
         with self._lock:
@@ -489,6 +543,11 @@ def stated(sandbox: Sandbox) -> Stated:
     """Read what a pod's annotations say."""
     found = read_annotations(sandbox)
     return Stated(found.stated, tuple(map(str, found.findings)))
+
+
+def misnamed(pod: Pod) -> tuple[str, ...]:
+    """Return what is wrong with a pod's names, for people."""
+    return tuple(f"{one.value} {one.allowed}".strip() for one in names_amiss(pod))
 
 
 def _set(answer: "Future[Response | Denial]", value: Response | Denial) -> None:

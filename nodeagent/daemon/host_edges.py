@@ -42,6 +42,8 @@ class Reading(Struct, frozen=True):
     """What else is known of them."""
     failed: Mapping[SettingKind, NodeAgentError] = {}
     """Why there is nothing of some kinds."""
+    released: frozenset[Setting] = frozenset()
+    """Of them, what goes back to what it was, whatever is to be left alone: units whose processes the agent places by now."""
 
 
 class HostEdges:
@@ -51,7 +53,7 @@ class HostEdges:
         write: to files and kernel threads, with the rights that this takes.
         pods_root: the cgroup of the pods: nothing is kept off their CPUs that is in the topmost cgroup above it.
         root: of the host's file system.
-        beside: other units at the top whose processes the agent places.
+        beside: other units at the top whose processes the agent places: left out, but for those that were changed before.
     """
 
     def __init__(
@@ -93,7 +95,9 @@ class HostEdges:
         except NodeAgentError as err:
             failed |= dict.fromkeys(asked, err)
         facts = self._files.facts(found) | self._handled(threads)
-        return Reading(found | {setting: thread.cpus for setting, thread in threads.items()}, facts, failed)
+        released = frozenset(Setting(SettingKind.UNIT, name) for name in self._beside)
+        settings = found | {setting: thread.cpus for setting, thread in threads.items()}
+        return Reading(settings, facts, failed, released & settings.keys())
 
     def _handled(self, threads: Mapping[Setting, KernelThread]) -> dict[Setting, Facts]:
         """Return which interrupts threads handle, and where these come."""
@@ -117,7 +121,8 @@ class HostEdges:
         there = units.read_units(
             possible_cpus(self._root), ours=self._ours, cgroups=cgroups, within=within, without=beside
         )
-        return {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items() if name not in self._beside}
+        found = {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}
+        return {unit: cpus for unit, cpus in found.items() if unit.name not in self._beside or unit in known}
 
     def _read_irqbalance(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
         there, possible = irqbalance.read(self._irqbalance), possible_cpus(self._root)

@@ -240,7 +240,7 @@ class HostSettings:
             alone=wanted.alone,
             cpus=cpus,
             claims=claims,
-            spared=_spared(wanted.pinned),
+            spared=_spared(wanted.pinned) | dict.fromkeys(reading.released, cpus.possible),
             facts=reading.facts,
             unread=reading.failed.keys() | put_off,
         )

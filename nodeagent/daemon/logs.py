@@ -57,6 +57,7 @@ AgentEvent = Literal[
     "container_denied",
     "container_began_unasked",
     "container_put_right",
+    "cgroup_of_no_container",
 ]
 """Every event but those of turns (EventKind). docs/how-to/logs.md explains each."""
 

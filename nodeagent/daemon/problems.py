@@ -22,11 +22,11 @@ def shadow(event: TurnEvent) -> tuple[str, str]:
 
 
 def unserved_containers(state: NodeState) -> str:
-    """Explain why a container runtime's containers hold what nobody can give back."""
+    """Explain why a container runtime's containers hold what they were promised, though nobody tells of them."""
     pods = ", ".join(entry.pod.full_name for entry in state.entries if entry.is_of_runtime and entry.is_active)
     return (
-        f"{pods}: their container runtime isn't served any more, and what they were promised stays theirs "
-        "(set nriSocket again until they have ended)"
+        f"{pods}: their container runtime isn't served any more; what they were promised stays theirs until their processes have ended "
+        "(end them, or set nriSocket again)"
     )
 
 
@@ -40,6 +40,16 @@ def refused_containers(state: NodeState) -> Iterator[str]:
                     f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} "
                     f"(make room, and: nodeagent retry {name})"
                 )
+
+
+def misnamed_pods(state: NodeState) -> Iterator[str]:
+    """Tell of pods of a container runtime's that are refused for their names, and shown nowhere else."""
+    known = {entry.pod.uid for entry in state.entries}
+    for refused in state.runtime.refused:
+        if refused.key.pod_uid not in known:
+            yield (
+                f"a pod, container {printable(refused.key.name[:63])} is refused: {refused.reason} (see `crictl pods`, and make it anew)"
+            )
 
 
 def refused_change(entry: PodEntry) -> str | None:

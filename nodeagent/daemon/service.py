@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from nodeagent import __version__
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.runtime_containers import Registry
+from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.daemon.agent import NO_RUNTIME, Agent
 from nodeagent.daemon.domains import Domains, unit_paths
@@ -22,7 +24,6 @@ from nodeagent.daemon.logs import Log, make_log
 from nodeagent.daemon.machine import Machine, without_withheld
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.placements import Placements, placement_directory
-from nodeagent.daemon.problems import unserved_containers
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, Start, report_recovery, start_state
@@ -111,8 +112,8 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if start.recovery is not None:
         report_recovery(start.recovery, log)
     state = start.state
-    edges = HostEdges(client.write_host, root, beside=_KUBEPODS if config.nri_socket else frozenset())
-    containers = _containers(config, tree, wakeups, log)
+    containers = _containers(config, state, tree, wakeups, log)
+    edges = HostEdges(client.write_host, root, beside=frozenset() if containers is None else _KUBEPODS)
     agent = Agent(
         node,
         state,
@@ -133,13 +134,13 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         runtime=NO_RUNTIME if containers is None else containers,
     )
     jobs.retry = agent.retry
-    if containers is None and state.runtime.entries:
-        agent.notices[_CONTAINERS] = unserved_containers(state)
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log, jobs) as publisher:
         _thread("jobs", jobs.follow_owners)
-        if containers is not None and _is_alone(agent):
-            _thread("nri", containers.link.run)
+        if containers is not None:
+            containers.is_served = bool(config.nri_socket) and _is_alone(agent)
+            if containers.is_served:
+                _thread("nri", containers.link.run)
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _report_configuration(config, log)
@@ -154,8 +155,9 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     return 0
 
 
-def _containers(config: Config, tree: CgroupTree, wakeups: Wakeups, log: Log) -> "Containers | None":
-    if not config.nri_socket:
+def _containers(config: Config, state: NodeState, tree: CgroupTree, wakeups: Wakeups, log: Log) -> "Containers | None":
+    """Return what serves the runtime, or what waits for its containers to end where that isn't configured any more."""
+    if not config.nri_socket and state.runtime == Registry():
         return None
     from nodeagent.daemon.containers import Containers  # noqa: PLC0415 - most agents need nothing of it
 

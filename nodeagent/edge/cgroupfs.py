@@ -191,6 +191,30 @@ class CgroupTree:
             is_frozen=state.get("frozen") == 1,
         )
 
+    def occupied_below(self, top: str, is_known: Callable[[str], bool]) -> dict[str, CpuSet]:
+        """Return cgroups of another program that have processes and are not known, with the CPUs that these may run on.
+
+        Args:
+            top: where to begin, below the root of all cgroups; it need not be there.
+            is_known: told a path below the root of all cgroups; what is below a known one isn't looked at.
+
+        Raises:
+            CgroupError: a file cannot be read, or holds what the kernel would not write.
+        """
+        found: dict[str, CpuSet] = {}
+        pending = [(top, CpuSet())]
+        while pending:
+            path, cpus = pending.pop()
+            directory = str(self.mount / path)
+            if is_known(path) or self._keyed(directory, "cgroup.events").get("populated") != 1:
+                continue
+            cpus = self._effective(directory, EFFECTIVE_CPUS, CpuSet) or cpus
+            if inner := self._children(directory):
+                pending += [(f"{path}/{name}", cpus) for name in inner]
+            else:
+                found[path] = cpus
+        return found
+
     def _above(self) -> Iterator[str]:
         path = ABOVE
         for directory in self.root.parents:

@@ -9,7 +9,7 @@ _MAX_BYTES = 1 << 20
 
 def kubelet_arguments(proc: Path = Path("/proc")) -> tuple[str, ...]:
     """Return the arguments of the kubelet that runs; none: none runs, or it was given none."""
-    for directory in sorted(proc.iterdir()):
+    for directory in sorted(proc.iterdir()) if proc.is_dir() else ():
         if not directory.name.isdigit():
             continue
         with suppress(OSError):  # it has ended

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,22 @@ except SystemExit:
     pass
 print("\\n" + json.dumps(sorted(set(sys.modules) - before)))
 """
+OF_RUNTIMES = {
+    "nodeagent.core.model.nri",
+    "nodeagent.core.runtime",
+    "nodeagent.core.turn.containers",
+    "nodeagent.daemon.beside_kubelet",
+    "nodeagent.daemon.containers",
+    "nodeagent.daemon.runtime_facts",
+    "nodeagent.daemon.runtime_link",
+    "nodeagent.daemon.strangers",
+    "nodeagent.edge.nri",
+    "nodeagent.formats.config.containerd_config",
+    "nodeagent.formats.config.kubelet_beside",
+    "nodeagent.formats.nri",
+}
+"""What is needed where a container runtime is served."""
+MOST_MIB = 50
 LIBRARIES = {"yaml", "psutil", "pyroute2", "watchdog", "structlog", "prometheus_client", "h2"}
 
 
@@ -71,8 +88,15 @@ def test_completion_of_a_command_loads_no_other_command() -> None:
 
 def test_an_agent_without_a_container_runtime_loads_nothing_of_one() -> None:
     """The agent as a whole, and every module that it imports at the beginning."""
-    program = "import sys, nodeagent.daemon.service, nodeagent.cli.commands.run; print(*sys.modules)"
+    program = (
+        "import sys, psutil, nodeagent.daemon.service, nodeagent.cli.commands.run; "
+        "print(psutil.Process().memory_info().rss >> 20, *sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    modules = set(done.stdout.split())
+    mib, *names = done.stdout.split()
+    assert int(mib) <= MOST_MIB
+    modules = set(names)
+    assert all(find_spec(one) for one in OF_RUNTIMES)
+    assert {one for one in modules if any(f"{one}.".startswith(f"{of}.") for of in OF_RUNTIMES)} == set()
     assert "nodeagent.daemon.agent" in modules
     assert {one for one in modules if {"nri", "runtime_link", "protobuf", "grpc"} & set(one.split("."))} == set()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.turn.step import Turn, World
@@ -39,21 +39,30 @@ class Tree:
 
     def __init__(self) -> None:
         self.cpusets: dict[str, CpuSet] = {}
+        self.strange: dict[str, CpuSet] = {}
+        """Cgroups among kubelet's, by path."""
         self.is_broken = False
+        self.reads: list[str] = []
+        self.own_reads = 0
 
     def read(self, _own: frozenset[str]) -> dict[str, ObservedCgroup]:
+        self.own_reads += 1
         return {}
 
     def read_of_others(self, path: str) -> ObservedCgroup | None:
+        self.reads.append(path)
         if self.is_broken:
             raise CgroupError("cannot read it", path=path, error=5, hint="dmesg")
-        cpus = self.cpusets.get(path.rpartition("-")[2].removesuffix(".scope"))
+        cpus = self.strange.get(path) or self.cpusets.get(path.rpartition("-")[2].removesuffix(".scope"))
         if cpus is None:
             return None
-        attributes = ((Attribute.CPUSET_CPUS, cpus),)
+        attributes = ((Attribute.CPUSET_CPUS, cpus), (Attribute.CPUSET_MEMS, NumaSet.of(0)))
         return ObservedCgroup(
             path, frozenset(), frozenset(), attributes, cpus, None, is_populated=True, is_frozen=False
         )
+
+    def occupied_below(self, top: str, is_known: Callable[[str], bool]) -> dict[str, CpuSet]:
+        return {path: cpus for path, cpus in self.strange.items() if path.startswith(f"{top}/") and not is_known(path)}
 
 
 class Log:
@@ -175,6 +184,24 @@ def test_what_was_sent_counts_as_taken_until_it_is_seen(desk: Desk) -> None:
     assert desk.occupied == CpuSet()
 
 
+def test_each_cgroup_is_read_once_a_turn_and_ours_only_where_it_matters(desk: Desk) -> None:
+    for number in range(3):
+        desk.run(pod(f"shared-{number}", app("main", resources=burstable("10m"))), f"s{number}")
+    desk.tree.cpusets = dict.fromkeys(desk.tree.cpusets, ALL)
+    desk.turn()
+    desk.tree.reads, desk.tree.own_reads = [], 0
+    desk.turn()
+    assert len(desk.tree.reads) == len(set(desk.tree.reads)) == 3
+    assert desk.tree.own_reads == 0, "nothing was asked, and nothing differs"
+    created = desk.ask(event(Event.CREATE_CONTAINER, WEB, "m"))
+    while not created.done():
+        desk.wakeups.wait(1.0)
+        desk.tree.reads, desk.tree.own_reads = [], 0
+        desk.turn()
+    assert len(desk.tree.reads) == len(set(desk.tree.reads)) == 4
+    assert desk.tree.own_reads == 1
+
+
 def test_a_start_beside_somebody_who_has_not_left_is_denied(desk: Desk) -> None:
     desk.run(SHARING, "s")
     created = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
@@ -263,6 +290,100 @@ def test_pods_that_were_refused_are_looked_for_now_and_then(desk: Desk, monkeypa
         desk.turn()
     look.wait_for_end()
     assert desk.state == empty_state(NODE)
+
+
+def test_what_nobody_tells_of_any_more_is_given_back_when_its_processes_have_ended(desk: Desk) -> None:
+    desk.run(WEB, "m")
+    other = pod("other", app("main", "1"))
+    desk.run(other, "o")
+    assert isinstance(desk.answered(event(Event.CREATE_CONTAINER, pod("large", app("main", "9")), "l")), Denial)
+    desk.containers.is_served = False  # nriSocket isn't set any more
+    desk.turn()
+    assert {entry.pod.name for entry in desk.state.entries} == {"web", "other"}, "nobody asks for the refused one"
+    problem = str(desk.containers.problem())
+    assert "default/web" in problem
+    assert "set nriSocket again" in problem
+    desk.tree.cpusets["o"] = ALL
+    desk.turn()
+    own = desk.state.promises.own_set(WEB.uid, "main")
+    assert own is not None
+    assert own <= desk.occupied, "one of them is on CPUs that aren't its own"
+    del desk.tree.cpusets["o"]
+    desk.turn()
+    assert [entry.pod.name for entry in desk.state.entries] == ["web"]
+    assert desk.state.promises.own_set(WEB.uid, "main") == own
+    del desk.tree.cpusets["m"]
+    desk.turn()
+    assert desk.state == empty_state(NODE)
+    assert desk.containers.problem() is None
+    assert not desk.containers.is_unsettled
+
+
+def test_a_container_whose_cgroup_is_not_known_may_run_for_ever(desk: Desk) -> None:
+    created = event(Event.CREATE_CONTAINER, WEB, "m")
+    assert created.container is not None
+    unknown = replace(created, container=replace(created.container, cgroups_path=""))
+    assert isinstance(desk.answered(unknown), Answer)
+    desk.containers.is_served = False
+    for _ in range(3):
+        desk.turn()
+    assert desk.state.promises.own_set(WEB.uid, "main")
+
+
+STRANGE = "kubepods.slice/kubepods-podx.slice/cri-containerd-0a.scope"
+
+
+def test_before_the_runtime_has_told_what_there_is_unknown_processes_occupy_their_cpus(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "nri.sock")
+    desk.tree.strange = {STRANGE: CpuSet.parse("2-3"), "kubepods/podx/0b": CpuSet.parse("5")}
+    desk.turn()
+    assert desk.occupied == CpuSet.parse("2-3,5")
+    assert desk.containers.problem() is None, "the runtime may tell of them any moment"
+    desk.containers.lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
+    assert f"/sys/fs/cgroup/{STRANGE} (2-3)" in str(desk.containers.problem())
+    assert desk.log.lines[-1][0] == "runtime_lost"
+
+
+def test_one_that_stays_unknown_is_told_of_and_nobody_starts_on_its_cpus(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.tree.strange = {STRANGE: ALL}
+    desk.turn()
+    assert desk.occupied == CpuSet(), "not time to look yet"
+    monkeypatch.setattr(containers, "LOOK_SECONDS", 0.0)
+    desk.turn()
+    assert desk.occupied == CpuSet(), "its pod may just be about to be told of"
+    assert desk.containers.problem() is None
+    desk.turn()
+    monkeypatch.setattr(containers, "LOOK_SECONDS", 3600.0)
+    desk.turn()
+    assert desk.occupied == ALL
+    assert f"/sys/fs/cgroup/{STRANGE} (0-7); their CPUs count as occupied" in str(desk.containers.problem())
+    assert [fields for name, fields in desk.log.lines if name == "cgroup_of_no_container"] == [
+        {"cgroup": STRANGE, "cpus": "0-7"}
+    ]
+    created = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
+    assert isinstance(created, Answer)
+    assert created.adjustment is not None
+    assert created.adjustment.cpus is not None
+    desk.tree.cpusets["m"] = created.adjustment.cpus
+    denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
+    assert isinstance(denied, Denial)
+    assert STRANGE in denied.reason
+    del desk.tree.strange[STRANGE]
+    assert desk.answered(event(Event.START_CONTAINER, WEB, "m")) == Answer()
+    assert desk.containers.problem() is None
+
+
+def test_a_pods_first_process_is_no_stranger(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the sandbox's id, and is no container of NRI's."""
+    monkeypatch.setattr(containers, "LOOK_SECONDS", 0.0)
+    sandbox = replace(sandbox_of(WEB), id="0a")
+    desk.tree.strange = {STRANGE: ALL}
+    desk.turn()
+    assert desk.answered(Call(Event.RUN_POD_SANDBOX, sandbox)) == Answer()
+    desk.turn()
+    assert desk.occupied == CpuSet()
 
 
 def test_a_runtime_that_goes_and_comes_is_told_of_once(desk: Desk) -> None:

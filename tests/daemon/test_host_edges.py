@@ -133,7 +133,10 @@ def test_of_units_all_are_found_but_the_pods(edges: HostEdges) -> None:
 
 def test_units_whose_processes_the_agent_places_are_left_out(root: Path, launcher: Launcher) -> None:
     edges = HostEdges(launcher, "/sys/fs/cgroup/pods.slice/pods.service", str(root), beside=frozenset({"own.slice"}))
-    assert edges.read({SettingKind.UNIT}).settings == {SYSTEM: ALL}
+    reading = edges.read({SettingKind.UNIT})
+    assert (reading.settings, reading.released) == ({SYSTEM: ALL}, frozenset())
+    reading = edges.read({SettingKind.UNIT}, known={OWN})
+    assert (reading.settings, reading.released) == ({SYSTEM: ALL, OWN: CpuSet.parse("0-5")}, {OWN})
 
 
 def test_without_systemd_there_is_nothing_that_keeps_the_host_off(edges: HostEdges, root: Path) -> None:

@@ -504,6 +504,31 @@ def test_a_claimed_devices_interrupts_are_on_the_containers_cpus(tmp_path: Path)
     assert machine.settings == before
 
 
+KUBEPODS = Setting(SettingKind.UNIT, "kubepods.slice")
+
+
+def test_a_unit_whose_processes_the_agent_places_by_now_is_opened_again_and_left_alone_from_then_on(
+    tmp_path: Path,
+) -> None:
+    machine, online = Machine(QUIET), QUIET.managers.topology.online
+    machine.settings[KUBEPODS] = online
+    own = CpuSet.of(5, 6)
+    wanted = Wanted(alone_of(QUIET.config, own, CpuSet()), online - own)
+    HostSettings(HostSettingsModel(machine, Steps()), str(tmp_path), "boot", make_log(io.StringIO())).keep(
+        wanted, rescan=True
+    )
+    assert machine.settings[KUBEPODS] == online - own, "nobody places what is in there"
+    others = {setting: cpus for setting, cpus in machine.settings.items() if setting != KUBEPODS}
+    places = HostSettingsModel(machine, Steps(), frozenset({KUBEPODS}))
+    settings = HostSettings(places, str(tmp_path), "boot", make_log(io.StringIO()))
+    for _ in range(2):
+        assert settings.keep(wanted, rescan=True) == ()
+        assert machine.settings == others | {KUBEPODS: online}
+    machine.settings[KUBEPODS] = CpuSet.of(1)
+    assert settings.keep(wanted, rescan=True) == ()
+    assert machine.settings[KUBEPODS] == CpuSet.of(1), "that is somebody else's"
+
+
 # Beside pinned units of systemd's
 
 

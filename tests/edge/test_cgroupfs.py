@@ -333,6 +333,37 @@ def test_another_process_that_has_the_number_by_then_is_put_back_to_where_its_pa
     born.wait()
 
 
+def test_processes_below_a_cgroup_of_others_are_found_unless_they_are_known(tmp_path: Path) -> None:
+    populated = {
+        "kubepods.slice": "0-7",
+        "kubepods.slice/pod-a.slice": "0-7",
+        "kubepods.slice/pod-a.slice/known.scope": "2",
+        "kubepods.slice/pod-a.slice/known.scope/inner": "2",
+        "kubepods.slice/pod-a.slice/strange.scope": "3-4",
+        "kubepods.slice/pod-b.slice": "5",
+        "kubepods.slice/pod-b.slice/deep.scope": "5",
+        "kubepods.slice/pod-b.slice/deep.scope/inner": "",
+    }
+    for path, cpus in populated.items():
+        (tmp_path / path).mkdir(parents=True)
+        (tmp_path / path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+        if cpus:
+            (tmp_path / path / "cpuset.cpus.effective").write_text(f"{cpus}\n")
+    empty = tmp_path / "kubepods.slice/pod-c.slice/empty.scope"
+    empty.mkdir(parents=True)
+    (empty / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    pods = tmp_path / "pods"
+    for directory in (tmp_path, pods):
+        directory.mkdir(exist_ok=True)
+        (directory / "cgroup.controllers").write_text("cpuset")
+    found = CgroupTree(str(pods)).occupied_below("kubepods.slice", lambda path: path.endswith("/known.scope"))
+    assert found == {
+        "kubepods.slice/pod-a.slice/strange.scope": CpuSet.parse("3-4"),
+        "kubepods.slice/pod-b.slice/deep.scope/inner": CpuSet.of(5),
+    }
+    assert CgroupTree(str(pods)).occupied_below("kubepods", lambda _: False) == {}
+
+
 def test_of_a_cgroup_of_others_what_concerns_us_is_read_with_the_cpus_of_those_above_it(tmp_path: Path) -> None:
     for directory, cpus in ((tmp_path, "0-7"), (tmp_path / "pods", "0-7")):
         directory.mkdir(exist_ok=True)

@@ -79,6 +79,7 @@ from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.job_requests import JobRequests
 from nodeagent.daemon.jobs import Jobs
 from nodeagent.daemon.releasing import find_pods_cgroup
+from nodeagent.daemon.runtime_facts import runtime_facts
 from nodeagent.daemon.runtime_link import Push
 from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge import irqbalance, kernel_threads, state_files, uevents, units
@@ -602,11 +603,22 @@ def status_of(message: bytes) -> str:
 SCENARIO = json.dumps(
     {"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}, "config": {"cpuManagerPolicy": "fast"}}
 )
+
+
+def of_containerd(root: Path, text: str) -> str:
+    """Return what `check` says of containerd's configuration."""
+    path = root / "etc/containerd/config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return runtime_facts("/run/nri.sock", root, is_elsewhere=True).config_problem
+
+
 INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "no JSON object"),
     "BindAddressError": (lambda _: config_message("metricsBindAddress: 'here'"), "'here'"),
     "CallError": (lambda _: status_of(b"\x0a\x03web"), "pod web in namespace"),
     "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
+    "ContainerdConfigError": (lambda d: of_containerd(d, "disable ="), "/etc/containerd/config.toml: "),
     "DurationSyntaxError": (lambda _: config_message("cpuManagerReconcilePeriod: 5x"), '"5x"'),
     "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
     "HistogramSyntaxError": (lambda _: message_of(lambda: understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),

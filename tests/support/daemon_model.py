@@ -359,6 +359,8 @@ class HostSettingsModel:
 
     machine: Machine
     steps: Steps
+    placed: frozenset[Setting] = frozenset()
+    """Units whose processes the agent places."""
 
     def read(
         self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
@@ -373,8 +375,9 @@ class HostSettingsModel:
             and (setting.kind is not SettingKind.UNIT or setting.name.rpartition("/")[0] in slices)
         }
         failed = {kind: err for kind, err in self.machine.unreadable.items() if kind in kinds}
-        found = {s: cpus for s, cpus in there.items() if s.kind not in failed}
-        return Reading(found, {s: i for s, i in self.machine.facts.items() if s in found}, failed)
+        found = {s: cpus for s, cpus in there.items() if s.kind not in failed and (s not in self.placed or s in known)}
+        facts = {s: i for s, i in self.machine.facts.items() if s in found}
+        return Reading(found, facts, failed, self.placed & found.keys())
 
     def cpus(self, host: CpuSet) -> Cpus:
         possible = self.machine.node.managers.topology.online

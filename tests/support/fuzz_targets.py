@@ -53,6 +53,7 @@ from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, 
 from nodeagent.formats.checkpoint.node_state import FORMAT, VERSION, NodeStateError, decode_state, encode_state
 from nodeagent.formats.checkpoint.sealed import sealed
 from nodeagent.formats.config.config_yaml import judged_config, parse_config
+from nodeagent.formats.config.containerd_config import ContainerdConfigError, imported, nri_config
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.config.kubelet_beside import KubeletFiles, kubelet_conflicts
 from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed, parse_value
@@ -605,6 +606,16 @@ def kubelet_files(content: bytes) -> Hashable:
     return tuple(kind_of(finding) for finding in found[:3])
 
 
+def containerd_config(content: bytes) -> Hashable:
+    try:
+        imported(content, "f")
+        found = nri_config((("f", content),))
+    except ContainerdConfigError as err:
+        fits_a_line(str(err))
+        return kind_of(err)
+    return tuple(str(getattr(found, field)) for field in found.__struct_fields__)
+
+
 EMPTY = empty_state(node(SMALL))
 OFF = node(SMALL, memory_manager_policy="None")
 ON = node(SMALL, gates=(("PodLevelResources", True), ("PodLevelResourceManagers", True)))
@@ -774,6 +785,15 @@ TARGETS = (
         kubelet_files,
         (b"cpuManagerPolicy: static\nmemoryManagerPolicy: None\n", b'{"policyName":"static","data":"{}"}'),
         words('cpuManagerPolicy: memoryManagerPolicy: none static {"policyName": "data": [] null'),
+    ),
+    Target(
+        "containerd-config",
+        containerd_config,
+        (
+            b'imports = ["/etc/x/*.toml"]\n[plugins."io.containerd.nri.v1.nri"]\ndisable = true\nsocket_path = "/x"\n',
+            b'disabled_plugins = ["io.containerd.nri.v1.nri"]\n[plugins]\n"io.containerd.nri.v1.nri" = {plugin_request_timeout = "2s"}\n',
+        ),
+        words('imports = [ ] { } disable plugins "io.containerd.nri.v1.nri" true false "2s" plugin_request_timeout'),
     ),
     Target(
         "manifest",

@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+from pathlib import Path
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -103,7 +104,18 @@ def _facts(options: argparse.Namespace) -> NodeFacts:
             config_is_missing=is_unconfigured(options),
             config_command=_validation(options),
         )
-    return NodeFacts(topology, settings, node.config, node.managers, config_file=options.config or "the configuration")
+    facts = NodeFacts(topology, settings, node.config, node.managers, config_file=options.config or "the configuration")
+    return facts if not node.config.nri_socket or options.machine is not None else _with_runtime(facts, options)
+
+
+def _with_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:
+    from nodeagent.daemon.beside_kubelet import kubelet_problem
+    from nodeagent.daemon.runtime_facts import runtime_facts
+
+    assert facts.config is not None
+    root = Path(options.root or "/")
+    found = runtime_facts(facts.config.nri_socket, root, is_elsewhere=is_elsewhere(options))
+    return replace(facts, runtime=found, kubelet_problem=kubelet_problem(root) or "")
 
 
 def _validation(options: argparse.Namespace) -> str:

@@ -19,6 +19,7 @@ from nodeagent.formats.manifest.pod_manifest import ManifestPod
 from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.explain.document import Explained, explanation
 from nodeagent.views.explain.text import render_explanation
+from nodeagent.views.wording.runtime_pods import known_of
 
 _REPLACED = "A pod of this name exists already: it is assumed ended, as with a changed manifest."
 
@@ -60,7 +61,8 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
     entry = find_pod(node.state, name, listed_by)
     found = replay_decision(node.what_if, node.state, entry)
     explained = explained_alone(found.before, entry.pod)
-    yield replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out)
+    known = known_of(entry, node.state, node.what_if.managers.topology.memory_bytes)
+    yield replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out, known=known)
 
 
 def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained]:

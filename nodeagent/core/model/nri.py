@@ -9,6 +9,9 @@ from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
 
+MARGIN_MS = 300
+"""Kept of the time that the runtime waits for an answer: a denial in time keeps the connection."""
+
 
 class Event(IntEnum):
     """What a plugin can subscribe to."""
@@ -78,7 +81,7 @@ class NriContainer(Struct, frozen=True):
     id: str
     sandbox_id: str
     name: str
-    """Kubernetes': what stays the same when the container is made again."""
+    """Kubernetes': what stays the same when the container is made again. Never empty: one without a name has its id."""
     state: ContainerState
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]

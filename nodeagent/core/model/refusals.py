@@ -27,7 +27,13 @@ POD_NOT_KNOWN = "PodNotKnown"
 """Why it is refused where pods are aligned as a whole: not all is known of its pod."""
 UID_TAKEN = "UIDTaken"
 """Why it is refused: its pod has the UID of one that is not the runtime's."""
-OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN)
+INVALID_NAME = "InvalidName"
+"""Why it is refused: its pod has a name that no pod of Kubernetes' has. It is no part of the state, which could not be read again."""
+RESIZE_INFEASIBLE = "ResizeInfeasible"
+"""Why an update of a container that runs is refused: it would have other exclusive CPUs, or other memory, than those it was promised.
+kubelet's static policies refuse that, too.
+"""
+OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN, INVALID_NAME, RESIZE_INFEASIBLE)
 
 
 class Refusal(Struct, frozen=True):

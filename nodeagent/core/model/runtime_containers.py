@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.pod import is_own_annotation
+from nodeagent.core.model.refusals import RESIZE_INFEASIBLE
 
 if TYPE_CHECKING:  # every state has a registry, and most are empty
     from nodeagent.core.model.nri import NriContainer, NriResources, Sandbox
@@ -81,6 +82,11 @@ class RefusedKey(Struct, frozen=True):
     key: ContainerKey
     asked: Asked
     reason: str
+
+    @property
+    def is_of_update(self) -> bool:
+        """It keeps what runs as it is; what is made anew is decided on."""
+        return self.reason.startswith(RESIZE_INFEASIBLE)
 
 
 class KnownSandbox(Struct, frozen=True):

@@ -78,7 +78,11 @@ class Response(Struct, frozen=True):
 
 
 def response(
-    others: Iterable[Occupant], *, created: tuple[WantedPlacement, NriResources] | None = None, updated: str = ""
+    others: Iterable[Occupant],
+    *,
+    created: tuple[WantedPlacement, NriResources] | None = None,
+    updated: str = "",
+    pool: CpuSet | None = None,
 ) -> Response:
     """Return the changes, those first that only leave CPUs.
 
@@ -87,6 +91,8 @@ def response(
         created: what the container that is being created should have, and what its runtime would give it. It needs CPUs: without any, its
             creation is to be denied.
         updated: the container whose update the runtime is about to carry out: all is said of it, whatever it has now.
+        pool: the shared one. Two that are on each other's CPUs would wait for each other for ever: one that can have none of its own yet
+            goes there meanwhile.
     """
     there = tuple(others)
     overdue = CpuSet()
@@ -103,6 +109,8 @@ def response(
         # None of these is its own to leave: it hasn't got them.
         taken = (one.wanted.cpus - one.effective) & overdue
         now = one.wanted.cpus - taken
+        if not now and one.overdue and pool is not None:
+            now = pool - overdue
         if taken:
             waiting.append(Waiting(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken))))
         change = _difference(one.wanted, None if one.id == updated else one.has, now)

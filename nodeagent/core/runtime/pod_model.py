@@ -214,7 +214,7 @@ def _container(
     container = Container(
         name=stated.name,
         kind=kind,
-        resources=ResourceRequirements(_resources(amounts, REQUESTS), _resources(amounts, LIMITS)),
+        resources=_as_saved(_resources(amounts, REQUESTS), _resources(amounts, LIMITS)),
         restart_policy=RestartPolicy.ALWAYS if kind is ContainerKind.SIDECAR else None,
         exclusive_cpus=stated.exclusive_cpus,
         interrupts=stated.interrupts,
@@ -242,6 +242,15 @@ def _merged(part: str, stated: Resources | None, told: Iterable[_Amount]) -> Ite
 
 def _resources(amounts: Iterable[_Amount], part: str) -> Resources:
     return Resources.of({a.resource: a.quantity for a in amounts if a.part == part and a.quantity is not None})
+
+
+def _as_saved(requests: Resources, limits: Resources) -> ResourceRequirements:
+    """Spell amounts as they are read again from a saved state. A missing request there is its limit; what isn't requested is 0."""
+    spelled = {name: Quantity.parse(str(quantity)) for name, quantity in requests}
+    limited = {name: Quantity.parse(str(quantity)) for name, quantity in limits}
+    return ResourceRequirements(
+        Resources.of(dict.fromkeys(limited, Quantity.parse("0")) | spelled), Resources.of(limited)
+    )
 
 
 def _told(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_Amount]:

@@ -44,6 +44,13 @@ class Populated(Struct, frozen=True):
     """Those with processes in them."""
 
 
+class Unserved(Struct, frozen=True):
+    """The containers' cgroups were looked at, and nobody tells what becomes of them any more: a container without processes has ended."""
+
+    ids: frozenset[str]
+    """Those with processes in them, or in a cgroup that nobody knows."""
+
+
 class Looked(Struct, frozen=True):
     """What runs, seen in passing. What it leaves out may be under way: a runtime lists what it is making only when that is made."""
 
@@ -56,7 +63,7 @@ class Retried(Struct, frozen=True):
     pod_uid: str
 
 
-Happening = Call | Synchronized | Looked | Populated | Retried
+Happening = Call | Synchronized | Looked | Populated | Unserved | Retried
 
 
 class Decide(Struct, frozen=True):
@@ -153,6 +160,8 @@ def happened(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, 
             return _look(registry, found, wanted)
         case Populated(ids):
             return _give_back(registry, ids)
+        case Unserved(ids):
+            return _give_up(registry, ids)
         case Retried(pod_uid):
             return _retry(registry, pod_uid)
         case Call():
@@ -255,7 +264,7 @@ def _create(registry: Registry, sandbox: Sandbox, container: NriContainer) -> St
     if _is_over(registry, sandbox, entry, container.id):
         why = f"container {printable(key.name[:_MAX_NAME])} or its pod has already been stopped: the kubelet makes another one"
         return Stepped(registry, (Refuse(key, container.id, why, is_first=True),))
-    if (refusal := registry.refusal(key, asked)) is not None:
+    if (refusal := registry.refusal(key, asked)) is not None and not refusal.is_of_update:
         return Stepped(registry, (Refuse(key, container.id, refusal.reason, is_first=False),))
     is_as_promised = entry.is_held and entry.asked == asked
     made = MadeContainer(
@@ -360,6 +369,15 @@ def _give_back(registry: Registry, populated: frozenset[str]) -> Stepped:
     return Stepped(replace(registry, entries=tuple(left)), tuple(todo))
 
 
+def _give_up(registry: Registry, populated: frozenset[str]) -> Stepped:
+    """No refusal is asked for again, and no pod is told to be gone."""
+    ended = tuple(
+        replace(entry, made=tuple(replace(one, stage=Stage.REMOVED) for one in entry.made))
+        for entry in registry.entries
+    )
+    return _give_back(Registry(entries=ended), populated)
+
+
 def _retry(registry: Registry, pod_uid: str) -> Stepped:
     """What is to be created is asked for again by kubelet; what runs is decided on now."""
     refused = tuple(one for one in registry.refused if one.key.pod_uid != pod_uid)
@@ -444,7 +462,7 @@ def _found(
     if stage is Stage.STOPPED:
         return _with(entry, made), []
     todo: list[Todo] = []
-    is_as_wanted = wanted is not None and _has(container.resources, wanted)
+    is_as_wanted = wanted is not None and has_all(container.resources, wanted)
     if stage is Stage.STARTED and (known is None or known.stage is Stage.CREATED) and not is_as_wanted:
         todo.append(CountFailOpen(key, made.id))
     if wanted is not None and (is_as_wanted or made.is_placed or entry.asked in {None, asked}):
@@ -458,7 +476,8 @@ def _found(
     return _with(entry, replace(made, is_placed=False)), todo
 
 
-def _has(has: NriResources, wanted: WantedPlacement) -> bool:
+def has_all(has: NriResources, wanted: WantedPlacement) -> bool:
+    """Whether a container has what it should have, as its runtime tells."""
     return bool(wanted.cpus) and has.cpus == wanted.cpus and (not wanted.mems or has.mems == wanted.mems)
 
 

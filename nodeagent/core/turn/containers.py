@@ -9,21 +9,25 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Rejected, Report, remove_container, remove_pod
+from nodeagent.core.admission.managers import Admitted, Rejected, Report, remove_container, remove_pod
 from nodeagent.core.admission.node_capacity import insufficient, usage_of
 from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_above
+from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod, qos_class
-from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, RESIZE_INFEASIBLE, UID_TAKEN
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import CONTAINERD, ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal
 from nodeagent.core.runtime.answers import Occupant, Response, WantedPlacement, gate, response
 from nodeagent.core.runtime.pod_model import runtime_pod
 from nodeagent.core.runtime.registry import (
+    Adopt,
+    CountFailOpen,
     Decide,
     GiveBack,
     Happening,
@@ -33,6 +37,7 @@ from nodeagent.core.runtime.registry import (
     Refuse,
     Todo,
     happened,
+    has_all,
     settled,
     wanted_by_id,
 )
@@ -40,6 +45,8 @@ from nodeagent.core.runtime.stated_pod import StatedPod
 from nodeagent.core.turn.step import EventKind, TurnEvent, World, admitted_beside, cpus_of_orphans
 
 _ORIGIN = Origin(CONTAINERD, CONTAINERD)
+_NAMESPACE = "default"
+"""Of a pod that has none, as those of `crictl`."""
 
 
 class Stated(Struct, frozen=True):
@@ -66,6 +73,8 @@ class Node(Struct, frozen=True):
     stated: Callable[[Sandbox], Stated]
     mount: str
     """Of the root of all cgroups."""
+    misnamed: Callable[[Pod], tuple[str, ...]]
+    """What is wrong with a pod's names: such a pod is never part of a state."""
 
 
 class Taken(Struct, frozen=True):
@@ -84,7 +93,7 @@ def take(state: NodeState, what: Happening, node: Node) -> Taken:
     """Decide on everything that an event asks for."""
     stepped = happened(state.runtime, what, promised(state, node) if isinstance(what, Synchronized | Looked) else {})
     taken = Taken(replace(state, runtime=stepped.registry))
-    todo, done = list(stepped.todo), list[Todo]()
+    todo, done = _narrowest_first(stepped.todo, node), list[Todo]()
     while todo:
         match todo.pop(0):
             case Decide() as decide:
@@ -97,7 +106,34 @@ def take(state: NodeState, what: Happening, node: Node) -> Taken:
                 done.append(place)
             case other:
                 done.append(other)
-    return replace(taken.plus(_without_old_refusals(taken.state)), todo=tuple(done))
+    taken = taken.plus(_without_old_refusals(taken.state))
+    if isinstance(what, Synchronized | Looked):
+        done = _where_they_belong(taken.state, done, node)
+    return replace(taken, todo=tuple(done))
+
+
+def _narrowest_first(todo: tuple[Todo, ...], node: Node) -> list[Todo]:
+    """Whoever is found on few CPUs may keep them: others, who may be anywhere, are decided on later."""
+    return sorted(
+        todo, key=lambda one: len(_stands_on(one.id, node) or node.kernel.online) if isinstance(one, Decide) else 0
+    )
+
+
+def _stands_on(container_id: str, node: Node) -> CpuSet | None:
+    """Return the CPUs that the runtime gives a container; None: any."""
+    told = node.told.containers.get(container_id)
+    return None if told is None else told.resources.cpus
+
+
+def _where_they_belong(state: NodeState, todo: list[Todo], node: Node) -> list[Todo]:
+    """What was found on the CPUs that it has been promised now was placed by an agent that has lost its state since: it did ask."""
+    wanted = promised(state, node)
+
+    def is_there(one: CountFailOpen) -> bool:
+        told = node.told.containers.get(one.id)
+        return one.key in wanted and told is not None and has_all(told.resources, wanted[one.key])
+
+    return [Adopt(one.key, one.id) if isinstance(one, CountFailOpen) and is_there(one) else one for one in todo]
 
 
 def promised(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
@@ -120,8 +156,7 @@ def occupants(
         asked_for: by id, CPUs that the runtime was told to give them and may give them any moment.
     """
     populated = frozenset(id_ for id_, there in seen.items() if there.is_populated)
-    pool = WantedPlacement(shared_pool(node.world.managers, state.promises, node.kernel.online))
-    wanted = wanted_by_id(state.runtime, promised(state, node), pool, populated)
+    wanted = wanted_by_id(state.runtime, promised(state, node), WantedPlacement(pool_of(state, node)), populated)
     names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
     found = []
     for entry in state.runtime.entries:
@@ -139,6 +174,20 @@ def occupants(
                 )
             )
     return tuple(found)
+
+
+def pool_of(state: NodeState, node: Node) -> CpuSet:
+    """Return the shared pool."""
+    return shared_pool(node.world.managers, state.promises, node.kernel.online)
+
+
+def strangers(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
+    """Return who has processes where the runtime's containers are, and is none of them.
+
+    Args:
+        found: by cgroup, the CPUs that they may run on.
+    """
+    return tuple(Occupant(f"cgroup {path}", cpus, None) for path, cpus in sorted(found.items()))
 
 
 def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState) -> tuple[Occupant, ...]:
@@ -174,6 +223,7 @@ def verdict(
     wanted: Mapping[ContainerKey, WantedPlacement],
     there: tuple[Occupant, ...],
     seen: Mapping[str, ObservedCgroup],
+    pool: CpuSet,
 ) -> Response | Denial:
     """Answer a call that has been decided on.
 
@@ -183,6 +233,7 @@ def verdict(
         wanted: by key, what is promised.
         there: everybody who has processes now.
         seen: the cgroups of the runtime's containers, by id.
+        pool: the shared one.
     """
     for one in todo:
         match one:
@@ -198,11 +249,11 @@ def verdict(
                 placement = wanted.get(key)
                 if placement is None or not placement.cpus:
                     return Denial(f"container {key.name}: no CPU is left for it: see `nodeagent inspect`")
-                return response(there, created=(placement, call.container.resources))
+                return response(there, created=(placement, call.container.resources), pool=pool)
             case _:
                 continue
     updated = call.container.id if call.container is not None and call.event is Event.UPDATE_CONTAINER else ""
-    return response(there, updated=updated) if updated else Response(Answer())
+    return response(there, updated=updated, pool=pool) if updated else Response(Answer())
 
 
 def held(there: ObservedCgroup) -> NriResources:
@@ -218,6 +269,11 @@ def held(there: ObservedCgroup) -> NriResources:
     )
 
 
+def has_any(registry: Registry) -> bool:
+    """Whether anything is known of a runtime's containers."""
+    return bool(registry.entries or registry.refused or registry.sandboxes)
+
+
 def awaits_end(registry: Registry) -> bool:
     """Whether something is given back once cgroups are seen to be empty."""
     return any(made.stage is Stage.REMOVED for entry in registry.entries for made in entry.made)
@@ -230,10 +286,13 @@ def _decided(taken: Taken, decide: Decide, node: Node) -> tuple[Taken, tuple[Tod
     if made is None or sandbox is None:
         return taken, ()
     stated = node.stated(sandbox)
-    names = _names(state, decide.key)
-    seen = (container for name in names if (container := _as_asked(state.runtime, sandbox, name, decide, node)))
+    counting = _names(state, decide.key)
+    seen = (container for name in counting if (container := _as_asked(state.runtime, sandbox, name, decide, node)))
     found = runtime_pod(sandbox, seen, stated.pod, node.world.managers.topology.memory_bytes)
-    pod = replace(found.pod, uid=decide.key.pod_uid, name=found.pod.name or sandbox.id)
+    names = {"name": found.pod.name or sandbox.id, "namespace": found.pod.namespace or _NAMESPACE}
+    pod = replace(found.pod, uid=decide.key.pod_uid, **names)
+    if misnamed := node.misnamed(pod):
+        return _refused(taken, decide, pod, INVALID_NAME, "; ".join(misnamed), node, is_kept=False)
     contradictions = tuple(one.text for one in found.contradictions)
     if problems := (*stated.problems, *contradictions):
         return _refused(taken, decide, pod, INVALID_ANNOTATIONS, "; ".join(problems), node)
@@ -265,12 +324,14 @@ def _admitted(
         )
         if short is not None:
             return _refused(taken, decide, pod, short.reason, short.message, node)
-    promises = state.promises
     name = decide.key.name
+    if before is not None and (resized := _resized(before.pod, pod, decide, state, node)):
+        return _refused(taken, decide, pod, RESIZE_INFEASIBLE, resized, node)
+    promises = state.promises
     freed: tuple[MetricDelta, ...] = ()
     if decide.is_again and before is not None and _asks_otherwise(before.pod, pod, name):
         promises, freed = remove_container(world.managers, promises, pod.uid, name)
-    decision = admitted_beside(world.managers, promises, pod, cpus_of_orphans(state, world))
+    decision = _decision(promises, decide, pod, cpus_of_orphans(state, world), taken, node)
     if isinstance(decision, Rejected):
         taken = taken.plus(state, deltas=decision.deltas)
         return _refused(taken, decide, pod, decision.reason, decision.message, node, decision.report)
@@ -285,6 +346,44 @@ def _admitted(
     return taken.plus(replace(state, runtime=stepped.registry), event, deltas=(*freed, *decision.deltas)), stepped.todo
 
 
+def _decision(
+    promises: Promises, decide: Decide, pod: Pod, orphans: CpuSet, taken: Taken, node: Node
+) -> Admitted | Rejected:
+    """One that runs already is decided on as if there were no other CPUs than those it is on, if that is possible."""
+    managers = node.world.managers
+    _, made = _made(taken.state.runtime, decide.key, decide.id)
+    stands_on = _stands_on(decide.id, node)
+    if made is not None and made.stage is Stage.STARTED and not made.is_placed and stands_on is not None:
+        decision = admitted_beside(managers, promises, pod, orphans | (promises.default - stands_on))
+        if not isinstance(decision, Rejected):
+            return decision
+    return admitted_beside(managers, promises, pod, orphans)
+
+
+def _resized(before: Pod, after: Pod, decide: Decide, state: NodeState, node: Node) -> str:
+    """Return why a container that runs where it was placed can't have other amounts; empty: what it holds for itself stays the same."""
+    _, made = _made(state.runtime, decide.key, decide.id)
+    if made is None or not made.is_placed:
+        return ""
+    had, has = (_holds(pod, decide.key.name, node) for pod in (before, after))
+    if had is None or has is None or had == has:
+        return ""
+    static = " and ".join(f"{name} {old} → {new}" for (name, old), (_, new) in zip(had, has, strict=True) if old != new)
+    return f"{static}: exclusive CPUs and memory that is promised stay as they are while the container runs"
+
+
+def _holds(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str], ...] | None:
+    """What a container has for itself of each manager's resource, in words; None: it is none of the pod's."""
+    managers = node.world.managers
+    found = next((one for one in demand_of(managers.rules, pod).containers if one.name == name), None)
+    if found is None:
+        return None
+    cpus = found.cpus if managers.providers.cpu.static else 0
+    memory = dict(found.memory or ()) if managers.providers.memory.static else {}
+    said = ", ".join(f"{resource} {size}" for resource, size in sorted(memory.items())) or "none"
+    return (("exclusive CPUs", str(cpus)), ("memory", said))
+
+
 def _asks_otherwise(before: Pod, after: Pod, name: str) -> bool:
     """Whether a container that there was asks for other amounts now: what it holds doesn't count, and it is decided on anew."""
     known = {container.name: container for container in before.containers}
@@ -292,13 +391,21 @@ def _asks_otherwise(before: Pod, after: Pod, name: str) -> bool:
 
 
 def _refused(
-    taken: Taken, decide: Decide, pod: Pod, reason: str, message: str, node: Node, report: Report | None = None
+    taken: Taken,
+    decide: Decide,
+    pod: Pod,
+    reason: str,
+    message: str,
+    node: Node,
+    report: Report | None = None,
+    *,
+    is_kept: bool = True,
 ) -> tuple[Taken, tuple[Todo, ...]]:
     state = taken.state
     stepped = settled(state.runtime, decide.key, decide.id, f"{reason}: {message}")
     refusal = RecordedRefusal(reason, message, node.world.now_ms)
     before = state.entry(pod.uid)
-    if before is None or (before.is_of_runtime and before.refusal is not None):
+    if is_kept and (before is None or (before.is_of_runtime and before.refusal is not None)):
         gate = node.world.config.placement.gate("PodLevelResources")
         entry = PodEntry(pod, qos_class(pod, pod_level_resources=gate), _ORIGIN, node.world.now_ms, refusal)
         others = tuple(one for one in state.entries if one is not before)

@@ -28,6 +28,8 @@ Ids = TypeVar("Ids", CpuSet, NumaSet)
 REGISTRATION_TIMEOUT_MS = 5000
 REQUEST_TIMEOUT_MS = 2000
 """Of runtimes that don't say (NRI 0.6), and of others by default."""
+MAX_MICROSECONDS, MAX_BYTES = 2**40, 2**60
+"""Amounts beyond these count as these, so that no sum of several is beyond what can be saved and answered."""
 MAX_SYNCHRONIZED = 20_000
 """Pods and containers. Kubelet's default is 110 pods."""
 
@@ -199,7 +201,7 @@ def _container(container: Message | None) -> NriContainer:
     return NriContainer(
         id=container["id"],
         sandbox_id=container["pod_sandbox_id"],
-        name=container["name"],
+        name=container["name"] or container["id"],
         state=_state(container["state"]),
         labels=_pairs(container["labels"]),
         annotations=_pairs(container["annotations"]),
@@ -226,12 +228,13 @@ def _resources(found: Message) -> NriResources:
     return NriResources(
         cpus=_ids(CpuSet, cpu.get("cpus", "")),
         mems=_ids(NumaSet, cpu.get("mems", "")),
-        cpu_shares=_optional(cpu.get("shares")),
-        cpu_quota_us=_optional(cpu.get("quota")),
-        cpu_period_us=_optional(cpu.get("period")),
-        memory_limit_bytes=_optional(memory.get("limit")),
+        cpu_shares=_bounded(cpu.get("shares"), MAX_MICROSECONDS),
+        cpu_quota_us=_bounded(cpu.get("quota"), MAX_MICROSECONDS),
+        cpu_period_us=_bounded(cpu.get("period"), MAX_MICROSECONDS),
+        memory_limit_bytes=_bounded(memory.get("limit"), MAX_BYTES),
         hugepage_limits=tuple(
-            HugepageLimit(limit["page_size"], limit["limit"]) for limit in found.get("hugepage_limits", ())
+            HugepageLimit(limit["page_size"], min(limit["limit"], MAX_BYTES))
+            for limit in found.get("hugepage_limits", ())
         ),
     )
 
@@ -242,6 +245,10 @@ def _ids(kind: type[Ids], text: str) -> Ids | None:
         return kind.parse(text) if text else None
     except IdSetSyntaxError:
         return None
+
+
+def _bounded(found: Message | None, most: int) -> int | None:
+    return None if found is None else max(-1, min(found["value"], most))
 
 
 def _optional(found: Message | None) -> int | None:

@@ -159,8 +159,10 @@ def _kubelet(facts: NodeFacts) -> CheckResult:
     if not _sees_cgroups(facts):
         return CheckResult("kubelet", Level.UNKNOWN, _NO_CGROUPS)
     policy, has_promises = _kubelet_state(facts)
+    if facts.config is not None and facts.config.nri_socket:
+        return _kubelet_beside(facts, policy)
     if _runs(facts, "kubelet") or any(_is_populated(facts, path) for path in KUBEPODS):
-        stop = "sudo systemctl disable --now kubelet # or cpuManagerPolicy: none in kubelet's configuration"
+        stop = "sudo systemctl disable --now kubelet # or cpuManagerPolicy: none in kubelet's configuration, nriSocket here"
         if policy == "static":
             why = "it runs with CPU manager policy static: two managers give the same CPUs"
             return CheckResult("kubelet", Level.FAILURE, why, stop)
@@ -174,6 +176,20 @@ def _kubelet(facts: NodeFacts) -> CheckResult:
         why = f"it does not run; /{KUBELET_STATE} still has CPU assignments"
         return CheckResult("kubelet", Level.NOTE, why, f"nodeagent checkpoint show /{KUBELET_STATE}")
     return CheckResult("kubelet", Level.OK, "it does not run")
+
+
+def _kubelet_beside(facts: NodeFacts, policy: str | None) -> CheckResult:
+    """Where its containers are the agent's to place, its own managers have to be off, whether it runs or not."""
+    if facts.is_hidden(KUBELET_STATE):
+        why = f"whether it leaves CPUs and memory to the agent: /{KUBELET_STATE} cannot be read"
+        return CheckResult("kubelet", Level.UNKNOWN, why, "sudo nodeagent check")
+    problem = facts.kubelet_problem
+    if not problem and policy not in {None, "none"}:
+        problem = f"/{KUBELET_STATE} says CPU manager policy {policy}"
+    if problem:
+        fix = "sudo systemctl restart nodeagent # once that is changed: containers are not placed (nriSocket) before"
+        return CheckResult("kubelet", Level.FAILURE, f"it places containers, too: {problem}", fix)
+    return CheckResult("kubelet", Level.OK, "it leaves CPUs and memory to the agent (nriSocket)")
 
 
 def _kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nodeagent.views.check import host, isolation, placement
+from nodeagent.views.check import host, isolation, placement, runtime
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 from nodeagent.views.wording.columns import broken
 
@@ -38,6 +38,7 @@ def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
         host.governor(facts),
         host.irqbalance(facts),
         *host.competing_writers(facts),
+        *runtime.checks(facts),
     )
 
 

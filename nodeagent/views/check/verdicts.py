@@ -2,6 +2,7 @@
 
 import enum
 import re
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -10,6 +11,9 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
 from nodeagent.formats.kernel.settings import Settings
+
+if TYPE_CHECKING:
+    from nodeagent.views.check.runtime import RuntimeFacts
 
 
 class Level(enum.Enum):
@@ -66,6 +70,10 @@ class NodeFacts(Struct, frozen=True):
     """The command that reports every error in the judged configuration; empty: it is in no file."""
     config_file: str = "the configuration"
     """Where to correct it: the named file, otherwise in words."""
+    runtime: "RuntimeFacts | None" = None
+    """Of the container runtime; None: `nriSocket` isn't set, or a capture is judged, which has nothing of it."""
+    kubelet_problem: str = ""
+    """What has to be changed before the runtime's containers can be placed here; empty: nothing, or it wasn't looked at."""
 
     @property
     def why_unconfigured(self) -> str:

@@ -4,7 +4,7 @@ Words for people are in words.py and text.py.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -26,6 +26,10 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.views.explain.words import remedy_text, why_refused
+from nodeagent.views.wording.runtime_pods import known_documents
+
+if TYPE_CHECKING:
+    from nodeagent.core.runtime.pod_model import Known
 
 Document = dict[str, Any]
 VERSION = 1
@@ -43,6 +47,8 @@ class Explained(Struct, frozen=True):
     reproduced: bool | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    known: "tuple[Known, ...]" = ()
+    """Of a container runtime's pod: what is known of it, and from what."""
 
 
 def explanation(
@@ -112,6 +118,7 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         if isinstance(decision, Admitted)
         else [],
         "decision": "admitted" if is_admitted else "refused",
+        "known": known_documents(explained.known),
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
         "namespace": pod.namespace,

@@ -9,6 +9,7 @@ from typing import Any
 from nodeagent.core.explain.pods_to_end import MOST_ALIKE
 from nodeagent.views.explain.lacking import FEW_SETS, sets_text
 from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.runtime_pods import known_row
 from nodeagent.views.wording.words import bytes_text, counted
 
 Document = Mapping[str, Any]
@@ -89,6 +90,10 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         yield f"{_INDENT}uid {pod['uid']}"
     for text in (*_asked_for(pod, config), *_recorded(pod), *pod["notes"]):
         yield from _wrapped(f"{_INDENT}{text}", width)
+    if pod["known"]:
+        yield ""
+        yield "What is known of it (the container runtime isn't told requests)"
+        yield from _indented(table([known_row(one) for one in pod["known"]], width - len(_INDENT)))
     if pod["containers"]:
         yield ""
         yield from _indented(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))

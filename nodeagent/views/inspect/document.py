@@ -207,6 +207,7 @@ def _pod(
         "domain": entry.domain.value,
         "effective": None if there is None else _pod_values(there),
         "idle": None if entry.idle is None else {"refusal": _wait(entry.idle.refusal)},
+        "estimates": _estimates(view, entry) if entry.is_of_runtime else [],
         "name": pod.name,
         "namespace": pod.namespace,
         "phase": "Unknown" if any(c["state"]["name"] == "Unknown" for c in containers) else _phase(entry),
@@ -218,6 +219,13 @@ def _pod(
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
     }
+
+
+def _estimates(view: NodeView, entry: PodEntry) -> list[Document]:
+    from nodeagent.views.wording.runtime_pods import known_documents, known_of  # noqa: PLC0415 - most nodes have no container runtime
+
+    known = known_of(entry, view.state, view.node.managers.topology.memory_bytes)
+    return known_documents(one for one in known if not one.is_exact)
 
 
 def _pod_values(there: ObservedCgroup) -> Document:

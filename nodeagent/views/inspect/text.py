@@ -373,6 +373,10 @@ def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
     if pod["cgroup"] is not None:
         values = "" if there is None else f": {_limits(there)}"
         rows.append(("cgroup", f"{pod['cgroup']}{values}"))
+    if pod["estimates"]:
+        from nodeagent.views.wording.runtime_pods import estimate_text  # noqa: PLC0415 - most nodes have no container runtime
+
+        rows += [("estimate", estimate_text(one)) for one in pod["estimates"]]
     lines = table(rows, width)
     for container in pod["containers"]:
         lines += ["", *table(_container_rows(container, at_ms), width)]

@@ -2,8 +2,10 @@
 
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
+    INVALID_NAME,
     POD_NOT_KNOWN,
     RELEASED,
+    RESIZE_INFEASIBLE,
     STATE_NOT_SAVED,
     UID_TAKEN,
     UNIT_TAKEN,
@@ -34,6 +36,8 @@ _ADVICE = {
     RELEASED: "to bring it back, while its manifest exists",
     INVALID_ANNOTATIONS: "correct the pod's annotations, which the message names, and make the pod again",
     POD_NOT_KNOWN: "annotate the pod with its containers, requests and limits, or set topologyManagerScope: container",
+    INVALID_NAME: "make the pod with names as Kubernetes has them: the message says which (`crictl pods`)",
+    RESIZE_INFEASIBLE: "undo the resize, or make the pod again with its new amounts (`kubectl replace --force`)",
     UID_TAKEN: "give the manifest with that UID another one",
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }

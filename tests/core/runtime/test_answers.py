@@ -69,6 +69,23 @@ def test_nobody_gets_what_another_is_still_to_leave() -> None:
     assert sets(response([alone("a", "2", "2"), shared("b", "0-1", "0-1,3")])) == [("b", "0-1,3")]
 
 
+def test_two_on_each_others_cpus_do_not_wait_for_each_other_for_ever() -> None:
+    has = {"a": cpus("2-3"), "b": cpus("4-5"), "c": cpus("6")}
+    wants = {"a": cpus("4-5"), "b": cpus("6"), "c": cpus("2-3")}
+    pool = cpus("0-1")
+
+    def there() -> list[Occupant]:
+        return [alone(name, str(has[name]), str(wants[name])) for name in has]
+
+    assert sets(response(there())) == []
+    for _ in range(5):
+        for name, now in sets(response(there(), pool=pool)):
+            has[name] = cpus(now)
+            others = (has[other] for other in has if other != name)
+            assert has[name] <= pool or all(has[name].isdisjoint(other) for other in others)
+    assert has == wants
+
+
 def test_who_can_come_only_in_part_comes_in_part() -> None:
     found = response([alone("a", "2-3", "2"), shared("b", "0", "0-1,3")])
     assert sets(found) == [("a", "2"), ("b", "0-1")]

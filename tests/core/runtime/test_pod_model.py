@@ -24,6 +24,7 @@ from nodeagent.core.model.pod import (
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.runtime.pod_model import RuntimePod, ToldBy, qos_of_parent, runtime_pod
 from nodeagent.core.runtime.stated_pod import StatedContainer, StatedPod
+from nodeagent.formats.manifest.pod_manifest import pod_from_document, pod_to_document
 from tests.support.pods import amounts, app, burstable, exclusive, pod
 from tests.support.runtime_pods import GIB, sandbox_of, told, told_resources
 
@@ -111,7 +112,18 @@ def test_a_pod_that_states_all_comes_back_whole_and_contradicts_nothing(of: Pod)
     found = seen(of, stated_as(of))
     assert found.contradictions == ()
     assert found.is_whole
-    assert replace(found.pod, given_qos=None) == of
+    assert replace(found.pod, given_qos=None) == saved(of)
+
+
+@given(pods_of_kubelet(), st.booleans())
+def test_a_pod_is_the_same_after_it_was_saved(of: Pod, is_stated: bool) -> None:
+    found = seen(of, stated_as(of)) if is_stated else seen(of)
+    assert saved(found.pod) == found.pod
+
+
+def saved(of: Pod) -> Pod:
+    """As it is read from a state again."""
+    return pod_from_document(pod_to_document(of))
 
 
 @given(pods_of_kubelet(), st.data())

@@ -9,30 +9,32 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
+from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN
+from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, RESIZE_INFEASIBLE, UID_TAKEN
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.runtime.answers import Response, response
-from nodeagent.core.runtime.registry import CountFailOpen, Happening, Looked, Place, Populated, PutRight, Retried
+from nodeagent.core.runtime.registry import Adopt, CountFailOpen, Happening, Looked, Place, Populated, PutRight, Retried
 from nodeagent.core.turn.containers import (
     Node as TurnNode,
     Taken,
     Told,
     awaits_end,
     occupants,
+    pool_of,
     promised,
     take,
     verdict,
 )
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import EventKind, World, step
-from nodeagent.daemon.containers import stated
-from nodeagent.daemon.problems import refused_containers
+from nodeagent.daemon.containers import misnamed, stated
+from nodeagent.daemon.problems import misnamed_pods, refused_containers
 from tests.support.pods import app, burstable, exclusive, manifests, pod
 from tests.support.runtime_pods import sandbox_of, told
 from tests.support.world import SMALL, START_MS, Node, empty_state, node
@@ -58,7 +60,7 @@ class Runtime:
         world = World(
             self.of.config, self.of.managers, self.of.allocatable, (PodSource(),), {}, {}, START_MS,
         )  # fmt: skip
-        return TurnNode(world, self.of.kernel, Told(self.boxes, self.containers), stated, "/sys/fs/cgroup")
+        return TurnNode(world, self.of.kernel, Told(self.boxes, self.containers), stated, "/sys/fs/cgroup", misnamed)
 
     def seen(self) -> dict[str, ObservedCgroup]:
         def group(one: str) -> ObservedCgroup:
@@ -71,6 +73,9 @@ class Runtime:
         return {one: group(one) for one in self.cpusets}
 
     def happens(self, what: Happening) -> Taken:
+        found = what.found if isinstance(what, Looked) else what
+        if isinstance(found, Synchronized):
+            self.containers |= {one.id: one for one in found.containers}
         taken = take(self.state, what, self.node())
         self.state = taken.state
         self.events += taken.events
@@ -83,7 +88,8 @@ class Runtime:
         call = Call(event, self.boxes[container.sandbox_id], container, **more)
         taken = self.happens(call)
         there = occupants(self.state, self.node(), self.seen(), {})
-        return verdict(call, taken.todo, promised(self.state, self.node()), there, self.seen())
+        node = self.node()
+        return verdict(call, taken.todo, promised(self.state, node), there, self.seen(), pool_of(self.state, node))
 
     def create(self, of: Pod, name: str, one: str, box: str = "", **annotations: str) -> Response | Denial:
         box = box or f"box-{of.uid}"
@@ -119,7 +125,8 @@ class Runtime:
         self.happens(Populated(frozenset(self.running)))
 
     def push(self) -> Response:
-        found = response(occupants(self.state, self.node(), self.seen(), {}))
+        node = self.node()
+        found = response(occupants(self.state, node, self.seen(), {}), pool=pool_of(self.state, node))
         self.carry_out(found)
         return found
 
@@ -136,7 +143,8 @@ class Runtime:
         for one, cpus in self.cpusets.items():
             state = ContainerState.RUNNING if one in self.running else ContainerState.CREATED
             container = self.containers[one]
-            found.append(replace(container, state=state, resources=replace(container.resources, cpus=cpus)))
+            resources = replace(container.resources, cpus=cpus, mems=NumaSet.of(0))
+            found.append(replace(container, state=state, resources=resources))
         boxes = {container.sandbox_id for container in found}
         return Synchronized(tuple(box for id_, box in sorted(self.boxes.items()) if id_ in boxes), tuple(found))
 
@@ -262,6 +270,23 @@ def test_what_a_pod_states_wrongly_refuses_it(annotations: dict[str, str], reaso
     assert denied.reason.startswith(reason)
 
 
+def test_a_pod_with_a_name_that_no_state_can_have_is_refused_and_part_of_none() -> None:
+    runtime = Runtime()
+    odd = pod("Odd\nname", app("main", "1"), uid="uid-odd")
+    denied = runtime.create(odd, "main", "m")
+    assert isinstance(denied, Denial)
+    assert denied.reason.startswith(INVALID_NAME)
+    assert "\n" not in denied.reason
+    assert runtime.state.entries == ()
+    (problem,) = misnamed_pods(runtime.state)
+    assert "container main is refused: InvalidName" in problem
+    assert isinstance(runtime.create(odd, "main", "n"), Denial), "as before"
+    assert [event.kind for event in runtime.events] == [EventKind.POD_REFUSED]
+    runtime.happens(Synchronized())
+    runtime.look()
+    assert list(misnamed_pods(runtime.state)) == []
+
+
 def test_pods_are_aligned_as_a_whole_only_if_all_is_known_of_them() -> None:
     of = node(SMALL, topology_manager_policy="restricted", topology_manager_scope="pod")
     denied = Runtime(of).create(WEB, "main", "m")
@@ -293,6 +318,58 @@ def test_what_runs_without_having_asked_is_put_into_the_pool_or_where_it_belongs
     assert runtime.cpusets["s"].isdisjoint(own)
 
 
+def test_after_a_lost_state_whoever_runs_keeps_its_cpus() -> None:
+    runtime = Runtime()
+    pods = {name: pod(name, app("main", "1")) for name in ("first", "second", "third")}
+    runtime.run(SHARING, "main", "s")
+    for name, one in pods.items():
+        runtime.run(one, "main", name)
+    runtime.end("first")
+    runtime.look()
+    runtime.run(WEB, "main", "m")
+    runtime.push()
+    before = dict(runtime.cpusets)
+    promises = runtime.state.promises
+    # All is lost, and one has begun meanwhile that sorts before the others and may be anywhere.
+    runtime.state = empty_state(NODE)
+    late = pod("a-late", app("main", "1"))
+    runtime.boxes["a-late"] = sandbox_of(late, "a-late")
+    runtime.containers = {"a": told(late, late.container("main"), id="a", sandbox_id="a-late")} | runtime.containers
+    runtime.cpusets = {"a": CpuSet.parse("0-7")} | runtime.cpusets
+    runtime.running.add("a")
+    taken = runtime.happens(runtime.listed())
+    assert {(type(one), one.id) for one in taken.todo if isinstance(one, Adopt | CountFailOpen)} >= {
+        (CountFailOpen, "a"),
+        (Adopt, "m"),
+        (Adopt, "second"),
+        (Adopt, "third"),
+    }
+    for one in ("second", "third"):
+        assert runtime.own(pods[one], "main") == promises.own_set(pods[one].uid, "main")
+    assert runtime.own(WEB, "main") == before["m"]
+    runtime.push()
+    own = runtime.own(late, "main")
+    assert own is not None
+    assert runtime.cpusets == before | {"a": own, "s": before["s"] - own}
+
+
+def test_what_can_not_stay_where_it_was_found_is_moved_and_never_beside_another() -> None:
+    """Two containers of other pods are on the same CPUs, as they may be when nobody has placed them."""
+    runtime = Runtime()
+    for name in ("one", "two"):
+        of = pod(name, app("main", "2"))
+        runtime.boxes[name] = sandbox_of(of, name)
+        path = f"{runtime.boxes[name].cgroup_parent}:cri-containerd:{name}"
+        runtime.containers[name] = told(of, of.container("main"), id=name, sandbox_id=name, cgroups_path=path)
+        runtime.cpusets[name] = CpuSet.parse("2-3")
+        runtime.running.add(name)
+    runtime.happens(runtime.listed())
+    runtime.push()
+    assert runtime.cpusets["one"] == CpuSet.parse("2-3")
+    assert runtime.cpusets["two"] == runtime.own(pod("two"), "main")
+    assert runtime.cpusets["two"].isdisjoint(runtime.cpusets["one"])
+
+
 def test_a_look_finds_what_synchronize_has_missed_and_which_pods_are_gone() -> None:
     runtime = Runtime()
     assert isinstance(runtime.create(pod("large", app("main", "9")), "main", "l"), Denial)
@@ -320,6 +397,49 @@ def test_an_update_leaves_exclusive_cpus_as_they_are() -> None:
     assert isinstance(answer, Response)
     (update,) = answer.answer.updates
     assert (update.container_id, update.resources.cpus) == ("m", runtime.own(WEB, "main"))
+
+
+def test_a_resize_that_would_change_exclusive_cpus_is_refused_until_the_container_is_made_anew() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    own, before = runtime.own(WEB, "main"), runtime.state
+    larger = pod("web", app("main", "3"), app("side", "1"))
+    asked = told(larger, larger.container("main")).resources
+    denied = runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked)
+    assert isinstance(denied, Denial)
+    assert denied.reason.startswith(f"{RESIZE_INFEASIBLE}: exclusive CPUs 2 → 3")
+    assert runtime.own(WEB, "main") == own
+    assert (runtime.state.promises, runtime.state.entries) == (before.promises, before.entries)
+    events = len(runtime.events)
+    assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked), Denial)
+    assert len(runtime.events) == events, "it is told once"
+    (problem,) = refused_containers(runtime.state)
+    assert RESIZE_INFEASIBLE in problem
+    runtime.end("m")
+    runtime.look()
+    runtime.run(larger, "main", "n")
+    assert len(runtime.own(WEB, "main") or ()) == 3
+    assert list(refused_containers(runtime.state)) == []
+
+
+def test_a_resize_that_changes_nothing_exclusive_is_carried_out_where_the_container_is() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    runtime.run(SHARING, "main", "s")
+    own = runtime.own(WEB, "main")
+    more = replace(runtime.containers["m"].resources, memory_limit_bytes=2**30)
+    answer = runtime.call(Event.UPDATE_CONTAINER, "m", resources=more)
+    assert isinstance(answer, Response)
+    (cpus,) = (one.resources.cpus for one in answer.answer.updates if one.container_id == "m")
+    assert cpus == own == runtime.own(WEB, "main")
+    entry = runtime.state.entry(WEB.uid)
+    assert entry is not None
+    assert str(entry.pod.container("main").resources.limits.get("memory")) == "1Gi"
+    larger = replace(runtime.containers["s"].resources, cpu_shares=2048)
+    assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "s", resources=larger), Response)
+    shared = runtime.state.entry(SHARING.uid)
+    assert shared is not None
+    assert str(shared.pod.container("main").resources.requests.get("cpu")) == "2"
 
 
 PODS = {
@@ -363,6 +483,18 @@ class Churn(RuleBasedStateMachine):
 
     @rule()
     def synchronize(self) -> None:
+        self.runtime.happens(self.runtime.listed())
+        self.runtime.push()
+
+    @rule()
+    def lose_everything(self) -> None:
+        """But for a manifest's pod, whose state is found again in its cgroups."""
+        local = replace(self.runtime.state, entries=self.runtime.state.own_entries(), runtime=Registry())
+        kept = {entry.pod.uid for entry in local.entries}
+        for uid, _ in self.runtime.state.promises.pods:
+            if uid not in kept:
+                local = replace(local, promises=remove_pod(NODE.managers, local.promises, uid)[0])
+        self.runtime.state = local
         self.runtime.happens(self.runtime.listed())
         self.runtime.push()
 

@@ -128,16 +128,21 @@ def expected_ids(kind, text):
         return None
 
 
+def bounded(amount: int, most: int) -> int:
+    """No sum of amounts may be beyond what can be saved."""
+    return max(-1, min(amount, most))
+
+
 def expected_resources(theirs) -> NriResources:
     cpu, memory = theirs.cpu, theirs.memory
     return NriResources(
         expected_ids(CpuSet, cpu.cpus),
         expected_ids(NumaSet, cpu.mems),
-        cpu.shares.value if cpu.HasField("shares") else None,
-        cpu.quota.value if cpu.HasField("quota") else None,
-        cpu.period.value if cpu.HasField("period") else None,
-        memory.limit.value if memory.HasField("limit") else None,
-        tuple(HugepageLimit(limit.page_size, limit.limit) for limit in theirs.hugepage_limits),
+        bounded(cpu.shares.value, 2**40) if cpu.HasField("shares") else None,
+        bounded(cpu.quota.value, 2**40) if cpu.HasField("quota") else None,
+        bounded(cpu.period.value, 2**40) if cpu.HasField("period") else None,
+        bounded(memory.limit.value, 2**60) if memory.HasField("limit") else None,
+        tuple(HugepageLimit(limit.page_size, bounded(limit.limit, 2**60)) for limit in theirs.hugepage_limits),
     )
 
 
@@ -155,7 +160,7 @@ def expected_container(theirs) -> NriContainer:
     return NriContainer(
         t.id,
         t.pod_sandbox_id,
-        t.name,
+        t.name or t.id,
         ContainerState(t.state),
         pairs(t.labels),
         pairs(t.annotations),
@@ -244,17 +249,17 @@ def test_a_state_that_comes_later_is_unknown_and_odd_ids_are_as_if_not_said():
 
 # What a plugin answers.
 
-LIMITS = st.builds(HugepageLimit, TEXT, st.integers(0, (1 << 64) - 1))
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
-UINT64 = st.integers(0, (1 << 64) - 1)
+MICROSECONDS, AMOUNT = st.integers(0, 2**40), st.integers(0, 2**60)
+LIMITS = st.builds(HugepageLimit, TEXT, AMOUNT)
 RESOURCES = st.builds(
     NriResources,
     cpus=st.none() | st.sets(st.integers(0, 1023), min_size=1).map(CpuSet.from_ids),
     mems=st.none() | st.sets(st.integers(0, 63), min_size=1).map(NumaSet.from_ids),
-    cpu_shares=st.none() | UINT64,
-    cpu_quota_us=st.none() | INT64,
-    cpu_period_us=st.none() | UINT64,
-    memory_limit_bytes=st.none() | INT64,
+    cpu_shares=st.none() | MICROSECONDS,
+    cpu_quota_us=st.none() | st.just(-1) | MICROSECONDS,
+    cpu_period_us=st.none() | MICROSECONDS,
+    memory_limit_bytes=st.none() | st.just(-1) | AMOUNT,
     hugepage_limits=st.lists(LIMITS, max_size=2).map(tuple),
 )
 UPDATES = st.lists(st.builds(Update, TEXT, RESOURCES, st.booleans()), max_size=3).map(tuple)

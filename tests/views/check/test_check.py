@@ -19,11 +19,14 @@ from nodeagent.cli.main import main
 from nodeagent.core.admission.managers import Managers, build
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.nri import Runtime
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.formats.config.containerd_config import NriConfig, Said
 from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, SYSTEMD, Settings
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 from nodeagent.views.check import node_check
 from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
+from nodeagent.views.check.runtime import RuntimeFacts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
 from tests.project.test_every_error import STEP
@@ -47,6 +50,7 @@ GOOD = {
 MACHINE = machine()
 STATIC = Placement("static", (("full-pcpus-only", "true"),), CpuSet.of(0, 4))
 QUIET = Config(STATIC, host_isolation="partition", interrupt_isolation="affinity")
+CONTAINERD = Runtime("containerd", "1.7.24", (0, 6, 0), 5000, 2000)
 RUNS = "populated 1\nfrozen 0\n"
 
 
@@ -73,6 +77,18 @@ def facts(
     managers = build(topology, placement)
     assert isinstance(managers, Managers), managers
     return NodeFacts(topology, settings, config, managers)
+
+
+def runtime(
+    files: Mapping[str, str | None] | None = None,
+    *,
+    kubelet_problem: str = "",
+    unreadable: tuple[str, ...] = (),
+    **found: Any,
+) -> NodeFacts:
+    """A node where a container runtime's containers are to be placed."""
+    given = facts(files, config=Config(STATIC, nri_socket="/run/nri.sock"), unreadable=unreadable)
+    return replace(given, runtime=RuntimeFacts(**found), kubelet_problem=kubelet_problem)
 
 
 def changed(**fields: Any) -> Topology:
@@ -205,6 +221,28 @@ CASES = [
     Case("kubelet", "note", "still has CPU assignments", facts({KUBELET_STATE: '{"policyName": "static", "entries": {"uid": {"app": "1"}}}'}), "nodeagent checkpoint show /var/lib/kubelet/cpu_manager_state"),
     Case("kubelet", "unknown", "cannot be read", facts(unreadable=(KUBELET_STATE,)), "sudo nodeagent check"),
     Case("kubelet", "unknown", "cgroup v2 is missing", facts(NO_CGROUPS)),
+    Case("kubelet", "ok", "it leaves CPUs and memory to the agent", runtime({service("kubelet"): RUNS, KUBELET_STATE: '{"policyName": "none"}'})),
+    Case("kubelet", "failure", "says CPU manager policy static", runtime({KUBELET_STATE: '{"policyName": "static"}'}), "systemctl restart nodeagent"),
+    Case("kubelet", "failure", "f: cpuManagerPolicy: must be none", runtime(kubelet_problem="f: cpuManagerPolicy: must be none"), "systemctl restart nodeagent"),
+    Case("kubelet", "unknown", "cannot be read", runtime(unreadable=(KUBELET_STATE,)), "sudo nodeagent check"),
+    Case("nri", "ok", "containerd 1.7.24 at /run/nri.sock takes plugins (NRI 0.6.0 or later)", runtime(found=CONTAINERD)),
+    Case("nri", "failure", "No such file", runtime(problem="cannot serve the container runtime at /run/nri.sock: No such file", hint="`systemctl status containerd`"), "systemctl status"),
+    Case("nri", "unknown", "only root may ask /run/nri.sock", runtime(problem="Permission denied", is_hidden=True), "sudo nodeagent check"),
+    Case("nri", "unknown", "can only be found out on the node itself", runtime()),
+    Case("containerd", "ok", "it has no configuration", runtime(found=CONTAINERD)),
+    Case("containerd", "ok", "leaves NRI on", runtime(found=CONTAINERD, config=NriConfig())),
+    Case("containerd", "ok", "leaves NRI on", runtime(problem="x", config=NriConfig(is_off=Said(False, "c"), socket=Said("/run/nri.sock", "c")))),
+    Case("containerd", "note", "off before containerd 2.0", runtime(problem="x", hint="y", config=NriConfig()), "disable = false"),
+    Case("containerd", "failure", "c switches NRI off", runtime(found=CONTAINERD, config=NriConfig(is_off=Said(True, "c"))), "disable = false"),
+    Case("containerd", "failure", "is /x (c), and nriSocket is /run/nri.sock", runtime(config=NriConfig(socket=Said("/x", "c"))), "nriSocket: /x in the configuration"),
+    Case("containerd", "unknown", "c: Invalid statement", runtime(found=CONTAINERD, config_problem="c: Invalid statement"), "sudo containerd config dump"),
+    Case("nri-timeouts", "ok", "waits 2 s for an answer, of which the agent keeps 0.3 s", runtime(found=CONTAINERD)),
+    Case("nri-timeouts", "ok", "waits 10 s", runtime(found=CONTAINERD, config=NriConfig(request_timeout_ms=Said(10_000, "c")))),
+    Case("nri-timeouts", "warning", "says 1.5 s, and the agent goes by 2 s", runtime(found=CONTAINERD, config=NriConfig(request_timeout_ms=Said(1500, "c"))), "plugin_request_timeout"),
+    Case("nri-timeouts", "warning", "waits 0.5 s", runtime(found=replace(CONTAINERD, request_timeout_ms=500)), "plugin_request_timeout"),
+    Case("nri-timeouts", "warning", "for a plugin to register", runtime(config=NriConfig(request_timeout_ms=Said(2000, "c"), registration_timeout_ms=Said(500, "c"))), "plugin_registration_timeout"),
+    Case("nri-timeouts", "failure", "nothing could start", runtime(config=NriConfig(request_timeout_ms=Said(300, "c"))), "plugin_request_timeout"),
+    Case("nri-timeouts", "unknown", "only itself says", runtime()),
     Case("numad", "warning", "moves processes and their memory", facts({service("numad"): RUNS}), "systemctl disable --now numad"),
     Case("tuned", "note", "its profile may set", facts({service("tuned"): RUNS}), "tuned-adm active"),
 ]  # fmt: skip
@@ -243,7 +281,7 @@ def test_the_command_for_offline_cpus_brings_all_of_them_online(shell: str, cpus
 
 def test_every_level_of_every_check_has_a_case() -> None:
     written: set[tuple[str, str]] = set()
-    for module in ("host", "isolation", "placement"):
+    for module in ("host", "isolation", "placement", "runtime"):
         text = (Path(node_check.__file__).parent / f"{module}.py").read_text()
         name = ""
         for found in re.finditer(
@@ -383,6 +421,15 @@ def test_without_a_configuration_the_rest_is_checked(node: Path, run: RunCommand
     (node / "etc/nodeagent/config.yaml").unlink()
     status, out, _ = run("--root", str(node), "-o", "json")
     assert (status, levels(out)["configuration"], levels(out)["kernel"]) == (0, "warning", "ok")
+
+
+def test_a_copied_root_has_what_containerd_and_kubelet_were_told(node: Path, run: RunCommand) -> None:
+    write(node / "etc/nodeagent/config.yaml", "nriSocket: /run/nri.sock\n")
+    write(node / "etc/containerd/config.toml", "disabled_plugins = ['io.containerd.nri.v1.nri']\n")
+    write(node / "var/lib/kubelet/config.yaml", "cpuManagerPolicy: static\n")
+    status, out, _ = run("--root", str(node), "-o", "json", "--config", str(node / "etc/nodeagent/config.yaml"))
+    found = levels(out)
+    assert (status, found["nri"], found["containerd"], found["kubelet"]) == (3, "unknown", "failure", "failure")
 
 
 def test_without_a_state_the_configuration_counts(node: Path, run: RunCommand) -> None:

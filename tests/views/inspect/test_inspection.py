@@ -109,8 +109,8 @@ def test_document_is_plain_and_its_names_are_stable():
         "recovery", "sockets",
     ]  # fmt: skip
     assert sorted(document["pods"][0]) == [
-        "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "domain", "effective", "idle", "name", "namespace", "phase", "podCpus",
-        "qos", "refusal", "refusedChange", "source", "starved", "uid",
+        "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "domain", "effective", "estimates", "idle", "name", "namespace", "phase",
+        "podCpus", "qos", "refusal", "refusedChange", "source", "starved", "uid",
     ]  # fmt: skip
     assert sorted(container_of(document)) == [
         "cgroup", "closedToHost", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit", "name",

@@ -1,0 +1,84 @@
+"""What is known of a container runtime's pod, exactly or as an estimate, and from what: as documents, and in words."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from nodeagent.core.model.pod import MEMORY
+from nodeagent.core.model.pod_amounts import quantity_of
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.state import NodeState, PodEntry
+
+if TYPE_CHECKING:
+    from nodeagent.core.runtime.estimates import Range
+    from nodeagent.core.runtime.pod_model import Known
+
+Document = Mapping[str, Any]
+_BY = {
+    "annotation": "its annotations",
+    "cgroupParent": "the cgroup's name",
+    "cpuShares": "its CPU shares",
+    "cpuQuota": "its CPU quota",
+    "memoryLimit": "its memory limit",
+    "hugepageLimit": "its huge page limit",
+    "oomScoreAdj": "its oom_score_adj",
+    "qosClass": "the QoS class",
+    "seen": "what the runtime has told so far",
+}
+
+
+def known_of(entry: PodEntry, state: NodeState, capacity_bytes: int) -> "tuple[Known, ...]":
+    """Return what is known of a pod; nothing unless it is a container runtime's."""
+    if not entry.is_of_runtime:
+        return ()
+    from nodeagent.core.runtime.known_again import known_again  # noqa: PLC0415 - most nodes have no container runtime
+    from nodeagent.formats.nri.annotations import read_annotations  # noqa: PLC0415 - as above
+
+    return known_again(entry, state.runtime, lambda sandbox: read_annotations(sandbox).stated, capacity_bytes)
+
+
+def known_documents(known: "Iterable[Known]") -> list[dict[str, Any]]:
+    """Describe each: amounts are Kubernetes' quantities."""
+    return [
+        {
+            "container": one.container or None,
+            "exact": one.is_exact,
+            "from": one.by.value,
+            "least": None if one.between is None else _bound(one.what, one.between, is_least=True),
+            "most": None if one.between is None else _bound(one.what, one.between, is_least=False),
+            "value": one.value,
+            "what": one.what,
+        }
+        for one in known
+    ]
+
+
+def known_row(known: Document) -> list[str]:
+    """Describe one in cells: of whom, what, how much, how it is known."""
+    by = _BY[known["from"]] if known["exact"] else _estimate(known)
+    return [known["container"] or "the pod", known["what"], _amount(known, "value"), by]
+
+
+def estimate_text(known: Document) -> str:
+    """Describe an estimate in a few words."""
+    whose = "" if known["container"] is None else f"container {known['container']}, "
+    return f"{whose}{known['what']} {_amount(known, 'value')}: {_estimate(known)}"
+
+
+def _estimate(known: Document) -> str:
+    between = ""
+    if known["least"] is not None:
+        least = _amount(known, "least")
+        between = f" ({least} or more)" if known["most"] is None else f" ({least} to {_amount(known, 'most')})"
+    return f"estimated from {_BY[known['from']]}{between}"
+
+
+def _amount(known: Document, field: str) -> str:
+    """Of estimated bytes the MiB say enough."""
+    text: str = known[field]
+    is_rough = not known["exact"] and known["what"].endswith(f".{MEMORY}")
+    return f"{Quantity.parse(text).value() / 2**20:.0f}Mi" if is_rough else text
+
+
+def _bound(what: str, between: "Range", *, is_least: bool) -> str | None:
+    amount = between.least if is_least else between.most
+    return None if amount is None else str(quantity_of(what.partition(".")[2], amount))
