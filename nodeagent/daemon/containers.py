@@ -343,7 +343,8 @@ class Containers:
             if asked.answer is None:
                 continue
             if isinstance(asked.what, Call):
-                found = verdict(asked.what, todo, promised(state, self._node), there, self._seen, pool)
+                reserved = self._node.world.managers.reserved & self._node.kernel.online
+                found = verdict(asked.what, todo, promised(state, self._node), there, self._seen, pool, reserved)
             else:
                 found = response(there, pool=pool)
             if isinstance(found, Response):

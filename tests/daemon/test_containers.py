@@ -142,6 +142,12 @@ class Desk:
         assert self.answered(event(Event.START_CONTAINER, of, one)) == Answer()
         return answer
 
+    def share(self) -> None:
+        """One that shares the pool has begun, and got it."""
+        self.run(SHARING, "s")
+        assert self.tree.cpusets["s"] == NODE.managers.reserved
+        self.tree.cpusets["s"] = ALL
+
 
 def event(kind: Event, of: Pod, one: str) -> Call:
     sandbox = sandbox_of(of)
@@ -172,7 +178,7 @@ def test_a_call_waits_for_the_turn_that_decides_on_it(desk: Desk) -> None:
 
 
 def test_what_was_sent_counts_as_taken_until_it_is_seen(desk: Desk) -> None:
-    desk.run(SHARING, "s")
+    desk.share()
     created = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
     (update,) = created.updates
     assert update.container_id == "s"
@@ -203,7 +209,7 @@ def test_each_cgroup_is_read_once_a_turn_and_ours_only_where_it_matters(desk: De
 
 
 def test_a_start_beside_somebody_who_has_not_left_is_denied(desk: Desk) -> None:
-    desk.run(SHARING, "s")
+    desk.share()
     created = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
     desk.tree.cpusets["m"] = created.adjustment.cpus
     denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
@@ -251,7 +257,7 @@ def test_a_late_synchronization_is_the_truth_all_the_same(desk: Desk) -> None:
 
 
 def test_while_cgroups_can_not_be_read_nothing_is_granted(desk: Desk) -> None:
-    desk.run(SHARING, "s")
+    desk.share()
     desk.tree.is_broken = True
     denied = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
     assert isinstance(denied, Denial)

@@ -80,7 +80,7 @@ def test_explain_shows_all_of_it_and_inspect_the_estimates() -> None:
     runtime = Runtime()
     runtime.run(SHARING, "main", "c1")
     entry = entry_of(runtime)
-    what_if = WhatIf.of(NODE.managers, runtime.state.promises, tuple(runtime.state.active_pods()))
+    what_if = WhatIf.of(NODE.managers, runtime.state.promises, tuple(runtime.state.holding_pods()))
     again = replay_decision(what_if, runtime.state, entry)
     assert again.reproduced
     all_known = known_of(entry, runtime.state, NODE.managers.topology.memory_bytes)

@@ -224,6 +224,7 @@ def verdict(
     there: tuple[Occupant, ...],
     seen: Mapping[str, ObservedCgroup],
     pool: CpuSet,
+    reserved: CpuSet,
 ) -> Response | Denial:
     """Answer a call that has been decided on.
 
@@ -234,6 +235,7 @@ def verdict(
         there: everybody who has processes now.
         seen: the cgroups of the runtime's containers, by id.
         pool: the shared one.
+        reserved: CPUs that are online and never anybody's own.
     """
     for one in todo:
         match one:
@@ -242,18 +244,35 @@ def verdict(
             case LetBegin(key, container_id, rivals):
                 begins = seen.get(container_id)
                 effective = CpuSet() if begins is None else begins.cpus_effective or CpuSet()
-                starting = Occupant(f"container {key.name}", effective, wanted.get(key), container_id)
+                placement = wanted.get(key)
+                if placement is not None and _shares(placement):
+                    placement = replace(placement, cpus=placement.cpus | reserved)
+                starting = Occupant(f"container {key.name}", effective, placement, container_id)
                 others = (other for other in there if other.id != container_id)
                 return gate(starting, others, rivals) or Response(Answer())
             case Place(key, container_id) if call.event is Event.CREATE_CONTAINER and call.container is not None:
                 placement = wanted.get(key)
                 if placement is None or not placement.cpus:
                     return Denial(f"container {key.name}: no CPU is left for it: see `nodeagent inspect`")
-                return response(there, created=(placement, call.container.resources), pool=pool)
+                created = _until_begun(placement, reserved)
+                return response(there, created=(created, call.container.resources), pool=pool)
             case _:
                 continue
     updated = call.container.id if call.container is not None and call.event is Event.UPDATE_CONTAINER else ""
     return response(there, updated=updated, pool=pool) if updated else Response(Answer())
+
+
+def _shares(placement: WantedPlacement) -> bool:
+    return placement.cpus != placement.exclusive_cpus
+
+
+def _until_begun(placement: WantedPlacement, reserved: CpuSet) -> WantedPlacement:
+    """What a container is created with: of the CPUs that it shares only the reserved ones. The pool may have become smaller by the time
+    that the runtime makes its cgroup, and begins in it. Once that is there it gets the rest like any other.
+    """
+    if not reserved or not _shares(placement):
+        return placement
+    return replace(placement, cpus=placement.exclusive_cpus | reserved)
 
 
 def held(there: ObservedCgroup) -> NriResources:

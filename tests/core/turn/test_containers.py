@@ -17,7 +17,7 @@ from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, RESIZE_INFEASIBLE, UID_TAKEN
-from nodeagent.core.model.runtime_containers import Registry
+from nodeagent.core.model.runtime_containers import ContainerKey, Registry
 from nodeagent.core.runtime.answers import Response, response
 from nodeagent.core.runtime.registry import Adopt, CountFailOpen, Happening, Looked, Place, Populated, PutRight, Retried
 from nodeagent.core.turn.containers import (
@@ -89,7 +89,15 @@ class Runtime:
         taken = self.happens(call)
         there = occupants(self.state, self.node(), self.seen(), {})
         node = self.node()
-        return verdict(call, taken.todo, promised(self.state, node), there, self.seen(), pool_of(self.state, node))
+        return verdict(
+            call,
+            taken.todo,
+            promised(self.state, node),
+            there,
+            self.seen(),
+            pool_of(self.state, node),
+            node.world.managers.reserved,
+        )
 
     def create(self, of: Pod, name: str, one: str, box: str = "", **annotations: str) -> Response | Denial:
         box = box or f"box-{of.uid}"
@@ -105,7 +113,12 @@ class Runtime:
         return answer
 
     def start(self, one: str) -> Response | Denial:
-        self.running.add(one)  # its first process is in its cgroup
+        self.running.add(one)  # its first process is in its cgroup, and has been on its CPUs
+        for entry in self.state.entries:
+            for container in entry.pod.containers:
+                own = self.state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
+                is_its = self.state.runtime.key_of(one) == ContainerKey(entry.pod.uid, container.name)
+                assert is_its or self.cpusets[one].isdisjoint(own)
         answer = self.call(Event.START_CONTAINER, one)
         if isinstance(answer, Denial):
             self.running.discard(one)
@@ -114,6 +127,7 @@ class Runtime:
     def run(self, of: Pod, name: str, one: str, **annotations: str) -> None:
         assert isinstance(self.create(of, name, one, **annotations), Response)
         assert self.start(one) == Response(Answer())
+        self.push()
 
     def end(self, one: str) -> None:
         self.running.discard(one)

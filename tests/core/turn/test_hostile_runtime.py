@@ -146,7 +146,7 @@ class Agent:
             for made in entry.made
         }  # fmt: skip
         there, pool = occupants(self.state, node, seen, {}), pool_of(self.state, node)
-        found = verdict(call, todo, promised(self.state, node), there, seen, pool)
+        found = verdict(call, todo, promised(self.state, node), there, seen, pool, node.world.managers.reserved)
         if isinstance(found, Denial):
             assert found.reason
         elif call.event in {Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.STOP_CONTAINER}:
