@@ -14,6 +14,7 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgrou
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_of_systemd, pod_of_units_path, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.edge import units
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.host_settings import possible_cpus
@@ -69,10 +70,18 @@ class Domains:
         tree: those that are the agent's.
         systemd: who has those of units.
         mount: the root of all.
+        records: what units had before they were told anything. None: for who need not know.
     """
 
-    def __init__(self, tree: CgroupTree, systemd: Systemd | None = None, mount: Path = units.CGROUPS) -> None:
+    def __init__(
+        self,
+        tree: CgroupTree,
+        systemd: Systemd | None = None,
+        mount: Path = units.CGROUPS,
+        records: UnitRecords | None = None,
+    ) -> None:
         self._tree = tree
+        self._records = records
         self._systemd = systemd or Systemctl()
         self._mount = mount
         self._known: Mapping[str, UnitProperties] = {}
@@ -145,11 +154,13 @@ class Domains:
         known = self._known.get(unit_at(path))
         if known is None:
             return _anywhere(path, self._effective_around(""))
-        there = self._look(known.cgroup)
+        there, before = self._look(known.cgroup), None if self._records is None else self._records.look()
+        recorded = None if before is None else before.get(unit_at(path))
         if there is None or not there.is_populated:
-            return _inactive(path, known.settings, self._effective_around(known.cgroup))
+            inactive = _inactive(path, known.settings, self._effective_around(known.cgroup))
+            return replace(inactive, unit_before=recorded)
         attributes = tuple(each for each in there.attributes if each[0] in _OF_UNITS and each[1])
-        return replace(there, path=path, attributes=attributes, unit=known.settings)
+        return replace(there, path=path, attributes=attributes, unit=known.settings, unit_before=recorded)
 
     def _effective_around(self, cgroup: str) -> CpuSet | None:
         """Return where the processes of a cgroup without any may run, if nothing is said of it alone."""
