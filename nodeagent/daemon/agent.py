@@ -175,7 +175,7 @@ class Agent:
         self.state = state
         self.tree = tree
         self._unit_records = UnitRecords(node.config)
-        self._domains = Domains(tree, systemd, records=self._unit_records)
+        self._domains = Domains(tree, systemd, recorded=self._unit_records.look)
         self._left: frozenset[str] = frozenset()
         """Paths of units to give back that no pod stands for."""
         self.runner = runner

@@ -14,7 +14,6 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgrou
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_of_systemd, pod_of_units_path, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.edge import units
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.host_settings import possible_cpus
@@ -70,7 +69,7 @@ class Domains:
         tree: those that are the agent's.
         systemd: who has those of units.
         mount: the root of all.
-        records: what units had before they were told anything. None: for who need not know.
+        recorded: returns what units had before they were told anything, as far as an agent has recorded it.
     """
 
     def __init__(
@@ -78,10 +77,10 @@ class Domains:
         tree: CgroupTree,
         systemd: Systemd | None = None,
         mount: Path = units.CGROUPS,
-        records: UnitRecords | None = None,
+        recorded: Callable[[], Mapping[str, UnitSettings]] = dict,
     ) -> None:
         self._tree = tree
-        self._records = records
+        self._recorded = recorded
         self._systemd = systemd or Systemctl()
         self._mount = mount
         self._known: Mapping[str, UnitProperties] = {}
@@ -154,8 +153,7 @@ class Domains:
         known = self._known.get(unit_at(path))
         if known is None:
             return _anywhere(path, self._effective_around(""))
-        there, before = self._look(known.cgroup), None if self._records is None else self._records.look()
-        recorded = None if before is None else before.get(unit_at(path))
+        there, recorded = self._look(known.cgroup), self._recorded().get(unit_at(path))
         if there is None or not there.is_populated:
             inactive = _inactive(path, known.settings, self._effective_around(known.cgroup))
             return replace(inactive, unit_before=recorded)

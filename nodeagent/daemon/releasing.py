@@ -101,7 +101,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         if isinstance(runs, Trouble):
             trouble = runs
             return None
-        domains = Domains(pods.tree, records=UnitRecords(config))
+        domains = Domains(pods.tree, recorded=UnitRecords(config).look)
         observed = domains.read(unit_paths(manifest.pod for manifest in known))
         if domains.unanswered:
             trouble = Trouble(domains.unanswered)

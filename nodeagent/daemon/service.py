@@ -285,7 +285,7 @@ def _what_runs(
     while True:
         runs = runner.look()
         troubles = [runs] if isinstance(runs, Trouble) else []
-        domains = Domains(tree, records=UnitRecords(config))
+        domains = Domains(tree, recorded=UnitRecords(config).look)
         try:
             seen = domains.read(unit_paths(manifest.pod for manifest in manifests))
         except CgroupError as err:

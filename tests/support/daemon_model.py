@@ -471,7 +471,7 @@ class Daemon:
 
         def look() -> Evidence:
             runs = runner.look()
-            observed = Domains(tree, systemd, records=UnitRecords(node.config)).read(
+            observed = Domains(tree, systemd, recorded=UnitRecords(node.config).look).read(
                 unit_paths(manifest.pod for manifest in pods)
             )
             return Evidence(observed, {} if isinstance(runs, Trouble) else runs)
