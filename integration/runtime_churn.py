@@ -114,8 +114,8 @@ class RuntimeChurn:
             return not self._containerd.sandboxes_of(pod)
 
         self._until_done(go, f"{pod.name} to go")
-        held = f"grep -q {pod.uid} {workload.STATE_FILE}"
-        self._node.run(f"while {held}; do sleep 0.2; done; rm {workload.READY}/{pod.name}-*")
+        self._node.wait(lambda state: pod.uid not in state["promises"]["pods"], f"what {pod.name} had to be given back")
+        self._node.run(f"rm {workload.READY}/{pod.name}-*")
         del self.pods[pod]
 
     def _remove(self, pod: CriPod) -> None:

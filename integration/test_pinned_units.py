@@ -5,7 +5,7 @@ import re
 import pytest
 
 from integration.isolation import differences, isolate, listed, settled
-from integration.node import Document, Node, container, pod
+from integration.node import MANIFESTS, STATE, Document, Node, container, pod
 from nodeagent.core.model.idset import CpuSet
 
 SLEEP = ["sleep", "infinity"]
@@ -163,6 +163,24 @@ def test_what_systemd_is_told_by_others_is_put_right(node: Node) -> None:
     assert node.wait_log(cursor, "ready")
     assert allowed(node, "db.service") == db
     node.run("nodeagent unpin db --wait; systemctl stop db")
+
+
+def test_when_the_state_is_lost_a_unit_goes_back_to_what_it_had_before(node: Node) -> None:
+    for name in ("db.service", "own.service"):
+        unit(node, name, "AllowedCPUs=0-7")
+        node.run(f"systemctl start {name}; nodeagent pin {name} --cpus 1 --memory 64Mi --wait")
+    db = given(node, "db.service")
+    cursor = node.cursor()
+
+    node.run(f"systemctl stop nodeagent; rm {STATE}/*_state {MANIFESTS}/own.service.yaml; systemctl start nodeagent")
+
+    assert node.wait_log(cursor, "ready")
+    node.metrics()
+    assert (given(node, "db.service"), allowed(node, "db.service")) == (db, db)
+    assert (told(node, "own.service"), allowed(node, "own.service")) == ("0-7", CpuSet.parse("0-7"))
+    node.run("nodeagent unpin db --wait")
+    assert (told(node, "db.service"), allowed(node, "db.service")) == ("0-7", CpuSet.parse("0-7"))
+    node.run("systemctl stop db own")
 
 
 @pytest.mark.configures

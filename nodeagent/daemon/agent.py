@@ -5,7 +5,7 @@ Every turn is the same, whether it is the first after a start or caused by a tim
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Protocol
@@ -23,7 +23,7 @@ from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.host.claims import claims
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import UNITS_LEFT, is_of_systemd, unit_at
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
@@ -71,6 +71,7 @@ from nodeagent.daemon.reloading import check_takeover, promises_on
 from nodeagent.daemon.requests import Requests, TurnRequest
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
+from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.daemon.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
@@ -174,7 +175,10 @@ class Agent:
         self.node = node
         self.state = state
         self.tree = tree
-        self._domains = Domains(tree, systemd)
+        self._unit_records = UnitRecords(node.config)
+        self._domains = Domains(tree, systemd, recorded=self._unit_records.look)
+        self._left: frozenset[str] = frozenset()
+        """Paths of units to give back that no pod stands for."""
         self.runner = runner
         self.sources = sources
         self.recorder = recorder
@@ -268,7 +272,11 @@ class Agent:
             troubles.append(unsaved)
             self._runtime.not_saved(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
-        unknown = [Trouble(one.problem, owner_of(self.state, one.path)) for one in self._domains.unknown]
+        unknown = [
+            Trouble(one.problem, owner_of(self.state, one.path))
+            for one in self._domains.unknown
+            if one.path not in self._left
+        ]
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
         outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
@@ -386,8 +394,9 @@ class Agent:
     ) -> ObservedCgroups | Trouble:
         """Return the pods' cgroups, or why they can't be written. systemd creates its units' cgroups itself, and nobody else may (D9)."""
         pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(tuple(sources))))
+        self._left = frozenset(f"{UNITS_LEFT}/{unit}" for unit in self._units_left(tuple(sources)))
         try:
-            observed = self._domains.read(unit_paths(pods), rescan=rescan)
+            observed = self._domains.read(unit_paths(pods) | self._left, rescan=rescan)
         except CgroupError as err:
             return trouble_of(err)
         if self.node.config.cgroup_root:
@@ -399,6 +408,34 @@ class Agent:
         how = "is not there" if root is None else "is new"
         way_out = "systemctl start nodeagent-pods nodeagent-launcher"
         return Trouble(f"the pods' unit is not ready: {self.tree.root} {how} ({way_out})")
+
+    def _units_left(self, sources: tuple[PodSource, ...]) -> Iterator[str]:
+        """Return the units that an earlier state's pods stood for, and that nobody will stand for: the state was lost, and what was pinned
+        has no manifest, or is refused. While that isn't known, they stay as they are.
+        """
+        if any(source.is_blind or source.is_partial or source.unreadable or source.misspelt for source in sources):
+            return
+        known = {entry.pod.uid for entry in self.state.entries}
+        coming = (manifest.pod for manifest in offered(sources) if manifest.pod.uid not in known)
+        standing = {unit for pod in (*self.state.pods_of_units(), *coming) for unit in pod.units}
+        yield from sorted(self._unit_records.look().keys() - standing)
+
+    def _record_units(self, observed: ObservedCgroups) -> tuple[Trouble, ...]:
+        """Record what units go back to, before they are told anything; and forget it once they have that."""
+        wanted = {
+            container.unit: status.unit_before
+            for entry in self.state.entries
+            if entry.is_of_systemd
+            for container, status in entry.pairs()
+            if status.unit_before is not None
+        }
+        for unit, before in self._unit_records.look().items():
+            path = f"{UNITS_LEFT}/{unit}"
+            there = observed.get(path)
+            is_over = not self._domains.unanswered if there is None else there.unit == before
+            if unit not in wanted and not (path in self._left and is_over):
+                wanted[unit] = before
+        return self._unit_records.keep(wanted)
 
     def _save(self, decided: Turn) -> Trouble | None:
         """Make the decision durable before acting on it. A decision that can't be saved has not happened: return the reason."""
@@ -454,6 +491,11 @@ class Agent:
         may be stopping; systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
         """
         wanted = desired_cgroups(self.node.config, self.node.managers, self._kernel(world), self.state)
+        wanted += tuple(
+            DesiredCgroup(path, is_leaf=True, goes_back_to=there.unit_before)
+            for path, there in sorted(world.observed.items())
+            if path.startswith(f"{UNITS_LEFT}/") and there.unit_before is not None
+        )
         self.notices.pop(_UNITS, None)
         if homeless := units_without_cpus(wanted):
             self.notices[_UNITS] = homeless
@@ -462,7 +504,8 @@ class Agent:
     def _write(
         self, world: World, wanted: tuple[DesiredCgroup, ...], *, rescan: bool
     ) -> tuple[ExecutionResult, tuple[Trouble, ...], tuple[Trouble, ...]]:
-        """Return what was written, where orphaned processes run, and what could not be kept off exclusive CPUs.
+        """Return what was written, where orphaned processes run and what could not be recorded, and what could not be kept off exclusive
+        CPUs.
 
         The host's work leaves before CPUs are granted: a partition changes the CPUs of kernel threads, too. If it then turns out that one
         is refused, or is no longer, that is made up for.
@@ -470,6 +513,7 @@ class Agent:
         refused = self._kept.refused_partitions
         if refused is None:
             refused = running_without(wanted, world.observed)
+        recorded = self._record_units(world.observed)
         disturbing = self._keep_host_away(wanted, refused, rescan=rescan)
         plan: Plan = diff(wanted, world.observed)
         plan = replace(plan, occupied=plan.occupied | self._runtime.occupied(self.state))
@@ -488,7 +532,7 @@ class Agent:
             )
             for path in plan.orphans
         )
-        return outcome, tuple(orphans), disturbing
+        return outcome, (*orphans, *recorded), disturbing
 
     def _keep_host_away(
         self, wanted: tuple[DesiredCgroup, ...], refused: CpuSet, *, rescan: bool

@@ -69,10 +69,18 @@ class Domains:
         tree: those that are the agent's.
         systemd: who has those of units.
         mount: the root of all.
+        recorded: returns what units had before they were told anything, as far as an agent has recorded it.
     """
 
-    def __init__(self, tree: CgroupTree, systemd: Systemd | None = None, mount: Path = units.CGROUPS) -> None:
+    def __init__(
+        self,
+        tree: CgroupTree,
+        systemd: Systemd | None = None,
+        mount: Path = units.CGROUPS,
+        recorded: Callable[[], Mapping[str, UnitSettings]] = dict,
+    ) -> None:
         self._tree = tree
+        self._recorded = recorded
         self._systemd = systemd or Systemctl()
         self._mount = mount
         self._known: Mapping[str, UnitProperties] = {}
@@ -145,11 +153,12 @@ class Domains:
         known = self._known.get(unit_at(path))
         if known is None:
             return _anywhere(path, self._effective_around(""))
-        there = self._look(known.cgroup)
+        there, recorded = self._look(known.cgroup), self._recorded().get(unit_at(path))
         if there is None or not there.is_populated:
-            return _inactive(path, known.settings, self._effective_around(known.cgroup))
+            inactive = _inactive(path, known.settings, self._effective_around(known.cgroup))
+            return replace(inactive, unit_before=recorded)
         attributes = tuple(each for each in there.attributes if each[0] in _OF_UNITS and each[1])
-        return replace(there, path=path, attributes=attributes, unit=known.settings)
+        return replace(there, path=path, attributes=attributes, unit=known.settings, unit_before=recorded)
 
     def _effective_around(self, cgroup: str) -> CpuSet | None:
         """Return where the processes of a cgroup without any may run, if nothing is said of it alone."""

@@ -144,7 +144,9 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
 def _claim(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> Claim:
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
     runs = entry.is_of_runtime or any(group is not None and group.is_populated for group in groups)
-    return Claim(entry.pod, held, stays=runs, ends=not runs and entry.deleting_since_ms is not None)
+    ends = not runs and entry.deleting_since_ms is not None
+    # A unit that isn't active has what systemd was told, and a pod that is refused gives nothing back.
+    return Claim(entry.pod, held, stays=runs or entry.is_of_systemd, ends=ends)
 
 
 def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:

@@ -32,6 +32,7 @@ from nodeagent.daemon.requests import TurnRequest
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import CPU_CHECKPOINT, LAST_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.troubles import Trouble
+from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupTree
@@ -100,7 +101,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         if isinstance(runs, Trouble):
             trouble = runs
             return None
-        domains = Domains(pods.tree)
+        domains = Domains(pods.tree, recorded=UnitRecords(config).look)
         observed = domains.read(unit_paths(manifest.pod for manifest in known))
         if domains.unanswered:
             trouble = Trouble(domains.unanswered)

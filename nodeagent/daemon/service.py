@@ -35,6 +35,7 @@ from nodeagent.daemon.startup import (
 )
 from nodeagent.daemon.strict_recovery import load_state
 from nodeagent.daemon.troubles import Trouble, trouble_of
+from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.daemon.wakeups import Rescans, WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroup_watch import CgroupWatch, CgroupWatchError
@@ -106,7 +107,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     tree, runner = CgroupTree(root, client.begin_partition, client.gather), Runner(client)
     if start is None:
         node, _ = without_withheld(node, tree)
-        start = start_state(node, pods, now_ms, lambda: _what_runs(tree, runner, pods, wakeups, manager, log))
+        start = start_state(node, pods, now_ms, lambda: _what_runs(config, tree, runner, pods, wakeups, manager, log))
     if start is None:
         return 0  # asked to stop before what runs could be read
     if start.recovery is not None:
@@ -273,6 +274,7 @@ def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceMa
 
 
 def _what_runs(
+    config: Config,
     tree: CgroupTree,
     runner: Runner,
     manifests: Sequence[Manifest],
@@ -285,7 +287,7 @@ def _what_runs(
     while True:
         runs = runner.look()
         troubles = [runs] if isinstance(runs, Trouble) else []
-        domains = Domains(tree)
+        domains = Domains(tree, recorded=UnitRecords(config).look)
         try:
             seen = domains.read(unit_paths(manifest.pod for manifest in manifests))
         except CgroupError as err:

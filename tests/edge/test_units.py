@@ -128,9 +128,8 @@ def shown(name: str, state: str = "loaded", cpus: str = "") -> str:
 def test_systemd_is_asked_about_units_all_at_once(systemctl: Path) -> None:
     (systemctl.parent / "answer").write_text(f"{shown('a.service', cpus='0-1 3')}\n{shown('real.service')}")
     found = show_units({"b.service", "a.service"}, str(systemctl))
-    assert calls(systemctl) == [
-        "--no-ask-password show --property=Id,LoadState,ControlGroup,Slice,AllowedCPUs,AllowedMemoryNodes -- a.service b.service"
-    ]
+    properties = "Id,LoadState,ActiveState,Job,ControlGroup,Slice,AllowedCPUs,AllowedMemoryNodes"
+    assert calls(systemctl) == [f"--no-ask-password show --property={properties} -- a.service b.service"]
     assert {name: (unit.id, str(unit.settings.allowed_cpus)) for name, unit in found.items()} == {
         "a.service": ("a.service", "0-1,3"),
         "b.service": ("real.service", ""),

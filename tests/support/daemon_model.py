@@ -45,6 +45,7 @@ from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, report_recovery, start_state
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.troubles import Trouble
+from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError
@@ -473,7 +474,9 @@ class Daemon:
 
         def look() -> Evidence:
             runs = runner.look()
-            observed = Domains(tree, systemd).read(unit_paths(manifest.pod for manifest in pods))
+            observed = Domains(tree, systemd, recorded=UnitRecords(node.config).look).read(
+                unit_paths(manifest.pod for manifest in pods)
+            )
             return Evidence(observed, {} if isinstance(runs, Trouble) else runs)
 
         wakeups = Wakeups()

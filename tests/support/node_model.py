@@ -249,6 +249,7 @@ class Machine:
             is_populated=unit.is_active,
             is_frozen=False,
             unit=unit.settings,
+            unit_before=unit.before,
         )
 
     def granted_to_unit(self, name: str) -> CpuSet:

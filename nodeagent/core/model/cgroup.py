@@ -151,6 +151,8 @@ class ObservedCgroup(Struct, frozen=True):
     """What systemd was told, if it is a unit's cgroup: that counts while the unit isn't active, too. Its attributes are those of the cgroup
     where there is one.
     """
+    unit_before: UnitSettings | None = None
+    """What the unit had before an agent told systemd anything of it, as that has recorded. None: nobody has."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _value(self.attributes, attribute)

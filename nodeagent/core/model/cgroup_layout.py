@@ -14,6 +14,8 @@ that is left (`Attribute.FALLBACK_CPUS`).
 """
 UNITS = "units"
 """In front of the paths of systemd's units that pods stand for: where their cgroups really are is systemd's to say."""
+UNITS_LEFT = f"{UNITS}/left"
+"""In front of units that no pod stands for any more, and that have not been given back."""
 _PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
 
 

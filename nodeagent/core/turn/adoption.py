@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import is_by_pod
-from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups, UnitSettings
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_of_systemd
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
@@ -19,7 +19,7 @@ from nodeagent.core.model.pod import Container, ContainerKind, Pod
 from nodeagent.core.model.promises import NOTHING, Block, Blocks, PodPromises
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_prefix
-from nodeagent.core.turn.lifecycle import Run, Runs
+from nodeagent.core.turn.lifecycle import Run, Runs, with_units_seen
 from nodeagent.core.turn.recovery import Claim
 
 
@@ -62,7 +62,8 @@ def found(
             continue
         if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.pod.units):
             continue  # another one stands for it: this one was refused
-        is_running = any(group is not None and group.is_populated for group in there)
+        # What a unit has is kept as well as can be whether it is active or not: a pod that is refused gives nothing back.
+        is_running = entry.is_of_systemd or any(group is not None and group.is_populated for group in there)
         known = _with_past(entry, past, observed, now_ms)
         held = _held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
         pods.append(Found(known, Claim(entry.pod, held, is_running)))
@@ -70,9 +71,9 @@ def found(
 
 
 def _of_pod(entry: PodEntry, name: str, observed: ObservedCgroups) -> ObservedCgroup | None:
-    """Return a container's cgroup. A unit of systemd's shows that a pod stands for it by the CPUs that it is given."""
+    """Return a container's cgroup. Of a unit of systemd's, a record says that a pod has stood for it: the CPUs may be its own."""
     there = observed.get(entry.container_path(name))
-    return None if entry.is_of_systemd and there is not None and there.unit in {None, UnitSettings()} else there
+    return None if entry.is_of_systemd and there is not None and there.unit_before is None else there
 
 
 # What it did
@@ -104,8 +105,7 @@ def _with_past(
     entry: PodEntry, past: Mapping[str, tuple[int, int, Run]], observed: ObservedCgroups, now_ms: int
 ) -> PodEntry:
     if entry.is_of_systemd:
-        # What its units had before is lost. What they have now is by the agent: it isn't what they go back to.
-        return replace(entry, containers=tuple(replace(s, unit_before=UnitSettings()) for s in entry.containers))
+        return with_units_seen(entry, observed)
     if not past:
         return entry
     moment = next(iter(past.values()))[0]

@@ -265,7 +265,8 @@ def with_units_seen(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
     for status in entry.containers if entry.is_of_systemd else ():
         there = observed.get(entry.container_path(status.name))
         if status.unit_before is None and there is not None:
-            entry = entry.with_status(replace(status, unit_before=there.unit))
+            before = there.unit if there.unit_before is None else there.unit_before
+            entry = entry.with_status(replace(status, unit_before=before))
     return entry
 
 

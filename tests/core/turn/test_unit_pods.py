@@ -251,20 +251,21 @@ def adopted(machine: Machine, *pods: Pod, recorded: dict[str, PodPromises] | Non
     return found(NODE.managers, entries, observed=observed, runs={}, recorded=recorded or {}, now_ms=START_MS)
 
 
-def test_a_unit_with_the_cpus_of_a_lost_state_keeps_them_and_goes_back_to_no_restriction() -> None:
+def test_a_unit_with_the_cpus_of_a_lost_state_keeps_them_and_goes_back_to_what_is_recorded_of_it() -> None:
     machine, agent = begun(db())
     own = agent.state.promises.own_set("uid-db", "db")
     (known,) = adopted(machine, db())
     assert (known.claim.held.own_set("db"), known.claim.stays) == (own, True)
-    assert [status.unit_before for status in known.entry.containers] == [UnitSettings()]
+    assert [status.unit_before for status in known.entry.containers] == [BEFORE]
     machine.units["db.service"].is_active = False
     (known,) = adopted(machine, db())
-    assert (known.claim.held.own_set("db"), known.claim.stays) == (own, False), "it isn't active, but has them"
+    assert (known.claim.held.own_set("db"), known.claim.stays) == (own, True), "it isn't active, but has them"
 
 
-def test_a_unit_without_a_restriction_was_nobodys() -> None:
+@pytest.mark.parametrize("settings", [UnitSettings(), BEFORE], ids=["unrestricted", "with CPUs by its own file"])
+def test_a_unit_of_which_nothing_is_recorded_was_nobodys(settings: UnitSettings) -> None:
     machine = Machine(NODE)
-    machine.units["db.service"] = Unit()
+    machine.units["db.service"] = Unit(settings)
     assert adopted(machine, db()) == ()
 
 

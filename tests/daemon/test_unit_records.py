@@ -1,0 +1,138 @@
+"""What units had before they were pinned is known beside the state, so that they have it again when that is lost."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.core.model.cgroup import UnitSettings
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.unit_records import UnitRecords
+from nodeagent.formats.kernel.unit_record import parse_unit_record, print_unit_record
+from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.node_model import Machine, Unit
+from tests.support.pods import app, pod, unit
+from tests.support.world import SMALL, node
+
+BEFORE = UnitSettings(CpuSet.parse("0-3"), NumaSet.of(0))
+DB = pod("db", unit("db.service", "2"))
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """A pinned unit."""
+    machine = Machine(node(SMALL))
+    machine.units["db.service"] = Unit(BEFORE)
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = (DB,)
+        daemon.start()
+        daemon.rest()
+        assert settings(daemon) != BEFORE
+        yield daemon
+
+
+def settings(daemon: Daemon) -> UnitSettings:
+    return daemon.machine.units["db.service"].settings
+
+
+def recorded(daemon: Daemon) -> dict[str, UnitSettings]:
+    return dict(UnitRecords(daemon.agent.node.config).look())
+
+
+def restart_without_state(daemon: Daemon, *pods: Pod) -> None:
+    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT):
+        (daemon.directory / name).unlink()
+    daemon.files.pods = pods
+    daemon.start()
+
+
+def test_it_is_recorded_while_a_pod_stands_for_the_unit(daemon: Daemon) -> None:
+    assert recorded(daemon) == {"db.service": BEFORE}
+    daemon.files.pods = ()
+    daemon.rest()
+    assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+def test_with_its_manifest_the_unit_stays_and_goes_back_to_it_in_the_end(daemon: Daemon, *, is_active: bool) -> None:
+    own = settings(daemon)
+    daemon.machine.units["db.service"].is_active = is_active
+    restart_without_state(daemon, DB)
+    daemon.rest()
+    assert (settings(daemon), recorded(daemon)) == (own, {"db.service": BEFORE})
+    daemon.files.pods = ()
+    daemon.rest()
+    assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
+
+
+def test_without_its_manifest_it_goes_back_at_once_and_may_be_pinned_again(daemon: Daemon) -> None:
+    restart_without_state(daemon, pod("a", app(cpu="5")))
+    daemon.rest()
+    assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
+    assert daemon.agent.view.problems == ()
+    daemon.files.pods = (DB,)
+    daemon.rest()
+    assert recorded(daemon) == {"db.service": BEFORE}
+
+
+def test_while_it_is_not_known_whether_it_has_a_manifest_it_stays(daemon: Daemon) -> None:
+    own = settings(daemon)
+    restart_without_state(daemon)
+    daemon.files.look_again = PodSource(is_blind=True)
+    daemon.rest()
+    assert (settings(daemon), recorded(daemon)) == (own, {"db.service": BEFORE})
+    daemon.files.look_again = None
+    daemon.rest()
+    assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
+
+
+def test_it_goes_back_when_its_pod_is_refused(daemon: Daemon) -> None:
+    restart_without_state(daemon)
+    daemon.files.pods = (pod("a", app(cpu="7")), DB)
+    daemon.rest()
+    assert [entry.pod.name for entry in daemon.agent.state.entries if entry.refusal] == ["db"]
+    assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
+
+
+def test_while_systemd_does_not_answer_it_is_not_forgotten(daemon: Daemon) -> None:
+    restart_without_state(daemon)
+    daemon.machine.systemd_answers = False
+    daemon.turn()
+    assert recorded(daemon) == {"db.service": BEFORE}
+    daemon.machine.systemd_answers = True
+    daemon.rest()
+    assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
+
+
+def test_a_unit_that_systemd_no_longer_knows_has_nothing_to_go_back_to(daemon: Daemon) -> None:
+    daemon.machine.units.clear()
+    restart_without_state(daemon)
+    daemon.rest()
+    assert (recorded(daemon), daemon.agent.view.problems) == ({}, ())
+
+
+def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("in the way")
+    config = Config(runtime_directory=str(tmp_path / "run"))
+    (trouble,) = UnitRecords(config).keep({"db.service": BEFORE})
+    assert str(tmp_path / "run") in trouble
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"cpus": "x", "mems": ""}', b"\xff"])
+def test_what_is_no_record_is_none(tmp_path: Path, content: bytes) -> None:
+    assert parse_unit_record(content) is None
+    config = Config(runtime_directory=str(tmp_path))
+    records = UnitRecords(config)
+    records.keep({"db.service": BEFORE})
+    (tmp_path / "units/db.service/before").write_bytes(content)
+    assert UnitRecords(config).look() == {}
+
+
+@pytest.mark.parametrize("before", [UnitSettings(), BEFORE])
+def test_a_record_reads_back(before: UnitSettings) -> None:
+    assert parse_unit_record(print_unit_record(before)) == before
