@@ -484,7 +484,8 @@ def _as_asked(registry: Registry, sandbox: Sandbox, name: str, decide: Decide, n
     if made is None or told is None:
         return None
     asked = made.asked if name == decide.key.name or entry.asked is None else entry.asked
-    return replace(told, sandbox_id=sandbox.id, resources=asked.resources, oom_score_adj=asked.oom_score_adj)
+    # Told by its id, which a runtime may have given twice: the key's name is the one that everything is kept under.
+    return replace(told, name=name, sandbox_id=sandbox.id, resources=asked.resources, oom_score_adj=asked.oom_score_adj)
 
 
 def _with_cgroup(state: NodeState, key: ContainerKey, container_id: str, node: Node) -> NodeState:

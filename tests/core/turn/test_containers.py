@@ -384,6 +384,22 @@ def test_what_can_not_stay_where_it_was_found_is_moved_and_never_beside_another(
     assert runtime.cpusets["two"].isdisjoint(runtime.cpusets["one"])
 
 
+def test_an_id_that_is_listed_twice_is_one_container_of_the_pod_that_there_is() -> None:
+    runtime = Runtime()
+    of = pod("web", app("main", "1"))
+    box = sandbox_of(of, "box")
+    there = told(of, of.container("main"), id="m", sandbox_id="box", state=ContainerState.RUNNING)
+    again = replace(there, name="other", sandbox_id="nowhere")
+    runtime.boxes["box"] = box
+    runtime.happens(Synchronized((box,), (there, again)))
+    (entry,) = runtime.state.entries
+    assert [one.name for one in entry.pod.containers] == ["main"]
+    assert runtime.own(of, "main")
+    runtime.happens(Synchronized())
+    runtime.look()
+    assert runtime.state == empty_state(NODE)
+
+
 def test_a_look_finds_what_synchronize_has_missed_and_which_pods_are_gone() -> None:
     runtime = Runtime()
     assert isinstance(runtime.create(pod("large", app("main", "9")), "main", "l"), Denial)
