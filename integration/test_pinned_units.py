@@ -166,21 +166,21 @@ def test_what_systemd_is_told_by_others_is_put_right(node: Node) -> None:
 
 
 def test_when_the_state_is_lost_a_unit_goes_back_to_what_it_had_before(node: Node) -> None:
-    for name in ("db.service", "own.service"):
+    for name in ("kept.service", "left.service"):
         unit(node, name, "AllowedCPUs=0-7")
         node.run(f"systemctl start {name}; nodeagent pin {name} --cpus 1 --memory 64Mi --wait")
-    db = given(node, "db.service")
+    kept = given(node, "kept.service")
     cursor = node.cursor()
 
-    node.run(f"systemctl stop nodeagent; rm {STATE}/*_state {MANIFESTS}/own.service.yaml; systemctl start nodeagent")
+    node.run(f"systemctl stop nodeagent; rm {STATE}/*_state {MANIFESTS}/left.service.yaml; systemctl start nodeagent")
 
     assert node.wait_log(cursor, "ready")
     node.metrics()
-    assert (given(node, "db.service"), allowed(node, "db.service")) == (db, db)
-    assert (told(node, "own.service"), allowed(node, "own.service")) == ("0-7", CpuSet.parse("0-7"))
-    node.run("nodeagent unpin db --wait")
-    assert (told(node, "db.service"), allowed(node, "db.service")) == ("0-7", CpuSet.parse("0-7"))
-    node.run("systemctl stop db own")
+    assert (given(node, "kept.service"), allowed(node, "kept.service")) == (kept, kept)
+    assert (told(node, "left.service"), allowed(node, "left.service")) == ("0-7", CpuSet.parse("0-7"))
+    node.run("nodeagent unpin kept --wait")
+    assert (told(node, "kept.service"), allowed(node, "kept.service")) == ("0-7", CpuSet.parse("0-7"))
+    node.run("systemctl stop kept left")
 
 
 @pytest.mark.configures
