@@ -9,7 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
-from nodeagent.formats.kernel.sysfs_sample import CPUS, ONLINE_WITNESS, WANTED, SysfsError, SysfsSample
+from nodeagent.formats.kernel.sysfs_sample import (
+    CPUS,
+    FIRMWARE_ANSWERS,
+    ONLINE_WITNESS,
+    WANTED,
+    SysfsError,
+    SysfsSample,
+)
 from nodeagent.formats.kernel.sysfs_witness import WITNESS
 
 ATTEMPTS = 8
@@ -191,6 +198,8 @@ def _text(base: str, path: str, *, listed: bool) -> str | None:
             if len(content) > MAX_FILE_BYTES:
                 raise SysfsError(full, f"expected at most {MAX_FILE_BYTES} bytes")
     except OSError as err:
+        if FIRMWARE_ANSWERS in path:
+            return None
         raise _failed(full, err, listed=listed) from err
     finally:
         os.close(descriptor)
