@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     from nodeagent.formats.manifest.unit_pod import unit_manifest, unit_pod_name
 
     unit = _known_as(options.unit)
-    content = unit_manifest(unit, amounts_of(options), options.numa)
+    content = unit_manifest(unit, amounts_of(options), options.numa, options.core_class)
     path = f"{unit_pod_name(unit)}.yaml"
     return install(options, (PodFile(path, content, pods_in(path, content)),), ("pin", options.unit))
 

@@ -22,6 +22,7 @@ from nodeagent.core.model.pod import (
 from nodeagent.core.model.pod_resources import with_container_defaults, with_pod_level_defaults
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.manifest.pod_annotations import (
+    read_core_class,
     read_exclusive_cpus,
     read_interrupts,
     read_is_isolated,
@@ -120,13 +121,14 @@ class PodReader:
         units: dict[str, str] = {}
         names = tuple(container.name for container in pod.containers)
         is_isolated, numa_node = read_is_isolated(annotations), read_numa_node(annotations)
+        core_class, preferred_core_class = read_core_class(annotations)
         for key in annotations.present():
-            if key in {pod_schema.PARTITION, pod_schema.NUMA_NODE} or not is_own_annotation(key):
+            if key in pod_schema.OF_PODS or not is_own_annotation(key):
                 continue
             kind, _, name = key.partition("/")
             if kind not in _OF_CONTAINERS:
                 of_containers = ", ".join(f"{known}/<container>" for known in _OF_CONTAINERS)
-                known = f"{of_containers}, {pod_schema.PARTITION} or {pod_schema.NUMA_NODE}"
+                known = f"{of_containers}, {', '.join(pod_schema.OF_PODS[:-1])} or {pod_schema.OF_PODS[-1]}"
                 annotations.report(key, f"is not an annotation of this agent: use {known}, or remove it")
             elif name not in names:
                 meant = nearest(name, names)
@@ -141,6 +143,8 @@ class PodReader:
             pod,
             is_isolated=is_isolated,
             numa_node=numa_node,
+            core_class=core_class,
+            preferred_core_class=preferred_core_class,
             containers=tuple(
                 replace(
                     c,
@@ -283,6 +287,8 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     annotations |= {f"{pod_schema.UNIT}/{c.name}": c.unit for c in pod.containers if c.unit}
     annotations |= {pod_schema.PARTITION: pod_schema.ISOLATED} if pod.is_isolated else {}
     annotations |= {} if pod.numa_node is None else {pod_schema.NUMA_NODE: str(pod.numa_node)}
+    classes = {pod_schema.CORE_CLASS: pod.core_class, pod_schema.PREFERRED_CORE_CLASS: pod.preferred_core_class}
+    annotations |= {key: name for key, name in classes.items() if name is not None}
     if annotations:
         metadata["annotations"] = annotations
     document: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from nodeagent.formats.manifest.pod_schema import NUMA_NODE, UNIT
+from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NUMA_NODE, UNIT
 
 UNIT_NAMESPACE = "units"
 UNIT_CONTAINER = "unit"
@@ -43,15 +43,19 @@ def unit_pod_name(unit: str) -> str:
     return "-".join(filter(None, (usable[: _LONGEST_NAME - len(ending) - 1].rstrip("-"), ending)))
 
 
-def unit_manifest(unit: str, amounts: Mapping[str, str], numa_node: str | None = None) -> bytes:
+def unit_manifest(
+    unit: str, amounts: Mapping[str, str], numa_node: str | None = None, core_class: str | None = None
+) -> bytes:
     """Return the manifest of a pod that stands for a unit.
 
     Args:
         unit: its name.
         amounts: its limits, which are its requests, too.
         numa_node: the number of the NUMA node on which it has to be. None: any.
+        core_class: of which its exclusive CPUs have to be. None: any.
     """
-    annotations = {f"{UNIT}/{UNIT_CONTAINER}": unit} | ({} if numa_node is None else {NUMA_NODE: numa_node})
+    asked = {f"{UNIT}/{UNIT_CONTAINER}": unit, NUMA_NODE: numa_node, CORE_CLASS: core_class}
+    annotations = {key: value for key, value in asked.items() if value is not None}
     limits = "".join(f"          {name}: {json.dumps(amount)}\n" for name, amount in amounts.items())
     return f"""\
 # made by `nodeagent pin {unit}`; `nodeagent unpin {unit}` removes it

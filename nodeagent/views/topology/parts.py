@@ -7,8 +7,8 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import NumaNode, Topology
 
-RESERVED, SHARED = "reserved", "shared"
-FIXED_MARKS = {RESERVED: "#", SHARED: "."}
+RESERVED, SHARED, FREE = "reserved", "shared", "free"
+FIXED_MARKS = {RESERVED: "#", SHARED: ".", FREE: "-"}
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -103,6 +103,7 @@ def summary(topology: Topology) -> str:
         _counted(len(topology.numa), "NUMA node"),
         size_text(topology.memory_bytes),
         *_hugepages(topology.hugepages),
+        *(f"{name} cores {cpus}" for name, cpus in topology.core_classes.items()),
     ]
     return ", ".join(parts)
 

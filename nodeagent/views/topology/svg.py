@@ -13,6 +13,7 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.views.topology.parts import (
+    FREE,
     RESERVED,
     SHARED,
     CoreGroup,
@@ -29,13 +30,13 @@ from nodeagent.views.topology.parts import (
 OFFLINE = "offline"
 NOT_OWNED = "not owned"
 INK, PAPER = "#1b2733", "#ffffff"
-FILLS = {RESERVED: "#59636e", SHARED: "#cfe8d5", OFFLINE: "#ffffff", NOT_OWNED: "#e6ebf1"}
+FILLS = {RESERVED: "#59636e", SHARED: "#cfe8d5", OFFLINE: "#ffffff", FREE: "#f6f8fa", NOT_OWNED: "#e6ebf1"}
 POD_FILLS = (
     "#1f5fa8", "#b4480f", "#7a3e9d", "#00695c", "#a3242f", "#6b5a00", "#3f4aa0", "#a01f5c", "#2f6b1f", "#5d4037"
 )  # fmt: skip
 """Colours of what pods hold, in turn; white text is legible on each. The marks distinguish owners with the same colour."""
 
-_ON_LIGHT = frozenset({SHARED, OFFLINE, NOT_OWNED})
+_ON_LIGHT = frozenset({SHARED, OFFLINE, FREE, NOT_OWNED})
 _WIDTH = 1180
 _CELL_HEIGHT = 24
 _PAD, _GAP = 8, 6
