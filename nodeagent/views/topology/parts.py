@@ -9,6 +9,7 @@ from nodeagent.core.model.topology import NumaNode, Topology
 
 RESERVED, SHARED, FREE = "reserved", "shared", "free"
 FIXED_MARKS = {RESERVED: "#", SHARED: ".", FREE: "-"}
+NO_DEVICES = "devices: none (network, InfiniBand, NVMe, GPU, accelerator, CXL memory)"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -19,6 +20,14 @@ class CoreGroup(Struct, frozen=True):
     title: str
     cores: tuple[tuple[int, ...], ...]
     """The CPUs of each."""
+
+
+class DeviceSection(Struct, frozen=True):
+    """Devices that are drawn together."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+    """What is said of each, in cells."""
 
 
 class _Kind(Struct, frozen=True):

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from nodeagent.cli.commands import topology as command
+from nodeagent.cli.support.devices import devices_below
+from nodeagent.core.model.devices import place_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.edge.sysfs import read_machine
+from nodeagent.formats.kernel.pci_devices import devices_of
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.topology.topology_json import topology_from_document
 from tests.support import json_schema
@@ -36,6 +39,8 @@ NEEDED = (
     "sys/kernel/mm/hugepages",
     "proc/cpuinfo",
     "proc/meminfo",
+    "sys/bus/pci/",
+    "sys/devices/pci",
 )
 
 
@@ -133,6 +138,29 @@ KIND_DEVIATIONS = (
 )
 
 
+DEVICES = {
+    "40intel64-2g2n4c+pcilocality": (
+        "0000:02:00.0 0200 0-39 eth0, 0000:02:00.1 0200 0-39 eth1, 0000:03:00.0 0200 0-39 eth2, 0000:03:00.1 0200 0-39 eth3, "
+        "0000:09:03.0 0300 0-39, 0000:43:00.0 0c06 0-39 ib0 qib0"
+    ),
+    "nvidiagpunumanodes": (
+        "0004:05:00.0 0300 0-15, 0004:06:00.0 0300 0-15, 0006:00:00.0 0300 0-15, "
+        "0007:00:00.0 0300 88-103, 0035:04:00.0 0300 88-103, 0035:05:00.0 0300 88-103"
+    ),
+}
+"""What lstopo --whole-io 2.9 shows of devices of the kinds that count: class, CPUs of the box that it is in, network and InfiniBand names.
+Of other machines nothing.
+"""
+NODES_OF_DEVICES = {
+    "40intel64-2g2n4c+pcilocality": "0000:43:00.0 2 other local CPUs",
+    "nvidiagpunumanodes": (
+        "0004:05:00.0 0 by its local CPUs, 0004:06:00.0 0 by its local CPUs, 0006:00:00.0 0 by its local CPUs, "
+        "0007:00:00.0 8 by its local CPUs, 0035:04:00.0 8 by its local CPUs, 0035:05:00.0 8 by its local CPUs"
+    ),
+}
+"""Where the kernel's numa_node says more than hwloc, which goes by local CPUs alone; and where these are one node's."""
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """Name and root of an unpacked machine."""
@@ -201,10 +229,10 @@ def differences(name: str, document: dict[str, Any]) -> dict[str, object]:
     return found | ({"numa.extra": str(extra)} if extra else {})
 
 
-def printed(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def printed(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    assert command.run(parser.parse_args(["--root", str(root), "-o", "json"])) == 0
+    assert command.run(parser.parse_args(["--root", str(root), "-o", "json", *words])) == 0
     answer = capsys.readouterr()
     assert answer.err == ""
     document: dict[str, Any] = json.loads(answer.out)
@@ -292,6 +320,43 @@ def test_deviations_are_about_machines_that_exist() -> None:
     assert {row.machine for row in DEVIATIONS} <= set(NAMES)
     assert len(NAMES) >= 20
     assert len({(row.machine, row.field) for row in DEVIATIONS}) == len(DEVIATIONS)
+
+
+def test_devices_are_where_lstopo_has_them(machine: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    name, root = machine
+    topology, devices = topology_of(read_machine(str(root))), devices_of(devices_below(str(root)))
+    shown = []
+    for device in devices:
+        assert device.local_cpus is not None
+        words = (
+            device.address,
+            f"{device.class_code >> 8:04x}",
+            str(device.local_cpus & topology.online),
+            *device.names,
+        )
+        shown.append(" ".join(words))
+    assert ", ".join(shown) == DEVICES.get(name, "")
+    places = {device.address: place_of(device, topology) for device in devices}
+    said = (f"{at} {place.node} {place.doubt}" for at, place in places.items() if place.node is not None)
+    assert ", ".join(said) == NODES_OF_DEVICES.get(name, "")
+    document = printed(root, capsys, "--devices")
+    json_schema.check(document, "topology")
+    assert [each["address"] for each in document["devices"]] == [device.address for device in devices]
+    assert topology_from_document(document) == topology, "what else is in it doesn't matter"
+
+
+@pytest.mark.parametrize("output", ["text", "svg"])
+def test_each_device_is_drawn(machine: tuple[str, Path], output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name, root = machine
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args(["--root", str(root), "-o", output, "--devices"])) == 0
+    text = capsys.readouterr().out
+    drawn = set(re.findall(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", text))
+    assert drawn == {device.address for device in devices_of(devices_below(str(root)))}
+    assert ("devices: none" in text) is (name not in DEVICES)
+    if output == "text":
+        assert max(map(len, text.splitlines())) <= 80
 
 
 def classes(root: Path) -> list[list[int]]:
