@@ -98,6 +98,17 @@ def test_one_that_does_not_fit_is_not_pinned(node: Node) -> None:
     assert node.files() == ["db.service.yaml"]
 
 
+def test_a_class_of_cores_is_required_of_its_pod(node: Node) -> None:
+    status, out, _ = node("pin", "db", *AMOUNTS, "--core-class", "performance")
+    assert status == 4
+    assert (
+        "CoreClassUnavailable: it asks for performance cores, and all cores of this machine are of one kind"
+        in " ".join(out.split())
+    )
+    assert node("pin", "--force", "db", *AMOUNTS, "--core-class", "performance")[0] == 0
+    assert installed(node, "db.service.yaml").core_class == "performance"
+
+
 def test_other_amounts_move_a_unit(node: Node) -> None:
     node.runs(of_unit("db.service", "db.service", namespace="units"))
     _, out, _ = node("pin", "db", *AMOUNTS)

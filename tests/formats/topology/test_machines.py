@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nodeagent.cli.commands import topology as command
+from nodeagent.cli.main import main
 from nodeagent.cli.support.devices import devices_below
 from nodeagent.core.model.devices import place_of
 from nodeagent.core.model.idset import CpuSet
@@ -378,6 +379,48 @@ def test_kinds_of_cores_are_hwlocs(machine: tuple[str, Path]) -> None:
         assert ours == kinds
     else:
         assert len(ours) == 1, "hwloc knows of no kinds"
+
+
+CLASSED = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, annotations: {nodeagent.io/%s: %s}}
+spec: {containers: [{name: app, resources: {limits: {cpu: "%d", memory: 1Gi}}}]}
+---
+"""
+
+
+def test_pods_are_simulated_on_the_hybrid_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with tarfile.open(MACHINES / f"{HYBRID}.tar.bz2") as archive:
+        archive.extractall(tmp_path, filter="data")
+    config, pods = tmp_path / "config.yaml", tmp_path / "pods.yaml"
+    config.write_text(
+        "cpuManagerPolicy: static\nreservedSystemCPUs: '12'\ntopologyManagerPolicy: single-numa-node\ncheckAllocatable: false\n"
+        "exclusiveCoreClass: performance\nsharedCoreClass: efficiency\n"
+    )
+    asked = [
+        ("fast", "core-class", "performance", 8),
+        ("faster", "core-class", "performance", 8),
+        ("wishes", "preferred-core-class", "performance", 4),
+        ("small", "core-class", "efficiency", 3),
+        ("smaller", "preferred-core-class", "efficiency", 4),
+        ("late", "preferred-core-class", "performance", 2),
+    ]
+    pods.write_text("".join(CLASSED % each for each in asked))
+    words = ["simulate", "-f", str(pods), "--root", str(tmp_path / HYBRID), "--config", str(config), "-o", "json"]
+    assert main(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    json_schema.check(document, "simulation")
+    given = {p["name"]: [(c["cpus"], c["coreClasses"]) for c in p["containers"]] for p in document["pods"]}
+    assert given == {
+        "fast": [("0-7", ["performance"])],
+        "faster": [],
+        "wishes": [("8-11", ["performance"])],
+        "small": [("13-15", ["efficiency"])],
+        "smaller": [("16-19", ["efficiency"])],
+        "late": [],
+    }
+    assert document["shared"] == "12"
 
 
 def test_a_hybrid_machine_is_known_by_its_performance_too(tmp_path: Path) -> None:
