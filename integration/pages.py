@@ -36,7 +36,6 @@ HERE = {
 UNTYPED = {
     (README, "make demo"): "a guest in a guest; what `make demo` shows, test_the_demo_comes_to_its_end sees",
     ("tutorial.md", "sudo make install"): "README's, typed there on a machine without nodeagent, line for line",
-    ("how-to/packet-forwarder.md", "cat /sys/class/net/eth0/device/numa_node"): "guests have no network card",
     ("how-to/latency-test.md", "sudo apt install rt-tests"): "guests have it, and no network",
     (
         "how-to/node-resource-topology.md",

@@ -25,6 +25,12 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
         _PLACED.isolated_cpus,
         "for exclusive use, `prefer` the CPUs isolated with `isolcpus`, or give `only` those",
     ),
+    (
+        "exclusiveCoreClass",
+        _PLACED.exclusive_core_class,
+        "where cores are of several kinds, `performance` or `efficiency`: exclusive CPUs are of this kind, if that is possible",
+    ),
+    ("sharedCoreClass", _PLACED.shared_core_class, "likewise: containers without exclusive CPUs run on this kind"),
     ("topologyManagerScope", _PLACED.topology_manager_scope, "`pod`: one decision for all containers of a pod"),
     ("topologyManagerPolicyOptions", "", "`prefer-closest-numa-nodes`, `max-allowable-numa-nodes`, `prefer-most-allocated-numa-node`"),
     ("memoryManagerPolicy", _PLACED.memory_manager_policy, "`Static`: Guaranteed pods' memory and huge pages on chosen NUMA nodes"),

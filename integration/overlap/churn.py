@@ -34,7 +34,7 @@ _SHARED_PODS = (3, 6)
 _KEPT_FREE_CPUS = 4
 _OF_OTHER_MEANS = 3
 """Jobs, exclusive and shared units at one time: so many of each at most."""
-_EVENT_SECONDS = 150
+_EVENT_SECONDS = 300
 
 
 class ChurnError(Exception):

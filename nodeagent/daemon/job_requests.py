@@ -52,11 +52,12 @@ class JobRequests:
         asked = JsonValue(dict(arguments))
         try:
             name, amounts = asked.field("name").text(), dict(asked.field("amounts").by_name(JsonValue.text))
-            numa = asked.optional("numa")
-            numa_node = None if numa is None else numa.text()
+            numa_node, core_class = (
+                None if found is None else found.text() for found in map(asked.optional, ("numa", "coreClass"))
+            )
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
-        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node)
+        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class)
         own, every = self._waiting[peer.uid], self._waiting.total()
         if every >= _MOST_WAITING or (own >= _MOST_WAITING_PER_USER and peer.uid not in _ROOT):
             raise JobRequestError(
@@ -90,6 +91,7 @@ class JobRequests:
         file = f"{placement_directory(self._agent.node.config)}/{placement_name(pod.uid, JOB_CONTAINER)}"
         return {
             "pod": pod.full_name,
+            "coreClass": pod.core_class,
             "exclusiveCPUs": str(placement.exclusive_cpus),
             "sharedCPUs": str(placement.shared_cpus),
             "numaNodes": str(self._agent.node.topology.numa_of(placement.exclusive_cpus | placement.shared_cpus)),

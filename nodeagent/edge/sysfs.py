@@ -9,7 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
-from nodeagent.formats.kernel.sysfs_sample import CPUS, ONLINE_WITNESS, WANTED, SysfsError, SysfsSample
+from nodeagent.formats.kernel.sysfs_sample import (
+    CPUS,
+    FIRMWARE_ANSWERS,
+    ONLINE_WITNESS,
+    WANTED,
+    SysfsError,
+    SysfsSample,
+)
 from nodeagent.formats.kernel.sysfs_witness import WITNESS
 
 ATTEMPTS = 8
@@ -17,6 +24,9 @@ ATTEMPTS = 8
 
 MAX_FILE_BYTES = 32 * 2**20
 """/proc/cpuinfo has about 1.5 KiB per CPU; everything else is at most a page."""
+
+_LINK = "@"
+"""At the end of a wanted name: of a link, whose target is read as if it were its text."""
 
 _Files = dict[str, "_Files | None"]
 """Wanted names of a directory. None: a file to be read; an empty tree: only the name counts."""
@@ -58,6 +68,22 @@ def read_machine(root: str = "/") -> SysfsSample:
         f"CPUs came or went during each of {ATTEMPTS} readings",
         hint="wait until CPU hotplug is over (`udevadm settle`), then try again",
     )
+
+
+def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
+    """Read files below the root that go by patterns: `#` is a decimal number, `*` any name, and `@` at the end tells a link.
+
+    Raises:
+        SysfsError: with the path: a file can't be read, or some kept vanishing.
+    """
+    failure: SysfsError | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            return _read(root.rstrip("/") if root else ".", wanted)
+        except VanishedError as err:
+            failure = err
+    assert failure is not None
+    raise failure
 
 
 def read_witness(root: str = "/") -> SysfsSample:
@@ -140,26 +166,29 @@ def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple
     listing (that of /proc is long).
     """
     entries = list(tree.items())
-    if listed or any("#" in name for name in tree):
+    if listed or any("#" in name or name == "*" for name in tree):
         names = _list(base, path, listed=listed)
         if names is None:
             return
-        entries = [(name, branch) for name in names for wanted, branch in tree.items() if _matches(wanted, name)]
-        yield path, tuple(name for name, _ in entries)
+        found = [(name, wanted, branch) for name in names for wanted, branch in tree.items() if _matches(wanted, name)]
+        yield path, tuple(name for name, _, _ in found)
+        entries = [(f"{name}{_LINK if wanted.endswith(_LINK) else ''}", branch) for name, wanted, branch in found]
         listed = True
     for name, branch in entries:
         below = f"{path}/{name}" if path else name
         if branch:
             yield from _walk(base, below, branch, listed=listed)
         elif branch is None:
-            text = _text(base, below, listed=listed)
+            is_link, below = below.endswith(_LINK), below.removesuffix(_LINK)
+            text = (_target if is_link else _text)(base, below, listed=listed)
             if text is not None:
                 yield below, text
 
 
 def _matches(wanted: str, name: str) -> bool:
+    wanted = wanted.removesuffix(_LINK)
     if "#" not in wanted:
-        return wanted == name
+        return wanted in {name, "*"}
     before, _, after = wanted.partition("#")
     return re.fullmatch(f"{re.escape(before)}[0-9]+{re.escape(after)}", name) is not None
 
@@ -191,10 +220,22 @@ def _text(base: str, path: str, *, listed: bool) -> str | None:
             if len(content) > MAX_FILE_BYTES:
                 raise SysfsError(full, f"expected at most {MAX_FILE_BYTES} bytes")
     except OSError as err:
+        if FIRMWARE_ANSWERS in path:
+            return None
         raise _failed(full, err, listed=listed) from err
     finally:
         os.close(descriptor)
     return content.decode("ascii", "backslashreplace")
+
+
+def _target(base: str, path: str, *, listed: bool) -> str | None:
+    full = f"{base}/{path}"
+    try:
+        return os.fsencode(os.readlink(full)).decode("ascii", "backslashreplace")  # noqa: PTH115  as it is, unresolved
+    except OSError as err:
+        if _absent(full, err, listed=listed):
+            return None
+        raise _failed(full, err, listed=listed) from err
 
 
 def _absent(full: str, err: OSError, *, listed: bool) -> bool:

@@ -68,6 +68,8 @@ class Capture(Struct, frozen=True):
     agent: NodeView | None = None
     """None: there was neither an agent nor a configuration."""
     settings: Settings = field(default_factory=Settings)
+    devices: SysfsSample | None = None
+    """What was read of devices beside CPUs. None: they were not looked at, as by older versions."""
 
 
 def encode_capture(capture: Capture) -> str:
@@ -95,6 +97,7 @@ def capture_document(capture: Capture) -> Document:
         if observed.cgroups is None
         else {path: _texts(found) for path, found in observed.cgroups.items()},
         "cgroupProblems": list(observed.problems),
+        "devices": None if capture.devices is None else _sample_document(capture.devices),
         "processes": {
             "beside": dict(observed.beside),
             "counts": dict(observed.process_counts),
@@ -199,6 +202,7 @@ def _capture(document: JsonValue, path: str) -> Capture:
     if version > VERSION:
         raise MisfitError(f"version {version} was written by a later nodeagent; this one reads up to {VERSION}")
     settings, agent = document.field("settings"), document.optional("agent")
+    devices = document.optional("devices")
     return Capture(
         nodeagent=document.field("nodeagent").text(),
         kernel=document.field("kernel").text(),
@@ -207,6 +211,7 @@ def _capture(document: JsonValue, path: str) -> Capture:
         observation=_observation(document),
         agent=None if agent is None else ViewReader()(agent),
         settings=Settings(_sample(settings, path), settings.field("unreadable").each(JsonValue.text)),
+        devices=None if devices is None else _sample(devices, path),
     )
 
 

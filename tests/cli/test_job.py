@@ -87,6 +87,23 @@ def test_a_numa_node_is_asked_for_and_checked() -> None:
     assert "memory is of NUMA nodes 1, not of 0\nhint: is the agent older" in older.stderr
 
 
+def test_a_class_of_cores_is_asked_for_and_answered() -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        asked.append(arguments)
+        return {**let_in(arguments, peer), "coreClass": "performance"}
+
+    with agent(remember) as socket:
+        assert run(socket, "--core-class", "performance", "--", "true").returncode == 0
+    with agent(let_in) as socket:
+        older = run(socket, "--core-class", "performance", "--", "true")
+    assert [one["coreClass"] for one in asked] == ["performance"]
+    assert older.returncode == 125
+    assert "the agent doesn't know of classes of cores\nhint: is the agent older" in older.stderr
+    assert run("none", "--core-class", "fast", "--", "true").returncode == 2
+
+
 def test_the_command_has_what_the_caller_has(tmp_path: Path) -> None:
     shell = 'echo "$NODEAGENT_EXCLUSIVE_CPUS $MINE $PWD $(umask)"; cat; echo error >&2; exit 9'
     words = ("--", "sh", "-c", shell)

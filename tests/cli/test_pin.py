@@ -149,6 +149,17 @@ def files(directory: Path, *pods: dict[str, Any]) -> list[str]:
     return [str(path) for path in paths]
 
 
+def test_a_class_of_cores_is_required_of_its_pod(node: Node) -> None:
+    status, out, _ = node("pin", "db", *AMOUNTS, "--core-class", "performance")
+    assert status == 4
+    assert (
+        "CoreClassUnavailable: it asks for performance cores, and all cores of this machine are of one kind"
+        in " ".join(out.split())
+    )
+    assert node("pin", "--force", "db", *AMOUNTS, "--core-class", "performance")[0] == 0
+    assert installed(node, "db.service.yaml").core_class == "performance"
+
+
 def test_other_amounts_move_a_unit(node: Node) -> None:
     node.runs(of_unit("db.service", "db.service", namespace="units"))
     _, out, _ = node("pin", "db", *AMOUNTS)

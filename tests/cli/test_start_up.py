@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.machine_tree import Machine
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, sys
@@ -76,6 +78,17 @@ def test_inspect_loads_no_more_modules_than_it_has_to() -> None:
     assert "yaml" not in modules, "there was no configuration to read"
 
 
+def test_devices_are_loaded_only_for_who_asks(tmp_path: Path) -> None:
+    root = str(Machine(cores=("0", "1"), packages=("0-1",)).grow(tmp_path))
+    of_devices = {
+        "nodeagent.core.model.devices",
+        "nodeagent.formats.kernel.pci_devices",
+        "nodeagent.views.topology.devices",
+    }
+    assert not of_devices & set(loaded("topology", "--root", root))
+    assert of_devices <= set(loaded("topology", "--root", root, "--devices"))
+
+
 def test_completion_of_a_command_loads_no_other_command() -> None:
     modules = loaded("completion", "words", "--", "retry", "--so")
     commands = {one for one in modules if one.startswith("nodeagent.cli.")}
@@ -99,4 +112,5 @@ def test_an_agent_without_a_container_runtime_loads_nothing_of_one() -> None:
     assert all(find_spec(one) for one in OF_RUNTIMES)
     assert {one for one in modules if any(f"{one}.".startswith(f"{of}.") for of in OF_RUNTIMES)} == set()
     assert "nodeagent.daemon.agent" in modules
+    assert not {one for one in modules if "devices" in one.rpartition(".")[2]}
     assert {one for one in modules if {"nri", "runtime_link", "protobuf", "grpc"} & set(one.split("."))} == set()

@@ -383,6 +383,17 @@ def test_a_numa_node_is_part_of_the_request(served: Daemon) -> None:
     assert refused["message"] == "there is no NUMA node 7, for which it asks: this machine has 0"
 
 
+def test_a_class_of_cores_is_part_of_the_request(served: Daemon) -> None:
+    amounts = {"cpu": "1", "memory": "64Mi"}
+    socket = f"{served.directory}/{JOB_SOCKET}"
+    answer = answered(served, lambda: call(socket, "job", name="fast", amounts=amounts, coreClass="performance"))
+    assert answer["refused"] == {
+        "reason": "CoreClassUnavailable",
+        "message": "it asks for performance cores, and all cores of this machine are of one kind",
+    }
+    assert asked(served)["coreClass"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -392,6 +403,7 @@ def test_a_numa_node_is_part_of_the_request(served: Daemon) -> None:
         ({"name": "one", "amounts": {"cpu": "x", "memory": "1Gi"}}, '"x"'),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": "a"}, "must be the number of a NUMA node"),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": 1}, "numa: must be a text"),
+        ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "coreClass": "fast"}, "must be one of performance"),
     ],
 )
 def test_a_request_that_is_none_is_refused(served: Daemon, arguments: dict[str, Any], said: str) -> None:

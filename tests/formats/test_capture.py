@@ -400,6 +400,8 @@ def test_what_does_not_fit_is_named(document: dict[str, Any], change: dict[str, 
         ("topologyManagerPolicy", "none, best-effort, restricted, single-numa-node"),
         ("topologyManagerScope", "container, pod"),
         ("isolatedCPUs", "ignore, prefer, only"),
+        ("exclusiveCoreClass", "any, performance, efficiency"),
+        ("sharedCoreClass", "any, performance, efficiency"),
     ],
 )
 def test_a_policy_that_is_none_is_refused(document: dict[str, Any], field: str, allowed: str) -> None:
@@ -407,6 +409,13 @@ def test_a_policy_that_is_none_is_refused(document: dict[str, Any], field: str, 
     with pytest.raises(CaptureError) as caught:
         decoded(document)
     assert f'agent.config.{field}: must be one of {allowed}, not "\\u001b[2J"' in caught.value.message
+
+
+def test_one_from_before_there_were_classes_of_cores_is_read(document: dict[str, Any]) -> None:
+    expected = decoded(document)
+    for field in ("exclusiveCoreClass", "sharedCoreClass"):
+        del document["agent"]["config"][field]
+    assert decoded(document) == expected
 
 
 HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x9b2J\u202e"

@@ -742,6 +742,7 @@ REASONS: list[tuple[str, Callable[[], World], str]] = [
         "no cpus for shared containers",
     ),
     ("UnexpectedAdmissionError", lambda: refused_by_managers(STATIC, big("8")), "requested=8, available=7"),
+    ("CoreClassUnavailable", lambda: refused_by_managers(STATIC, replace(big("2"), core_class="efficiency")), "of one kind"),
     ("OutOfcpu", lambda: refused_by_the_node(big("2"), cpu=1500), "requested: 2000, used: 0, capacity: 1500"),
     ("OutOfmemory", lambda: refused_by_the_node(big(), cpu=9000, memory=1), "requested: 67108864, used: 0, capacity: 1"),
     ("OutOfpods", lambda: refused_by_the_node(big(), pods=0), "requested: 1, used: 0, capacity: 0"),

@@ -44,6 +44,21 @@ def machine(
     return Topology.of(cpus, [NumaNode(n, memory, pages, tuple(rows[n])) for n in range(nodes)])
 
 
+def hybrid(*, nodes: int = 1, performance: int = 4, efficiency: int = 4, memory: int = 8 * GIB) -> Topology:
+    """On each node so many cores of each class; those for performance have two threads, c and c+1."""
+    cpus: list[Cpu] = []
+    for node in range(nodes):
+        for core in range(performance + efficiency):
+            first, is_fast = len(cpus), core < performance
+            name = "performance" if is_fast else "efficiency"
+            cpus += (
+                Cpu(first + thread, core=first, socket=node, numa=node, core_class=name)
+                for thread in range(2 if is_fast else 1)
+            )
+    rows = [tuple(10 if a == b else 20 for b in range(nodes)) for a in range(nodes)]
+    return Topology.of(cpus, [NumaNode(node, memory, (), rows[node]) for node in range(nodes)])
+
+
 MACHINE_A = machine()
 """16 CPUs, 2 sockets = 2 nodes of 4 cores, CPU c and c+8 are siblings."""
 MACHINE_B = machine(sockets=1, cores_per_uncore=2)

@@ -680,7 +680,7 @@ CONFIG_WORDS = (
         "reservedMemory: numaNode: limits: evictionHard: memory.available: nodefs.available: 5% 100Mi featureGates: "
         "cpuCFSQuotaPeriod: CustomCPUCFSQuotaPeriod: cpuManagerReconcilePeriod: 10s 1m30s maxPods: podsPerCore: stateDirectory: "
         "/var metricsBindAddress: 127.0.0.1:9 unix:/x metricsAliases: jobs: group: stateRecovery: strict recover isolatedCPUs: errata: "
-        "cgroupRoot: true false null '' [] {} 1 0-3"
+        "exclusiveCoreClass: sharedCoreClass: performance efficiency any cgroupRoot: true false null '' [] {} 1 0-3"
     ),
     b"\n",
     b"\n  ",
@@ -699,6 +699,7 @@ KUBELET_WORDS = JSON_WORDS + words(
 API_WORDS = JSON_WORDS + words('"op": "snapshot" "retry" "ok": "result": "error": "message": "hint":')
 JOB_WORDS = words(
     '"pid": "startTicks": "user": "pod": "metadata": "annotations": {"nodeagent.io/numa-node":"0"} "spec": "containers": "resources": '
+    '{"nodeagent.io/core-class":"any"} '
     '"limits": "requests": "cpu": "memory": "1Gi" "2" "name": "uid": "namespace": "jobs" 4194304 4194305'
 )
 LAUNCHER_WORDS = JSON_WORDS + words(
@@ -763,8 +764,8 @@ NRI_WORDS = (
 )
 
 _JOBS = tuple(
-    print_record(JobRecord(job_pod("make-7", "uid-7", {"cpu": cpu, "memory": "1Gi"}, node), 1000, 77, 123))
-    for cpu, node in (("2", None), ("500m", "1"))
+    print_record(JobRecord(job_pod("make-7", "uid-7", {"cpu": cpu, "memory": "1Gi"}, node, cores), 1000, 77, 123))
+    for cpu, node, cores in (("2", None, "efficiency"), ("500m", "1", None))
 )
 
 TARGETS = (

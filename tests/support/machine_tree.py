@@ -7,6 +7,7 @@ from nodeagent.core.model.idset import CpuSet
 
 CPUS = "sys/devices/system/cpu"
 NODES = "sys/devices/system/node"
+DEVICES = "sys/bus/pci/devices"
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,21 @@ class Machine:
             f"{NODES}/node{node}/meminfo": f"Node {node} MemTotal:        8388608 kB\nNode {node} MemFree: 1 kB\n",
             f"{NODES}/node{node}/hugepages/hugepages-2048kB/nr_hugepages": "512\n",
         }
+
+
+def put_device(root: Path, address: str, links: dict[str, str] | None = None, **files: str) -> Path:
+    """Add a PCI device. `__` in a file's name is a slash, and a name that ends so is a directory; links lead to other devices."""
+    directory = root / DEVICES / address
+    for name, text in files.items():
+        path = directory / name.replace("__", "/")
+        if name.endswith("__"):
+            path.mkdir(parents=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n")
+    for name, target in (links or {}).items():
+        (directory / name).symlink_to(f"../{target}")
+    return root
 
 
 def place(groups: tuple[str, ...], cpu: int) -> int:

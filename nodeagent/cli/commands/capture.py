@@ -8,6 +8,7 @@ import time
 from msgspec.structs import replace
 
 from nodeagent import __version__
+from nodeagent.cli.support.devices import devices_below
 from nodeagent.cli.support.documents import add_out_argument, write_out
 from nodeagent.cli.support.known_state import with_observation
 from nodeagent.cli.support.sources import (
@@ -23,6 +24,7 @@ from nodeagent.edge.sysfs import read_machine, read_settings
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import Capture, encode_capture
 from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.kernel.sysfs_sample import SysfsError, SysfsSample
 from nodeagent.formats.node_view import NodeView, Observation
 
 
@@ -37,8 +39,8 @@ examples:
   nodeagent capture --root /mnt/copy --out node.json
   nodeagent capture >node.json
 
-Holds the machine's description, the agent's configuration, its promises, what is in the pods' cgroups, the settings that `nodeagent
-check` judges, and versions; never a container's command, arguments or environment. docs/capture.md (nodeagent --help says where)
+Holds the machine's description, its devices, the agent's configuration, its promises, what is in the pods' cgroups, the settings that
+`nodeagent check` judges, and versions; never a container's command, arguments or environment. docs/capture.md (nodeagent --help says where)
 describes it. If no agent answers, root gets its saved state; without one, only the machine is captured, and stderr says so.
 A configuration named with --config must be valid, and an agent named with --socket must answer or have saved its state.
 next: nodeagent inspect --machine node.json, nodeagent topology --machine node.json"""
@@ -82,7 +84,17 @@ def _capture(options: argparse.Namespace) -> Capture:
         observation=observation,
         agent=known,
         settings=settings,
+        devices=_devices(root),
     )
+
+
+def _devices(root: str) -> SysfsSample | None:
+    try:
+        return devices_below(root)
+    except SysfsError as err:
+        print(f"nodeagent: devices are left out: {err.message}", file=sys.stderr)
+        print(f"hint: {err.hint}", file=sys.stderr)
+        return None
 
 
 def _known(options: argparse.Namespace) -> NodeView | None:

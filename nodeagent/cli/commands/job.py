@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
-                     [--hugepages-1Gi AMOUNT] [--numa N] [--name NAME]
-                     [--user USER] [--report] [--socket PATH] --
-                     COMMAND [ARG ...]"""
+                     [--hugepages-1Gi AMOUNT] [--numa N]
+                     [--core-class CLASS] [--name NAME] [--user USER]
+                     [--report] [--socket PATH] -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
     parser.add_argument(
         "--name", metavar="NAME", help="the pod is then jobs/NAME (default: from the command and its process id)"
@@ -114,6 +114,7 @@ def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
     forget_affinity()
     socket = options.socket or DEFAULT_JOB_SOCKET
     asked = {"name": name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
+    asked |= {} if options.core_class is None else {"coreClass": options.core_class}
     try:
         answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, **asked)
     except ApiError as err:
@@ -122,7 +123,7 @@ def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
             raise JobError(err.message, hint=hint) from err
         raise
     if "refused" in answer:
-        sys.stderr.write(_explained(name, amounts, options.numa, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
+        sys.stderr.write(_explained(name, amounts, options, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
         raise JobError(f"jobs/{name}: {answer['refused']['reason']}: {answer['refused']['message']}", hint=_REFUSED)
     own = str(own_cpus())
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
@@ -133,6 +134,8 @@ def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
         nodes = answer["environment"][MEMORY_NODES]
         if nodes != options.numa:
             raise JobError(f"memory is of NUMA nodes {nodes}, not of {options.numa}", hint=_OLDER)
+    if options.core_class is not None and answer.get("coreClass") != options.core_class:
+        raise JobError("the agent doesn't know of classes of cores", hint=_OLDER)
     if options.report and "cgroup" not in answer:
         raise JobError("the agent doesn't say where the job's cgroup is, for its report", hint=_OLDER)
     found: Mapping[str, Any] = answer
@@ -144,7 +147,7 @@ _OLDER = "is the agent older than this program? `sudo systemctl restart nodeagen
 _ELSEWHERE = "is something else moving processes or setting affinities here? see `nodeagent inspect`"
 
 
-def _explained(name: str, amounts: dict[str, str], numa: str | None, directory: str) -> str:
+def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, directory: str) -> str:
     """Explain the refusal step by step; nothing if the node's state is not for us to read."""
     from nodeagent.cli.support.explained_pods import explained_alone
     from nodeagent.cli.support.known_state import known_state
@@ -157,7 +160,8 @@ def _explained(name: str, amounts: dict[str, str], numa: str | None, directory: 
     try:
         known = known_state(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
         node = what_if_of(known)
-        explained = (explained_alone(node.what_if, job_pod(name, name, amounts, numa)),)
+        pod = job_pod(name, name, amounts, options.numa, options.core_class)
+        explained = (explained_alone(node.what_if, pod),)
         document = explanation(
             explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False
         )

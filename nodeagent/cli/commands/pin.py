@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
     unit = _known_as(options.unit)
     gives_back = options.while_inactive == GIVE_BACK
-    content = unit_manifest(unit, amounts_of(options), options.numa, gives_back=gives_back)
+    content = unit_manifest(unit, amounts_of(options), options.numa, options.core_class, gives_back=gives_back)
     path = f"{unit_pod_name(unit)}.yaml"
     return install(options, (PodFile(path, content, pods_in(path, content)),), ("pin", options.unit))
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING, Any
 
 from nodeagent.cli.support.colour import add_color_argument, wants_colour
 from nodeagent.cli.support.configurations import load_config
@@ -24,6 +25,10 @@ from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.views.topology.cpu_owners import owners
 from nodeagent.views.topology.text import render_topology, terminal_paint
 
+if TYPE_CHECKING:
+    from nodeagent.core.model.devices import Device
+    from nodeagent.views.topology.parts import DeviceSection
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -34,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FORMAT",
         help="output format: text, json, yaml, svg (a picture), hwloc-xml (for lstopo) or nrt (for Kubernetes' schedulers) (default: text)",
     )
+    parser.add_argument(
+        "--devices",
+        action="store_true",
+        help="with network, InfiniBand and NVMe cards, GPUs, accelerators and CXL memory, and the NUMA node of each",
+    )
     add_color_argument(parser)
     add_node_arguments(parser, described=True)
     parser.epilog = """\
@@ -41,6 +51,7 @@ exit status: 0: shown; 1: the machine could not be read; 2: wrong arguments
 
 examples:
   nodeagent topology
+  nodeagent topology --devices
   nodeagent topology -o svg >node.svg
   nodeagent topology -o hwloc-xml >node.xml && lstopo -i node.xml
   nodeagent topology --root /mnt/copy -o json
@@ -60,29 +71,63 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the machine's description or the named configuration can't be read.
     """
+    if args.devices and (args.topology is not None or args.output in {"hwloc-xml", "nrt"}):
+        args.parser.error("--devices shows those of a node, as text, json, yaml or svg")
     if args.output == "nrt":
         sys.stdout.write(_node_resource_topology(args))
         return 0
     topology = topology_from(args) if args.topology is None else topology_from_spec(args.topology)
+    devices = _devices(args)
     match args.output:
         case "json" | "yaml":
-            text = spelled(topology_document(topology), args.output)
+            text = spelled(_document(topology, devices), args.output)
         case "svg":
             from nodeagent.views.topology.svg import render_svg
 
-            text = spelled_xml(render_svg(topology, _owners(args, topology)))
+            text = spelled_xml(render_svg(topology, _owners(args, topology), devices=_sections(topology, devices)))
         case "hwloc-xml":
             from nodeagent.views.topology.hwloc_xml import render_hwloc_xml
 
             text = spelled_xml(render_hwloc_xml(topology, _owners(args, topology)))
         case _:
             owner = _owners(args, topology)
+            sections = _sections(topology, devices)
             if owner and wants_colour(args.color):
-                write_coloured(render_topology(topology, owner, paint=terminal_paint(owner)))
+                write_coloured(render_topology(topology, owner, paint=terminal_paint(owner), devices=sections))
                 return 0
-            text = render_topology(topology, owner)
+            text = render_topology(topology, owner, devices=sections)
     sys.stdout.write(text)
     return 0
+
+
+def _devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
+    """Return them if they are asked for.
+
+    Raises:
+        NodeAgentError: they can't be read.
+    """
+    if not args.devices:
+        return None
+    from nodeagent.cli.support.devices import devices_from
+
+    return devices_from(args)
+
+
+def _document(topology: Topology, devices: "tuple[Device, ...] | None") -> dict[str, Any]:
+    document = topology_document(topology)
+    if devices is None:
+        return document
+    from nodeagent.views.topology.devices import devices_document
+
+    return document | {"devices": devices_document(devices, topology)}
+
+
+def _sections(topology: Topology, devices: "tuple[Device, ...] | None") -> "tuple[DeviceSection, ...] | None":
+    if devices is None:
+        return None
+    from nodeagent.views.topology.devices import device_sections
+
+    return device_sections(devices, topology)
 
 
 def _node_resource_topology(args: argparse.Namespace) -> str:

@@ -2,6 +2,8 @@
 
 import argparse
 
+from nodeagent.core.model.topology import CORE_CLASSES
+
 _PAGES = ("2Mi", "1Gi")
 
 
@@ -17,6 +19,12 @@ def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument(
         "--numa", metavar="N", help="on this NUMA node: CPUs of its own and memory of no other node, or it is refused"
+    )
+    parser.add_argument(
+        "--core-class",
+        choices=CORE_CLASSES,
+        metavar="CLASS",
+        help="where cores are of several kinds: CPUs of its own of this kind, performance or efficiency, or it is refused",
     )
 
 

@@ -6,9 +6,9 @@ Every function takes promises and returns the next ones. Knows no time, no files
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.admission.asked_for import among_its_cores, seen_by, unfit
 from nodeagent.core.admission.invariants import orphans
-from nodeagent.core.admission.one_node import on_its_node, unfit
-from nodeagent.core.admission.one_pod import AdmissionResult, MergeReport, Providers, run_admission
+from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, MergeReport, Providers, run_admission
 from nodeagent.core.cpu.manager import build_cpu_manager, judge_cpu_configuration
 from nodeagent.core.cpu.restore import restored_cpus
 from nodeagent.core.memory.manager import (
@@ -19,9 +19,10 @@ from nodeagent.core.memory.reservation import invalid_entries
 from nodeagent.core.memory.restore import restored_memory
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
-from nodeagent.core.model.config import Placement
+from nodeagent.core.model.config import ANY_CLASS, Placement
 from nodeagent.core.model.demand import (
     DemandRules,
+    PodDemand,
     WhyShared,
     demand_of,
     qualifies_alone,
@@ -70,6 +71,8 @@ class Report(Struct, frozen=True):
 
     merges: tuple[MergeReport, ...]
     containers: tuple[ContainerReport, ...]
+    core_class: str | None = None
+    """The class of cores under which it was decided, be it required or preferred. None: any."""
 
 
 class Admitted(Struct, frozen=True):
@@ -191,8 +194,8 @@ def admit(
         promises: to the pods that are already admitted. What belongs to no active pod must have been released (`violations`).
         pod: with defaults applied.
     """
-    outcome = _run(managers, promises, pod)
-    report = _report(managers, outcome, pod)
+    outcome, demand = _run(managers, promises, pod)
+    report = _report(managers, outcome, pod, demand)
     if outcome.refusal is None:
         return Admitted(_without_reuse(managers, outcome.promises), outcome.deltas, report)
     cleaned, deltas = promises, outcome.deltas
@@ -203,10 +206,34 @@ def admit(
     return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, deltas, report)
 
 
-def _run(managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False) -> AdmissionResult:
+def _run(
+    managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False
+) -> tuple[AdmissionResult, PodDemand]:
+    """Return the outcome, and what was asked for in the end: a class that is preferred is required first, and then not at all."""
     demand = demand_of(managers.rules, pod)
-    why = unfit(managers.providers, managers.topology, demand)
-    return run_admission(on_its_node(managers.providers, demand), promises, demand, is_running=is_running, unfit=why)
+    wish = preferred_class(managers, pod, demand)
+    if wish is not None:
+        first = replace(demand, core_class=wish)
+        outcome = _run_once(managers, promises, first, is_running=is_running)
+        if outcome.refusal is None:
+            return outcome, first
+        if managers.providers.observer is not None:
+            managers.providers.observer(DecidedAnew())
+    return _run_once(managers, promises, demand, is_running=is_running), demand
+
+
+def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | None:
+    """Return the class of cores of which the pod's exclusive CPUs are to be, if that is possible. None: it is all the same."""
+    wish = pod.preferred_core_class or managers.placement.exclusive_core_class
+    is_open = demand.core_class is None and demand.asks_for_cpus and wish != ANY_CLASS
+    return wish if is_open and wish in {one.name for one in managers.providers.cpu.classes} else None
+
+
+def _run_once(managers: Managers, promises: Promises, demand: PodDemand, *, is_running: bool) -> AdmissionResult:
+    providers = managers.providers
+    why = unfit(providers, managers.topology, demand)
+    outcome = run_admission(seen_by(providers, demand), promises, demand, is_running=is_running, unfit=why)
+    return outcome if outcome.refusal is None else replace(outcome, refusal=among_its_cores(outcome.refusal, demand))
 
 
 def _without_reuse(managers: Managers, promises: Promises) -> Promises:
@@ -218,14 +245,14 @@ def _without_reuse(managers: Managers, promises: Promises) -> Promises:
     return replace(promises, cpu_reuse=None, memory_reuse=None)
 
 
-def _report(managers: Managers, outcome: AdmissionResult, pod: Pod) -> Report:
+def _report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodDemand) -> Report:
     held = outcome.promises.of_pod(pod.uid)
     containers = []
     for container in pod.containers:
         level = isolation(managers, outcome.promises, pod, container.name)
         why = None if level.has_own_cpus else reason_for_sharing(managers.placement, pod, container)
         containers.append(ContainerReport(container.name, held.own_set(container.name), why))
-    return Report(outcome.merges, tuple(containers))
+    return Report(outcome.merges, tuple(containers), demand.core_class)
 
 
 def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:
@@ -236,8 +263,8 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
     results: list[tuple[str, Admitted | Rejected]] = []
     deltas: list[MetricDeltas] = []
     for pod in pods:
-        outcome = _run(managers, promises, pod, is_running=True)
-        report = _report(managers, outcome, pod)
+        outcome, demand = _run(managers, promises, pod, is_running=True)
+        report = _report(managers, outcome, pod, demand)
         promises = _without_reuse(managers, outcome.promises)
         deltas.append(outcome.deltas)
         refusal = outcome.refusal

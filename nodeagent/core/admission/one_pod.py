@@ -46,7 +46,11 @@ class Allocated(Struct, frozen=True):
     refusal: Refusal | None
 
 
-AllocationObserver = Callable[[Allocated], None]
+class DecidedAnew(Struct, frozen=True):
+    """What was tried so far came to nothing: the pod is decided on without the class of cores that it prefers."""
+
+
+AllocationObserver = Callable[[Allocated | DecidedAnew], None]
 
 
 class Providers(Struct, frozen=True, dict=True):  # the dictionary holds cached properties

@@ -238,8 +238,13 @@ def _shared_by_all(managers: Managers, promises: Promises) -> CpuSet:
 
 
 def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:
-    """CPUs of everything without exclusive CPUs. Policy none doesn't track them (kubelet's default set stays empty): all."""
-    return promises.default & online if managers.providers.cpu.static else online
+    """CPUs of everything without exclusive CPUs. Policy none doesn't track them (kubelet's default set stays empty): all.
+
+    Of the class of cores that the configuration names for it, as long as it has any of these.
+    """
+    pool = promises.default & online if managers.providers.cpu.static else online
+    of_class = managers.topology.core_classes.get(managers.placement.shared_core_class, CpuSet())
+    return pool & of_class or pool
 
 
 def _container_cgroup(

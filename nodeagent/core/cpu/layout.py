@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from nodeagent.core.model.idset import CpuMask, NumaMask
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask
 from nodeagent.core.model.topology import Groups, Topology
 from nodeagent.core.numa.hints import masks_by_size
 
@@ -63,12 +63,29 @@ class CpuLayout(Struct, frozen=True):
 
     @classmethod
     def of(cls, topology: Topology) -> "CpuLayout":
-        cores, uncores = _groups(topology.cores), _groups(topology.uncores)
-        nodes, sockets = _groups(topology.nodes), _groups(topology.sockets)
-        cpu_count = topology.reported_cpu_count
-        numa_first = topology.socket_count >= len(nodes)
+        return cls._of_groups(
+            _groups(topology.cores),
+            _groups(topology.uncores),
+            _groups(topology.nodes),
+            _groups(topology.sockets),
+            cpu_count=topology.reported_cpu_count,
+            socket_count=topology.socket_count,
+        )
+
+    @classmethod
+    def _of_groups(
+        cls,
+        cores: tuple[CpuGroup, ...],
+        uncores: tuple[CpuGroup, ...],
+        nodes: tuple[CpuGroup, ...],
+        sockets: tuple[CpuGroup, ...],
+        *,
+        cpu_count: int,
+        socket_count: int,
+    ) -> "CpuLayout":
+        numa_first = socket_count >= len(nodes)
         return cls(
-            online=topology.online.bits,
+            online=CpuMask(sum(node.cpus for node in nodes)),
             cpu_count=cpu_count,
             cores=cores,
             uncores=uncores,
@@ -76,15 +93,26 @@ class CpuLayout(Struct, frozen=True):
             sockets=sockets,
             numa_first=numa_first,
             per_core=_average(cpu_count, len(cores)),
-            per_socket=_average(cpu_count, topology.socket_count),
+            per_socket=_average(cpu_count, socket_count),
             per_uncore=_average(cpu_count, len(uncores)),
-            socket_count=topology.socket_count,
+            socket_count=socket_count,
             nodes_of_sockets=_nested(sockets, nodes),
             sockets_of_nodes=_nested(nodes, sockets),
             cores_of_outer=_nested(sockets if numa_first else nodes, cores),
             uncores_of_nodes=_nested(nodes, uncores),
             core_size=cores[0].size if len({core.size for core in cores}) == 1 else None,
-            smallest_large=min((group.size for group in (*nodes, *sockets)), default=0),
+            smallest_large=min((group.size for group in (*nodes, *sockets) if group.size), default=0),
+        )
+
+    def limited_to(self, cpus: CpuSet) -> "CpuLayout":
+        """Return the machine as if it had only these CPUs; nodes and sockets that have none of them stay, as hints may name these."""
+        return CpuLayout._of_groups(
+            tuple(part for part in _parts(self.cores, cpus) if part.size),
+            tuple(part for part in _parts(self.uncores, cpus) if part.size),
+            _parts(self.nodes, cpus),
+            _parts(self.sockets, cpus),
+            cpu_count=len(cpus),
+            socket_count=self.socket_count,
         )
 
     def cpus_of_nodes(self, nodes: NumaMask) -> CpuMask:
@@ -147,6 +175,11 @@ class CpuLayout(Struct, frozen=True):
 
 def _groups(groups: Groups) -> tuple[CpuGroup, ...]:
     return tuple(CpuGroup(key, cpus.bits, len(cpus)) for key, cpus in sorted(groups.items()))
+
+
+def _parts(groups: tuple[CpuGroup, ...], cpus: CpuSet) -> tuple[CpuGroup, ...]:
+    left = ((group.id, CpuMask(group.cpus & cpus.bits)) for group in groups)
+    return tuple(CpuGroup(key, part, part.bit_count()) for key, part in left)
 
 
 def _nested(outer: Iterable[CpuGroup], inner: Iterable[CpuGroup]) -> Nesting:

@@ -4,12 +4,14 @@ A decision takes promises and returns the next ones, with the metric deltas. Kno
 clock. Pods with pod-level resources are handled in pods.py.
 """
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.cpu.assignment import CpuShortage, Picking, pick
 from nodeagent.core.cpu.distribution import Distributing, distribute
-from nodeagent.core.cpu.layout import CpuLayout, NodeSet
+from nodeagent.core.cpu.layout import CpuGroup, CpuLayout, NodeSet
 from nodeagent.core.cpu.observing import Choosing, PickObserver, Source
 from nodeagent.core.cpu.options import CpuOptions, judge_cpu_options, misfits
 from nodeagent.core.metrics.manager_metrics import (
@@ -42,6 +44,16 @@ from nodeagent.core.numa.resource_manager import Allocation
 _PREFIX = "new static policy error: "
 
 
+class CoreClass(Struct, frozen=True):
+    """One kind of cores of a machine that has several."""
+
+    name: str
+    cpus: CpuMask
+    layout: CpuLayout
+    """The machine without other cores."""
+    node_sets: tuple[NodeSet, ...]
+
+
 class CpuManager(Struct, frozen=True):
     static: bool
     layout: CpuLayout
@@ -60,6 +72,10 @@ class CpuManager(Struct, frozen=True):
     """CPUs to allocate first if they suffice (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
     """Every set of NUMA nodes, in hint order; empty if nobody asks for hints, or if there are too many."""
+    classes: tuple[CoreClass, ...] = ()
+    """Empty where all cores are of one kind."""
+    machine: CpuLayout | None = None
+    """All of it, if `layout` has the cores of one class only."""
 
     def assign(self, available: CpuMask, count: int) -> CpuMask | CpuShortage:
         """Choose CPUs by the configured options."""
@@ -68,6 +84,25 @@ class CpuManager(Struct, frozen=True):
         if self.picking.whole_cores:
             available = self.layout.whole_cores(available)
         return distribute(self.distributing, available, count)
+
+    def of_class(self, name: str) -> "CpuManager":
+        """Return the manager as if the machine had no cores but those of this class."""
+        of = next(one for one in self.classes if one.name == name)
+        picking, distributing = _ways_to_pick(self.options, of.layout, self.quirks, self.observer)
+        return replace(
+            self,
+            layout=of.layout,
+            machine=self.layout,
+            picking=picking,
+            distributing=distributing,
+            grantable=CpuMask(self.grantable & of.cpus),
+            node_sets=of.node_sets,
+        )
+
+    @property
+    def nodes(self) -> tuple[CpuGroup, ...]:
+        """The machine's NUMA nodes that have CPUs."""
+        return (self.machine or self.layout).nodes
 
     @property
     def observer(self) -> PickObserver | None:
@@ -121,6 +156,7 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
     if refused:
         return tuple(refused)
     made = _cpu_manager(placement, layout, options, reserved, static=True)
+    made = replace(made, classes=tuple(_core_classes(topology, made)))
     match placement.isolated_cpus:
         case "only":
             return replace(made, grantable=isolated)
@@ -190,16 +226,22 @@ def _reserved(placement: Placement, layout: CpuLayout, options: CpuOptions) -> C
     return reserved
 
 
-def _cpu_manager(
-    placement: Placement, layout: CpuLayout, options: CpuOptions, reserved: CpuSet, *, static: bool
-) -> CpuManager:
-    quirks = reproduced(placement.errata)
+def _core_classes(topology: Topology, made: CpuManager) -> Iterator[CoreClass]:
+    for name, cpus in topology.core_classes.items():
+        layout = made.layout.limited_to(cpus)
+        yield CoreClass(name, cpus.bits, layout, layout.node_sets() if made.node_sets else ())
+
+
+def _ways_to_pick(
+    options: CpuOptions, layout: CpuLayout, quirks: frozenset[Erratum], observer: PickObserver | None = None
+) -> tuple[Picking, Distributing | None]:
     picking = Picking(
         layout,
         spread=options.distribute_cpus_across_cores,
         align_uncore=options.prefer_align_cpus_by_uncorecache,
         averages=Erratum.AVERAGE_GROUP_SIZES in quirks,
         whole_cores=options.full_pcpus_only and Erratum.HALF_CORES_HANDED_OUT not in quirks,
+        observer=observer,
     )
     distributing = None
     # Equal shares would split some cores of different sizes: pack whole cores instead.
@@ -209,6 +251,14 @@ def _cpu_manager(
             group_size=layout.per_core if options.full_pcpus_only else 1,
             overwritten=Erratum.COMBINATIONS_OVERWRITTEN in quirks,
         )
+    return picking, distributing
+
+
+def _cpu_manager(
+    placement: Placement, layout: CpuLayout, options: CpuOptions, reserved: CpuSet, *, static: bool
+) -> CpuManager:
+    quirks = reproduced(placement.errata)
+    picking, distributing = _ways_to_pick(options, layout, quirks)
     asked = static and placement.topology_manager_policy != "none"
     return CpuManager(
         static=static,
@@ -396,7 +446,7 @@ def taken_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricD
 
 
 def _numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
-    counted = [(node.id, (node.cpus & exclusive).bit_count()) for node in manager.layout.nodes]
+    counted = [(node.id, (node.cpus & exclusive).bit_count()) for node in manager.nodes]
     return tuple(set_gauge(CPU_PER_NUMA, count, numa_node=str(node)) for node, count in counted if count)
 
 

@@ -68,7 +68,7 @@ class CpuResource(Struct, frozen=True):
 
     def place(self, held: PodPromises, name: str) -> NumaSet:
         own = held.own_set(name) or CpuSet()
-        return NumaSet.from_ids(node.id for node in self.manager.layout.nodes if node.cpus & own.bits)
+        return NumaSet.from_ids(node.id for node in self.manager.nodes if node.cpus & own.bits)
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         if not self.is_asked(container):

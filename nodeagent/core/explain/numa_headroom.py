@@ -49,7 +49,11 @@ class NodeHeadroom(Struct, frozen=True):
 
 
 def headroom(
-    managers: Managers, promises: Promises, pods: Iterable[Pod], lent: CpuSet = CpuSet()
+    managers: Managers,
+    promises: Promises,
+    pods: Iterable[Pod],
+    lent: CpuSet = CpuSet(),
+    core_class: str | None = None,
 ) -> tuple[NodeHeadroom, ...]:
     """Examine every NUMA node, including those without CPUs.
 
@@ -58,6 +62,7 @@ def headroom(
         promises: as they are.
         pods: the active ones, for their names.
         lent: CPUs that can be allocated although a pod has them.
+        core_class: whose cores alone count. None: all.
     """
     names = {pod.uid: pod.full_name for pod in pods}
     held = [
@@ -68,14 +73,16 @@ def headroom(
     held.sort(key=lambda holder: (holder.pod, holder.container or ""))
     cpu = managers.providers.cpu
     free = CpuSet(cpu.free_cpus(promises)) | lent if cpu.static else CpuSet()
-    return tuple(_node_headroom(managers, promises, node.id, held, free) for node in managers.topology.numa)
+    topology = managers.topology
+    counted = topology.online if core_class is None else topology.core_classes[core_class]
+    return tuple(_node_headroom(managers, promises, node.id, held, free, counted) for node in topology.numa)
 
 
 def _node_headroom(
-    managers: Managers, promises: Promises, node: int, held: list[HeldOnNode], all_free: CpuSet
+    managers: Managers, promises: Promises, node: int, held: list[HeldOnNode], all_free: CpuSet, counted: CpuSet
 ) -> NodeHeadroom:
     topology = managers.topology
-    cpus = topology.nodes.get(node, CpuSet())
+    cpus = topology.nodes.get(node, CpuSet()) & counted
     free = all_free & cpus
     bits = free.bits
     cores = [core.bits for core in topology.cores_of_nodes.get(node, ()) if core.bits & bits == core.bits]

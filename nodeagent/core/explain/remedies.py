@@ -24,6 +24,7 @@ _LAXER_POLICIES = ("single-numa-node", "restricted", "best-effort", "none")
 BUDGETS = {
     RequestChange.REQUEST: 400,
     RequestChange.NODE: 60,
+    RequestChange.CORE_CLASS: 4,
     RequestChange.CONFIGURATION: 60,
     RequestChange.REMOVAL: 440,
 }
@@ -50,6 +51,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
     kinds = {
         RequestChange.REQUEST: smaller_requests,
         RequestChange.NODE: _other_nodes,
+        RequestChange.CORE_CLASS: _other_classes,
         RequestChange.CONFIGURATION: _configurations,
         RequestChange.REMOVAL: pods_to_end,
     }
@@ -86,6 +88,18 @@ def _other_nodes(attempts: Attempts) -> Iterator[Remedy]:
         if attempts.admits(replace(attempts.pod, numa_node=node)):
             yield Remedy(RequestChange.NODE, (), (), str(asked), "" if node is None else str(node))
             return
+
+
+def _other_classes(attempts: Attempts) -> Iterator[Remedy]:
+    """Try to prefer the class instead, then the other classes."""
+    asked = attempts.pod.core_class
+    if asked is None:
+        return
+    if attempts.admits(replace(attempts.pod, core_class=None, preferred_core_class=asked)):
+        yield Remedy(RequestChange.CORE_CLASS, (), (), asked, "")
+    for other in attempts.what_if.managers.topology.core_classes:
+        if other != asked and attempts.admits(replace(attempts.pod, core_class=other)):
+            yield Remedy(RequestChange.CORE_CLASS, (), (), asked, other)
 
 
 def _configurations(attempts: Attempts) -> Iterator[Remedy]:

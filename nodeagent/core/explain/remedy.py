@@ -17,6 +17,8 @@ class RequestChange(enum.StrEnum):
     """Another amount in the manifest."""
     NODE = "node"
     """Another NUMA node than the one for which the pod asks, or any."""
+    CORE_CLASS = "core class"
+    """Another class of cores than the one for which the pod asks, or none required."""
     CONFIGURATION = "configuration"
     REMOVAL = "removal"
     """Other pods end first."""
@@ -37,13 +39,15 @@ class Remedy(Struct, frozen=True):
 
     change: RequestChange
     subject: tuple[str, ...]
-    """REQUEST: the containers' names, none for pod-level amounts; NODE: nothing; CONFIGURATION: the field; REMOVAL: the pods' names."""
+    """REQUEST: the containers' names, none for pod-level amounts; NODE and CORE_CLASS: nothing; CONFIGURATION: the field; REMOVAL: the
+    pods' names.
+    """
     amounts: tuple[Amount, ...] = ()
     """REQUEST: at least one for each of the containers."""
     before: str = ""
     after: str = ""
     """CONFIGURATION: the current and the possible value of the field; empty: without the option. NODE: the same of the NUMA
-    node; empty: any.
+    node; empty: any. CORE_CLASS: of the class; empty: it is only preferred.
     """
 
 

@@ -6,10 +6,10 @@ The admission itself runs with observers; what they saw is put in order here. No
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.admission.asked_for import seen_by
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.admission.one_node import on_its_node
-from nodeagent.core.admission.one_pod import Allocated
+from nodeagent.core.admission.one_pod import Allocated, DecidedAnew
 from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.cpu.observing import Choosing, Rule, Source, Spread, Took
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
@@ -80,36 +80,49 @@ TraceStep = MergeTrace | CpuStep | MemoryStep
 class Trace(Struct, frozen=True):
     pod: Pod
     demand: PodDemand
+    """As it was decided on: with the class of cores that the pod prefers, or without one."""
     decision: Admitted | Refused
     steps: tuple[TraceStep, ...]
     """In the order in which they were taken."""
 
 
+_Seen = Choosing | Spread | Took | Allocated
+
+
 def trace(what_if: WhatIf, pod: Pod) -> Trace:
     """Decide on the pod, and trace how."""
-    seen: list[Choosing | Spread | Took | Allocated] = []
+    seen: list[_Seen] = []
     decision = what_if.judge(pod, _observed(what_if.managers, seen))
     demand = demand_of(what_if.managers.rules, pod)
-    own = replace(what_if.managers, providers=on_its_node(what_if.managers.providers, demand))
     if isinstance(decision, Insufficient | UnitTaken):
         return Trace(pod, demand, decision, ())
+    demand = replace(demand, core_class=decision.report.core_class)
+    own = replace(what_if.managers, providers=seen_by(what_if.managers.providers, demand))
     return Trace(pod, demand, decision, tuple(_steps(replace(what_if, managers=own), decision, seen, pod, demand)))
 
 
-def _observed(managers: Managers, seen: list[Choosing | Spread | Took | Allocated]) -> Managers:
+def _observed(managers: Managers, seen: list[_Seen]) -> Managers:
+    """Return the managers so that they tell what leads to their decision; what comes to nothing is forgotten."""
+
+    def allocated(event: Allocated | DecidedAnew) -> None:
+        if isinstance(event, DecidedAnew):
+            seen.clear()
+        else:
+            seen.append(event)
+
     cpu = managers.providers.cpu
     picking = replace(cpu.picking, observer=seen.append)
     distributing = cpu.distributing
     if distributing is not None:
         distributing = replace(distributing, picking=replace(distributing.picking, observer=seen.append))
     watched = replace(cpu, picking=picking, distributing=distributing)
-    return replace(managers, providers=replace(managers.providers, cpu=watched, observer=seen.append))
+    return replace(managers, providers=replace(managers.providers, cpu=watched, observer=allocated))
 
 
 def _steps(
     what_if: WhatIf,
     decision: Admitted | Rejected,
-    seen: list[Choosing | Spread | Took | Allocated],
+    seen: list[_Seen],
     pod: Pod,
     demand: PodDemand,
 ) -> list[TraceStep]:

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Resources
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.topology import CORE_CLASSES
 
 DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
     {
@@ -44,6 +45,8 @@ MEMORY_MANAGER_POLICIES = ("None", "Static")
 TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 TOPOLOGY_MANAGER_SCOPES = ("container", "pod")
 ISOLATED_CPUS = ("ignore", "prefer", "only")
+ANY_CLASS = "any"
+CORE_CLASS_CHOICES = (ANY_CLASS, *CORE_CLASSES)
 HOST_ISOLATION = ("none", "partition")
 INTERRUPT_ISOLATION = ("none", "affinity")
 
@@ -80,6 +83,10 @@ class Placement(Struct, frozen=True):
     """The node's reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
     isolated_cpus: str = "ignore"
     """`prefer` CPUs isolated at boot for exclusive use, or use `only` these; `ignore`: same as kubelet."""
+    exclusive_core_class: str = ANY_CLASS
+    """The class of cores that a pod's exclusive CPUs are of, if that is possible and it doesn't say otherwise; `any`: same as kubelet."""
+    shared_core_class: str = ANY_CLASS
+    """The class of cores that containers without exclusive CPUs run on while the shared pool has any; `any`: same as kubelet."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
     """Only the configured ones; read them with `gate()`."""
     errata: Errata = Errata.FIXED

@@ -96,6 +96,13 @@ class PodDemand(Struct, frozen=True):
     memory: Amounts | None = ()
     numa_node: int | None = None
     """On which all of it has to be. None: on any."""
+    core_class: str | None = None
+    """Of which all its exclusive CPUs have to be. None: of any."""
+
+    @property
+    def asks_for_cpus(self) -> bool:
+        """Whether it asks for exclusive CPUs, be it for a container or as a whole."""
+        return not self.is_skipped and bool(self.cpus or any(container.cpus for container in self.containers))
 
 
 def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
@@ -113,7 +120,7 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
         cpus = _peak_cpus(containers)
         memory = _peak_memory(containers) if guaranteed else ()
     skipped = pod.resources is not None and gates.is_skipped_pod(pod)
-    return PodDemand(pod.uid, guaranteed, managed, skipped, containers, cpus, memory, pod.numa_node)
+    return PodDemand(pod.uid, guaranteed, managed, skipped, containers, cpus, memory, pod.numa_node, pod.core_class)
 
 
 def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShared | None:

@@ -125,6 +125,10 @@ class Pod(Struct, frozen=True):
     """By annotation: while none of its systemd units is active, others may have what it was promised."""
     numa_node: int | None = None
     """By annotation: its exclusive CPUs and its memory are on this NUMA node, or it is refused. None: wherever they fit."""
+    core_class: str | None = None
+    """By annotation: its exclusive CPUs are of this class of cores, or it is refused. None: of any."""
+    preferred_core_class: str | None = None
+    """By annotation: they are of this class if that is possible, and otherwise of any. None: as the node's configuration says."""
     given_qos: QosClass | None = None
     """`status.qosClass`, if the manifest has it: it takes precedence over the computed class, as in kubelet."""
 

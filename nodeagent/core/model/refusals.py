@@ -1,4 +1,4 @@
-"""Refusals as values: of a pod, and of a start. Reasons and texts are kubelet's."""
+"""Refusals as values: of a pod, and of a start. Reasons and texts are kubelet's, where it has them."""
 
 import enum
 
@@ -12,6 +12,8 @@ class Reason(enum.StrEnum):
     UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
     SMT_ALIGNMENT = "SMTAlignmentError"
     EMPTY_POD_SHARED_POOL = "EmptyPodSharedPoolError"
+    CORE_CLASS = "CoreClassUnavailable"
+    """Of the class of cores that it asks for, nothing can be promised to it. The agent's own reason."""
 
 
 STATE_NOT_SAVED = "StateNotSaved"

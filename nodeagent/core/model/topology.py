@@ -12,6 +12,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 
+CORE_CLASSES = ("performance", "efficiency")
+"""Of cores, where a machine has several kinds: the fast ones first."""
+
 
 class Cpu(Struct, frozen=True):
     """One online logical CPU."""
@@ -26,7 +29,7 @@ class Cpu(Struct, frozen=True):
     """Id of the first last-level cache that is not shared by the whole NUMA node, as kubelet sees it; None: there is none."""
     die: int | None = None
     core_class: str | None = None
-    """`performance` or `efficiency` on hybrid machines, else None."""
+    """One of CORE_CLASSES on hybrid machines, else None."""
     capacity: int | None = None
     """The kernel's cpu_capacity, 1024 for the fastest core, where reported (mostly Arm); decisions don't use it."""
     l3_bytes: int | None = None
@@ -113,6 +116,16 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds cached p
     def uncores(self) -> Groups:
         """CPUs by uncore id; a CPU without an uncore cache counts under its socket's id, as in kubelet."""
         return _grouped((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus)
+
+    @cached_property
+    def core_classes(self) -> Mapping[str, CpuSet]:
+        """CPUs by class of cores, the fast ones first; empty where all cores are of one kind."""
+        by_name = {name: CpuSet.from_ids(c.id for c in self.cpus if c.core_class == name) for name in CORE_CLASSES}
+        return MappingProxyType({name: cpus for name, cpus in by_name.items() if cpus})
+
+    def classes_of(self, cpus: CpuSet) -> tuple[str, ...]:
+        """Return the classes of these CPUs' cores; none where all cores are of one kind."""
+        return tuple(name for name, members in self.core_classes.items() if not members.isdisjoint(cpus))
 
     @cached_property
     def cores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:

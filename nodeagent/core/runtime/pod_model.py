@@ -150,6 +150,8 @@ def runtime_pod(
         containers=tuple(sorted(made, key=lambda container: container.kind is ContainerKind.APP)),
         is_isolated=stated.is_isolated,
         numa_node=stated.numa_node,
+        core_class=stated.core_class,
+        preferred_core_class=stated.preferred_core_class,
         given_qos=QosClass(qos.value),
     )
     contradictions += _too_many_exclusive(pod)

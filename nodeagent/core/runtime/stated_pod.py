@@ -24,6 +24,8 @@ class StatedPod(Struct, frozen=True):
     """There are no others."""
     is_isolated: bool = False
     numa_node: int | None = None
+    core_class: str | None = None
+    preferred_core_class: str | None = None
 
     def container(self, name: str) -> StatedContainer:
         return next((stated for stated in self.containers if stated.name == name), StatedContainer(name))

@@ -28,6 +28,8 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "topologyManagerScope": placement.topology_manager_scope,
         "topologyManagerPolicyOptions": dict(placement.topology_manager_policy_options),
         "isolatedCPUs": placement.isolated_cpus,
+        "exclusiveCoreClass": placement.exclusive_core_class,
+        "sharedCoreClass": placement.shared_core_class,
         "memoryManagerPolicy": placement.memory_manager_policy,
         "reservedMemory": [
             {"numaNode": entry.numa_node, "limits": _amounts(entry.limits)} for entry in placement.reserved_memory

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from nodeagent.core.model.config import (
+    ANY_CLASS,
+    CORE_CLASS_CHOICES,
     CPU_MANAGER_POLICIES,
     HOST_ISOLATION,
     INTERRUPT_ISOLATION,
@@ -58,6 +60,8 @@ def config_document(config: Config) -> Document:
         "topologyManagerPolicyOptions": dict(placement.topology_manager_policy_options),
         "topologyManagerScope": placement.topology_manager_scope,
         "isolatedCPUs": placement.isolated_cpus,
+        "exclusiveCoreClass": placement.exclusive_core_class,
+        "sharedCoreClass": placement.shared_core_class,
     }
 
 
@@ -78,6 +82,8 @@ def config_from_document(document: JsonValue) -> Config:
         topology_manager_policy=of("topologyManagerPolicy").among(TOPOLOGY_MANAGER_POLICIES),
         topology_manager_scope=of("topologyManagerScope").among(TOPOLOGY_MANAGER_SCOPES),
         isolated_cpus=of("isolatedCPUs").among(ISOLATED_CPUS),
+        exclusive_core_class=_class(document, "exclusiveCoreClass"),
+        shared_core_class=_class(document, "sharedCoreClass"),
         topology_manager_policy_options=of("topologyManagerPolicyOptions").by_name(JsonValue.text),
         memory_manager_policy=of("memoryManagerPolicy").among(MEMORY_MANAGER_POLICIES),
         reserved_memory=of("reservedMemory").each(_reserved_memory),
@@ -99,6 +105,11 @@ def config_from_document(document: JsonValue) -> Config:
         eviction_memory_bytes=_optional(document, "evictionMemoryBytes", JsonValue.whole),
         eviction_memory_percent=_optional(document, "evictionMemoryPercent", _percent),
     )
+
+
+def _class(document: JsonValue, name: str) -> str:
+    chosen = document.optional(name)  # older captures lack it
+    return ANY_CLASS if chosen is None else chosen.among(CORE_CLASS_CHOICES)
 
 
 def _amounts(resources: Resources) -> dict[str, str]:

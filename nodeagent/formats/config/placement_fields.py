@@ -1,6 +1,6 @@
 """The fields that affect placement, as KubeletConfiguration names them → Placement. Shared by configuration files and scenarios."""
 
-from nodeagent.core.model.config import ISOLATED_CPUS, Errata, Placement, ReservedMemory
+from nodeagent.core.model.config import CORE_CLASS_CHOICES, ISOLATED_CPUS, Errata, Placement, ReservedMemory
 from nodeagent.core.model.idset import MAX_ID, CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import Resources
 from nodeagent.formats.syntax.fields import Fields
@@ -57,6 +57,9 @@ class PlacementReader:
             reserved_memory=self.reserved_memory(),
             memory_reservation=memory_reservation,
             isolated_cpus=fields.one_of("isolatedCPUs", ISOLATED_CPUS) or default.isolated_cpus,
+            exclusive_core_class=fields.one_of("exclusiveCoreClass", CORE_CLASS_CHOICES)
+            or default.exclusive_core_class,
+            shared_core_class=fields.one_of("sharedCoreClass", CORE_CLASS_CHOICES) or default.shared_core_class,
             feature_gates=fields.booleans("featureGates"),
             errata=errata,
         )

@@ -18,6 +18,8 @@ _PHYSICAL_ID = re.compile(r"^physical id\s*:\s*[0-9]+$", re.MULTILINE)
 _MAX_KERNEL_ID = 2**32 - 1
 """Core, package, die and cache ids are ints or unsigned ints in the kernel; firmware may set any (Arm: table offsets, hashes)."""
 _CACHE_TYPES = {"Data": "data", "Instruction": "instruction", "Unified": "unified"}
+_PMU_DEVICES = {"performance": ("cpu_core",), "efficiency": ("cpu_atom", "cpu_lowpower")}
+"""Intel's, by the class of the cores that they count events of."""
 _UNKNOWN = -1
 """What the kernel writes for an id that its architecture doesn't know (include/linux/topology.h)."""
 
@@ -293,26 +295,48 @@ def _cache_levels(sample: SysfsSample, cpu: int) -> dict[str, int]:
 
 
 def _core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]:
-    """Hybrid machines' CPUs by class; empty if all cores are of one kind. Decisions don't use it.
+    """Hybrid machines' CPUs by class; empty if all cores are of one kind.
 
-    Intel's PMU devices list them (Documentation/ABI/testing/sysfs-bus-event_source-devices). Elsewhere (Arm, guests, copied roots) a core
-    is small if its capacity is below three quarters of the largest (favoured cores differ by less), or if both its base and its top
-    frequency are lower (Speed Select lowers only the base, favoured cores raise only the top).
+    Intel's PMU devices list them (Documentation/ABI/testing/sysfs-bus-event_source-devices). Elsewhere (Arm, AMD, guests, copied roots) a
+    core is small if its capacity is below three quarters of the largest (favoured cores differ by less); or if both its base and its top
+    frequency are lower (Speed Select lowers only the base, favoured cores raise only the top); or, where no base frequency is known, if
+    its highest performance is below three quarters of the largest, and its nominal one is lower, too (a ranking of equal cores changes
+    only the highest).
     """
-    named = {"performance": "cpu_core", "efficiency": "cpu_atom"}
-    listed = {name: sample.cpu_list(f"sys/devices/{device}/cpus") for name, device in named.items()}
-    if any(listed.values()):
-        return {name: cpus or CpuSet() for name, cpus in listed.items()}
+    listed = {
+        name: [sample.cpu_list(f"sys/devices/{device}/cpus") or CpuSet() for device in devices]
+        for name, devices in _PMU_DEVICES.items()
+    }
+    if any(any(sets) for sets in listed.values()):
+        return {name: CpuSet.from_ids(cpu for cpus in sets for cpu in cpus) for name, sets in listed.items()}
     capacity = _by_cpu(sample, online, "cpu_capacity")
     base, top = (_by_cpu(sample, online, f"cpufreq/{name}") for name in ("base_frequency", "cpuinfo_max_freq"))
-    largest = max(capacity.values(), default=0)
-    small = {cpu for cpu, number in capacity.items() if number * 4 < largest * 3}
+    small = _far_below(capacity)
     if not small and base.keys() == top.keys() == set(online):
-        highest = max(base.values())
-        lowest_top = min(top[cpu] for cpu, number in base.items() if number == highest)
-        small = {cpu for cpu, number in base.items() if number < highest and top[cpu] < lowest_top}
+        small = _lower(base) & _below_equals(base, top)
+    elif not small and not base:
+        highest, nominal = (_by_cpu(sample, online, f"acpi_cppc/{name}_perf") for name in ("highest", "nominal"))
+        if highest.keys() == nominal.keys() == set(online):
+            small = _far_below(highest) & _lower(nominal)
     efficiency = CpuSet.from_ids(small)
     return {"performance": online - efficiency, "efficiency": efficiency} if small else {}
+
+
+def _far_below(numbers: Mapping[int, int]) -> set[int]:
+    largest = max(numbers.values(), default=0)
+    return {cpu for cpu, number in numbers.items() if number * 4 < largest * 3}
+
+
+def _lower(numbers: Mapping[int, int]) -> set[int]:
+    largest = max(numbers.values())
+    return {cpu for cpu, number in numbers.items() if number < largest}
+
+
+def _below_equals(base: Mapping[int, int], top: Mapping[int, int]) -> set[int]:
+    """Return the CPUs whose top frequency is below that of all with the highest base frequency."""
+    highest = max(base.values())
+    lowest_top = min(top[cpu] for cpu, number in base.items() if number == highest)
+    return {cpu for cpu, number in top.items() if number < lowest_top}
 
 
 def _by_cpu(sample: SysfsSample, online: CpuSet, name: str) -> dict[int, int]:

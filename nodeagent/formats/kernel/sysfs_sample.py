@@ -23,6 +23,8 @@ WANTED = (
     f"{CPUS}/nohz_full",
     f"{CPUS}/cpu#/online",
     f"{CPUS}/cpu#/cpu_capacity",
+    f"{CPUS}/cpu#/acpi_cppc/highest_perf",
+    f"{CPUS}/cpu#/acpi_cppc/nominal_perf",
     f"{CPUS}/cpu#/cpufreq/base_frequency",
     f"{CPUS}/cpu#/cpufreq/cpuinfo_max_freq",
     f"{CPUS}/cpu#/topology/core_id",
@@ -47,10 +49,14 @@ WANTED = (
     f"{HUGEPAGES}/hugepages-#kB/nr_hugepages",
     "sys/devices/cpu_core/cpus",
     "sys/devices/cpu_atom/cpus",
+    "sys/devices/cpu_lowpower/cpus",
     "proc/cpuinfo",
     "proc/meminfo",
 )
 """The files that discovery reads, below the root. `#` is a decimal number; a final `/`: only the name counts, it isn't opened."""
+
+FIRMWARE_ANSWERS = "/acpi_cppc/"
+"""In the path of files whose content the kernel asks the firmware for at each reading: one that it doesn't get is as good as missing."""
 
 ONLINE_WITNESS = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topology/", f"{NODES}/node#/cpu#/")
 """Files that change when a CPU or a node comes or goes: if they are the same before and after a reading, the reading is consistent."""

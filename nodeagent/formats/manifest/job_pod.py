@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from nodeagent.core.model.pod import Pod, RestartPolicy
 from nodeagent.formats.manifest.pod_manifest import checked_pod_from_document
-from nodeagent.formats.manifest.pod_schema import NUMA_NODE
+from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NUMA_NODE
 
 JOB_NAMESPACE = "jobs"
 JOB_CONTAINER = "main"
@@ -12,7 +12,9 @@ GRACE_SECONDS = 10
 """For what a job's command leaves behind, between SIGTERM and SIGKILL."""
 
 
-def job_pod(name: str, uid: str, amounts: Mapping[str, str], numa_node: str | None = None) -> Pod:
+def job_pod(
+    name: str, uid: str, amounts: Mapping[str, str], numa_node: str | None = None, core_class: str | None = None
+) -> Pod:
     """Return the pod.
 
     Args:
@@ -20,11 +22,13 @@ def job_pod(name: str, uid: str, amounts: Mapping[str, str], numa_node: str | No
         uid: of the pod.
         amounts: its limits, which are its requests, too.
         numa_node: the number of the NUMA node on which it has to be. None: any.
+        core_class: of which its exclusive CPUs have to be. None: any.
 
     Raises:
         DocumentError: the API server would not accept such a pod.
     """
-    annotations = {} if numa_node is None else {NUMA_NODE: numa_node}
+    asked = {NUMA_NODE: numa_node, CORE_CLASS: core_class}
+    annotations = {key: value for key, value in asked.items() if value is not None}
     return checked_pod_from_document(
         {
             "apiVersion": "v1",

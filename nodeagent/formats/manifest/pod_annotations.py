@@ -2,6 +2,8 @@
 
 import re
 
+from nodeagent.core.model.config import CORE_CLASS_CHOICES
+from nodeagent.core.model.topology import CORE_CLASSES
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.syntax.fields import Fields
 
@@ -42,6 +44,16 @@ def read_numa_node(annotations: Fields) -> int | None:
 def read_gives_back(annotations: Fields) -> bool:
     chosen = annotations.one_of(pod_schema.WHILE_INACTIVE, pod_schema.WHILE_INACTIVE_CHOICES)
     return chosen == pod_schema.GIVE_BACK
+
+
+def read_core_class(annotations: Fields) -> tuple[str | None, str | None]:
+    """Return the class that is required, and the one that is preferred."""
+    required = annotations.one_of(pod_schema.CORE_CLASS, CORE_CLASSES)
+    preferred = annotations.one_of(pod_schema.PREFERRED_CORE_CLASS, CORE_CLASS_CHOICES)
+    if required is not None and preferred is not None:
+        rule = f"has no effect beside {pod_schema.CORE_CLASS}: remove one of the two"
+        annotations.report(pod_schema.PREFERRED_CORE_CLASS, rule)
+    return required, preferred
 
 
 def read_unit(annotations: Fields, key: str) -> str:

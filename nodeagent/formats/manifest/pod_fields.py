@@ -22,6 +22,7 @@ from nodeagent.core.model.pod import (
 from nodeagent.core.model.pod_resources import with_container_defaults, with_pod_level_defaults
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.manifest.pod_annotations import (
+    read_core_class,
     read_exclusive_cpus,
     read_gives_back,
     read_interrupts,
@@ -38,7 +39,7 @@ _MAX_ID = 2**31 - 1
 """Largest user and group id: the API server's bound (IsValidUserID)."""
 _OF_CONTAINERS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.UNIT)
 """Kinds of annotations whose keys name a container."""
-_OF_PODS = (pod_schema.PARTITION, pod_schema.NUMA_NODE, pod_schema.WHILE_INACTIVE)
+_OF_PODS = (*pod_schema.OF_PODS, pod_schema.WHILE_INACTIVE)
 """Other annotations."""
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 
@@ -123,6 +124,7 @@ class PodReader:
         units: dict[str, str] = {}
         names = tuple(container.name for container in pod.containers)
         is_isolated, numa_node = read_is_isolated(annotations), read_numa_node(annotations)
+        core_class, preferred_core_class = read_core_class(annotations)
         for key in annotations.present():
             if key in _OF_PODS or not is_own_annotation(key):
                 continue
@@ -145,6 +147,8 @@ class PodReader:
             is_isolated=is_isolated,
             numa_node=numa_node,
             gives_back=read_gives_back(annotations),
+            core_class=core_class,
+            preferred_core_class=preferred_core_class,
             containers=tuple(
                 replace(
                     c,
@@ -288,6 +292,8 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     annotations |= {pod_schema.PARTITION: pod_schema.ISOLATED} if pod.is_isolated else {}
     annotations |= {pod_schema.WHILE_INACTIVE: pod_schema.GIVE_BACK} if pod.gives_back else {}
     annotations |= {} if pod.numa_node is None else {pod_schema.NUMA_NODE: str(pod.numa_node)}
+    classes = {pod_schema.CORE_CLASS: pod.core_class, pod_schema.PREFERRED_CORE_CLASS: pod.preferred_core_class}
+    annotations |= {key: name for key, name in classes.items() if name is not None}
     if annotations:
         metadata["annotations"] = annotations
     document: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -22,6 +22,14 @@ NUMA_NODE = f"{ANNOTATION_DOMAIN}/numa-node"
 """The pod's exclusive CPUs and its memory are on this NUMA node."""
 NODE_NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")
 
+CORE_CLASS = f"{ANNOTATION_DOMAIN}/core-class"
+"""The pod's exclusive CPUs are of this class of cores, or it is refused."""
+PREFERRED_CORE_CLASS = f"{ANNOTATION_DOMAIN}/preferred-core-class"
+"""They are of this class if that is possible."""
+
+OF_PODS = (PARTITION, NUMA_NODE, CORE_CLASS, PREFERRED_CORE_CLASS)
+"""Annotations that name no container."""
+
 INTERRUPTS = f"interrupts.{ANNOTATION_DOMAIN}"
 """The interrupts of these devices come to the exclusive CPUs of the container that the key names."""
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

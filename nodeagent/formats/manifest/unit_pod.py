@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from nodeagent.formats.manifest.pod_schema import GIVE_BACK, NUMA_NODE, UNIT, WHILE_INACTIVE
+from nodeagent.formats.manifest.pod_schema import CORE_CLASS, GIVE_BACK, NUMA_NODE, UNIT, WHILE_INACTIVE
 
 UNIT_NAMESPACE = "units"
 UNIT_CONTAINER = "unit"
@@ -44,7 +44,12 @@ def unit_pod_name(unit: str) -> str:
 
 
 def unit_manifest(
-    unit: str, amounts: Mapping[str, str], numa_node: str | None = None, *, gives_back: bool = False
+    unit: str,
+    amounts: Mapping[str, str],
+    numa_node: str | None = None,
+    core_class: str | None = None,
+    *,
+    gives_back: bool = False,
 ) -> bytes:
     """Return the manifest of a pod that stands for a unit.
 
@@ -52,10 +57,12 @@ def unit_manifest(
         unit: its name.
         amounts: its limits, which are its requests, too.
         numa_node: the number of the NUMA node on which it has to be. None: any.
+        core_class: of which its exclusive CPUs have to be. None: any.
         gives_back: others may have its CPUs and memory while it isn't active.
     """
-    annotations = {f"{UNIT}/{UNIT_CONTAINER}": unit} | ({} if numa_node is None else {NUMA_NODE: numa_node})
-    annotations |= {WHILE_INACTIVE: GIVE_BACK} if gives_back else {}
+    idle = GIVE_BACK if gives_back else None
+    asked = {f"{UNIT}/{UNIT_CONTAINER}": unit, NUMA_NODE: numa_node, CORE_CLASS: core_class, WHILE_INACTIVE: idle}
+    annotations = {key: value for key, value in asked.items() if value is not None}
     limits = "".join(f"          {name}: {json.dumps(amount)}\n" for name, amount in amounts.items())
     return f"""\
 # made by `nodeagent pin {unit}`; `nodeagent unpin {unit}` removes it

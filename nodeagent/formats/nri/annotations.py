@@ -27,6 +27,7 @@ from nodeagent.core.runtime.stated_pod import StatedContainer, StatedPod
 from nodeagent.errors import printable
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.manifest.pod_annotations import (
+    read_core_class,
     read_exclusive_cpus,
     read_interrupts,
     read_is_isolated,
@@ -40,7 +41,7 @@ CONTAINERS = f"{ANNOTATION_DOMAIN}/containers"
 REQUESTS = f"requests.{ANNOTATION_DOMAIN}"
 LIMITS = f"limits.{ANNOTATION_DOMAIN}"
 _KINDS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, REQUESTS, LIMITS)
-_OF_POD = (CONTAINERS, pod_schema.PARTITION, pod_schema.NUMA_NODE)
+_OF_POD = (CONTAINERS, *pod_schema.OF_PODS)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _HUGEPAGES = re.compile(rf"{HUGEPAGES_PREFIX}[1-9][0-9]{{0,5}}[KMG]i")
 _NOTATION = "must be amounts such as cpu=1500m, memory=2Gi, hugepages-2Mi=64Mi"
@@ -87,7 +88,15 @@ def _stated(annotations: Fields) -> StatedPod:
             read[name] = _with(read.get(name) or StatedContainer(name), annotations, kind, key)
     names = read if listed is not None else sorted(read)
     containers = tuple(read[name] for name in names)
-    return StatedPod(containers, listed is not None, read_is_isolated(annotations), read_numa_node(annotations))
+    core_class, preferred_core_class = read_core_class(annotations)
+    return StatedPod(
+        containers,
+        listed is not None,
+        read_is_isolated(annotations),
+        read_numa_node(annotations),
+        core_class,
+        preferred_core_class,
+    )
 
 
 def _with(stated: StatedContainer, annotations: Fields, kind: str, key: str) -> StatedContainer:

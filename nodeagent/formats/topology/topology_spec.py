@@ -1,6 +1,7 @@
 """A machine described in a few words, such as `2s.2n.8c.2t`, → Topology. For trying out machines that aren't at hand.
 
-Each number is per parent: sockets, NUMA nodes per socket, level-3 caches per node, cores per cache (or node), threads per core.
+Each number is per parent: sockets, NUMA nodes per socket, level-3 caches per node, cores per cache (or node), threads per core. Then cores
+for efficiency per node, of one thread and in no such cache: the others are for performance then.
 """
 
 import re
@@ -19,9 +20,9 @@ MAX_NODES = 1_024
 """As many as the kernel's CONFIG_NODES_SHIFT allows."""
 _TOO_MUCH = 2**63 - 1
 """What every larger amount is read as, too."""
-_LEVELS = "snlct"
+_LEVELS = "snlcte"
 _MOST_DIGITS = 5
-_SHAPE = re.compile(r"(?:([0-9]+)s\.)?(?:([0-9]+)n\.)?(?:([0-9]+)l\.)?([0-9]+)c(?:\.([0-9]+)t)?")
+_SHAPE = re.compile(r"(?:([0-9]+)s\.)?(?:([0-9]+)n\.)?(?:([0-9]+)l\.)?([0-9]+)c(?:\.([0-9]+)t)?(?:\.([0-9]+)e)?")
 _LOCAL, _SAME_SOCKET, _OTHER_SOCKET = 10, 12, 20
 """Distances as set by firmware: the kernel's LOCAL_DISTANCE, and the usual remote ones."""
 
@@ -36,7 +37,7 @@ class TopologySpecError(NodeAgentError):
         super().__init__(
             f"--topology {shown(text)}: {problem}",
             hint="write --topology 2s.2n.8c.2t: 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; 4l before the cores: 4 L3 caches per "
-            "node; memory=64Gi and hugepages-2Mi=1Gi after commas: per node",
+            "node; 8e at the end: 8 efficiency cores per node beside them; memory=64Gi and hugepages-2Mi=1Gi after commas: per node",
         )
 
 
@@ -44,7 +45,8 @@ def topology_from_spec(text: str) -> Topology:
     """Build the machine. CPUs are numbered as most firmware does: first one thread of each core, then the others.
 
     Args:
-        text: `[Ss.][Nn.][Ll.]Cc[.Tt]`, then amounts per NUMA node after commas; what is left out is 1, and 64Gi of memory.
+        text: `[Ss.][Nn.][Ll.]Cc[.Tt][.Ee]`, then amounts per NUMA node after commas; what is left out is 1, but no efficiency cores, and
+            64Gi of memory.
 
     Raises:
         TopologySpecError: the text does not describe a machine, or too large a one.
@@ -55,10 +57,12 @@ def topology_from_spec(text: str) -> Topology:
         raise TopologySpecError(text, f"{shown(shape)} is not a list of numbers for {', '.join(_LEVELS)} in this order")
     if any(len(number) > _MOST_DIGITS for number in match.groups(default="")):
         raise TopologySpecError(text, f"a number has at most {_MOST_DIGITS} digits, a machine at most {MAX_CPUS} CPUs")
-    sockets, nodes, caches, cores, threads = (1 if number is None else int(number) for number in match.groups())
-    if not sockets * nodes * caches * cores * threads:
+    sockets, nodes, caches, cores, threads, small = (1 if number is None else int(number) for number in match.groups())
+    if not sockets * nodes * caches * cores * threads * small:
         raise TopologySpecError(text, "a machine with 0 of anything has no CPUs")
-    if sockets * nodes * caches * cores * threads > MAX_CPUS or sockets * nodes > MAX_NODES:
+    is_hybrid = match[6] is not None
+    small = small if is_hybrid else 0
+    if sockets * nodes * (caches * cores * threads + small) > MAX_CPUS or sockets * nodes > MAX_NODES:
         raise TopologySpecError(text, f"more than {MAX_CPUS} CPUs, or than {MAX_NODES} NUMA nodes")
     per_node = caches * cores
     total = sockets * nodes * per_node
@@ -70,14 +74,19 @@ def topology_from_spec(text: str) -> Topology:
             numa=core // per_node,
             # Like kubelet, don't count a cache that serves the whole node.
             uncore=core // cores if caches > 1 else None,
+            core_class="performance" if is_hybrid else None,
         )
         for thread in range(threads)
         for core in range(total)
     ]
+    larger = len(cpus)
+    for number in range(larger, larger + sockets * nodes * small):
+        node = (number - larger) // small
+        cpus.append(Cpu(number, core=number, socket=node // nodes, numa=node, core_class="efficiency"))
     l3: list[CpuSet] = []
     if match[3] is not None:
         members: dict[int, list[int]] = {}
-        for cpu in cpus:
+        for cpu in cpus[:larger]:
             members.setdefault(cpu.core // cores, []).append(cpu.id)
         l3 = [CpuSet.from_ids(ids) for ids in members.values()]
     memory, pages = _amounts(text, amounts)

@@ -28,6 +28,7 @@ def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
         placement.configuration(facts),
         placement.reserved_cpus(facts),
         placement.online_cpus(facts),
+        *placement.core_classes(facts),
         placement.smt(facts),
         isolation.host_isolation(facts),
         isolation.interrupts(facts),

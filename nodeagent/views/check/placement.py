@@ -1,5 +1,8 @@
 """Do machine and configuration match: SMT, reserved CPUs, huge pages? One function per check; pure."""
 
+from collections.abc import Iterator
+
+from nodeagent.core.model.config import ANY_CLASS
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
 from nodeagent.formats.kernel.settings import PODS_UNIT
@@ -43,6 +46,26 @@ def _bringing_online(cpus: CpuSet) -> str:
         first, _, last = run.partition("-")
         words.append(f"$(seq {first} {last})" if last else first)
     return f"for n in {' '.join(words)}; do echo 1 | sudo tee /{CPUS}/cpu$n/online; done"
+
+
+def core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
+    """Look at machines with several kinds of cores only."""
+    classes = facts.topology.core_classes
+    if len(classes) < 2:
+        return
+    kinds = " and ".join(f"{name} cores {cpus}" for name, cpus in classes.items())
+    if facts.config is None:
+        why = f"there are {kinds}; which are given exclusively: {facts.why_unconfigured}"
+        yield CheckResult("core-classes", Level.UNKNOWN, why)
+    elif not facts.is_static:
+        yield CheckResult("core-classes", Level.OK, f"there are {kinds}; no CPU is given exclusively")
+    elif facts.config.placement.exclusive_core_class == ANY_CLASS:
+        why = f"there are {kinds}, and pods that don't ask for a class get small cores first"
+        fix = f"exclusiveCoreClass: performance in {facts.config_file}"
+        yield CheckResult("core-classes", Level.NOTE, why, fix)
+    else:
+        wish = facts.config.placement.exclusive_core_class
+        yield CheckResult("core-classes", Level.OK, f"there are {kinds}; pods get {wish} cores where these suffice")
 
 
 def smt(facts: NodeFacts) -> CheckResult:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from nodeagent.core.admission.managers import Admitted, Managers, isolation
+from nodeagent.core.admission.managers import Admitted, Managers, isolation, preferred_class
+from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.cgroups.closing import Why, closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
@@ -87,8 +88,10 @@ def configuration(config: Config) -> Document:
         "cpuManagerPolicy": placement.cpu_manager_policy,
         "cpuManagerPolicyOptions": dict(sorted(placement.cpu_manager_policy_options)),
         "errata": placement.errata.value,
+        "exclusiveCoreClass": placement.exclusive_core_class,
         "isolatedCPUs": placement.isolated_cpus,
         "memoryManagerPolicy": placement.memory_manager_policy,
+        "sharedCoreClass": placement.shared_core_class,
         "topologyManagerPolicy": placement.topology_manager_policy,
         "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),
         "topologyManagerScope": placement.topology_manager_scope,
@@ -117,6 +120,7 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "containers": placed_containers(explained.before.managers, pod, decision, decision.promises)
         if isinstance(decision, Admitted)
         else [],
+        "coreClass": pod.core_class,
         "decision": "admitted" if is_admitted else "refused",
         "known": known_documents(explained.known),
         "message": None if isinstance(decision, Admitted) else decision.message,
@@ -125,6 +129,7 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "nodes": [headroom_document(node) for node in _headroom(explained)] if with_headroom else [],
         "notes": list(explained.notes),
         "numaNode": pod.numa_node,
+        "preferredCoreClass": _preferred_class(explained),
         "qos": qos_class(pod, pod_level_resources=gate).value,
         "reason": None if isinstance(decision, Admitted) else str(decision.reason),
         "recorded": _recorded(explained),
@@ -132,6 +137,21 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "steps": [step_document(step) for step in trace.steps],
         "uid": pod.uid,
         "why": [] if is_admitted else why_refused(explained.before, trace),
+    }
+
+
+def _preferred_class(explained: Explained) -> Document | None:
+    """Describe the class of cores that counted first; null: all were alike to it."""
+    trace, managers = explained.trace, explained.before.managers
+    undecided = demand_of(managers.rules, trace.pod)
+    wish = preferred_class(managers, trace.pod, undecided)
+    if wish is None:
+        return None
+    is_decided = not isinstance(trace.decision, Insufficient)
+    return {
+        "coreClass": wish,
+        "granted": trace.demand.core_class == wish if is_decided else None,
+        "isTheNodes": trace.pod.preferred_core_class is None,
     }
 
 
@@ -183,6 +203,7 @@ def placed_containers(managers: Managers, pod: Pod, decision: Admitted, promises
         nodes = promises.memory_nodes(pod.uid, container.name)
         found.append(
             {
+                "coreClasses": list(managers.topology.classes_of(report.cpus or CpuSet())),
                 "cpus": str(pool if report.cpus is None else report.cpus),
                 "exclusiveCpus": demand.cpus,
                 "isolation": level.value,

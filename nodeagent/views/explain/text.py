@@ -72,6 +72,7 @@ def rules_text(config: Document) -> str:
         parts[-1] += f" per {config['topologyManagerScope']}"
     if config["isolatedCPUs"] != "ignore":
         parts.append(f"isolatedCPUs {config['isolatedCPUs']}")
+    parts += [f"{name} {config[name]}" for name in ("exclusiveCoreClass", "sharedCoreClass") if config[name] != "any"]
     if config["errata"] != "fixed":
         parts.append(f"with the errata of {config['errata']}")
     return ", ".join(parts)
@@ -150,6 +151,13 @@ def _asked_for(pod: Document, config: Document) -> Iterator[str]:
     if pod["numaNode"] is not None:
         books = "" if config["memoryManagerPolicy"] == "Static" else " (not counted: memoryManagerPolicy is None)"
         yield f"it asks for NUMA node {pod['numaNode']}: for exclusive CPUs there, and memory from there alone{books}"
+    if pod["coreClass"] is not None:
+        yield f"it asks for {pod['coreClass']} cores: its exclusive CPUs are to be among them"
+    wish = pod["preferredCoreClass"]
+    if wish is not None and wish["granted"] is not None:
+        who = "exclusiveCoreClass prefers" if wish["isTheNodes"] else "it prefers"
+        end = "all its exclusive CPUs are among them" if wish["granted"] else "these alone would not do, so all counted"
+        yield f"{who} {wish['coreClass']} cores: {end}"
 
 
 def container_text(container: Document) -> list[str]:
@@ -159,7 +167,8 @@ def container_text(container: Document) -> list[str]:
     ]
     beside = " + shared pool" if container["isolation"] == "mixed" else ""
     memory = "" if container["memoryNodes"] is None else f"memory NUMA {container['memoryNodes']}"
-    where = f"NUMA {container['numaNodes']}" if container["numaNodes"] else ""
+    cores = " and ".join(container["coreClasses"])
+    where = f"NUMA {container['numaNodes']}{cores and f', {cores}'}" if container["numaNodes"] else ""
     why = "" if container["whyShared"] is None else container["whyShared"]
     return [container["name"], f"{level} {container['cpus']}{beside}", where, memory, why]
 

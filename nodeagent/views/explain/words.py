@@ -3,6 +3,9 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from msgspec.structs import replace
+
+from nodeagent.core.admission.asked_for import seen_by
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.units import UnitTaken
@@ -46,11 +49,16 @@ def why_refused(before: WhatIf, trace: Trace) -> list[str]:
         return list(_capacity(before, decision))
     if decision.reason is Reason.EMPTY_POD_SHARED_POOL:
         return list(_budget(trace))
+    if decision.reason is Reason.CORE_CLASS and trace.demand.asks_for_cpus:
+        return ["the message says it all"]
+    # Where it asks for a class of cores, only these count in what follows.
+    own = seen_by(before.managers.providers, trace.demand)
+    before = replace(before, managers=replace(before.managers, providers=own))
     last = trace.steps[-1] if trace.steps else None
     there = decision.attempted  # with what the pod's earlier containers got
     reuse = there.cpu_reuse
     lent = CpuSet() if reuse is None or reuse.pod_uid != trace.pod.uid else reuse.cpus
-    nodes = headroom(before.managers, there, (*before.pods, trace.pod), lent)
+    nodes = headroom(before.managers, there, (*before.pods, trace.pod), lent, trace.demand.core_class)
     if trace.demand.numa_node is not None:
         nodes = tuple(node for node in nodes if node.id == trace.demand.numa_node)
     if isinstance(last, MergeTrace):
@@ -137,7 +145,7 @@ def _merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[NodeHea
     where = "on a single NUMA node" if single else wanted_where(demands)
     if trace.demand.numa_node is not None:
         single, demands, where = True, on_one_node(demands), f"on {_asked_for(trace)}"
-    yield f"{who} wants {_wants(cpus, memory)} {where} (topologyManagerPolicy {topology.policy.value})"
+    yield f"{who} wants {_wants(cpus, memory, trace.demand.core_class)} {where} (topologyManagerPolicy {topology.policy.value})"
     largest = {demand: max((demand.has(node) for node in nodes), default=0) for demand in demands}
     too_large = [demand for demand in demands if single and demand.amount > largest[demand]]
     if too_large:
@@ -182,8 +190,8 @@ def _over_budget(before: WhatIf, trace: Trace) -> str | None:
     return None if refusal is None else refusal.message
 
 
-def _wants(cpus: int, memory: Amounts) -> str:
-    parts = [counted(cpus, "CPU")] if cpus else []
+def _wants(cpus: int, memory: Amounts, core_class: str | None) -> str:
+    parts = [counted(cpus, "CPU") + _of_class(core_class)] if cpus else []
     parts += [f"{bytes_text(size)} of {resource}" for resource, size in memory if size]
     return " and ".join(parts) or "nothing of its own"
 
@@ -196,7 +204,8 @@ def _cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom
     if options.full_pcpus_only:
         cores = sum(node.whole_cores for node in nodes)
         split = [str(node.split) for node in nodes if node.split]
-        yield f"{who} wants {counted(cpus, 'CPU')}, and full-pcpus-only gives whole cores of {layout.per_core} only"
+        of = _of_class(trace.demand.core_class)
+        yield f"{who} wants {counted(cpus, 'CPU')}{of}, and full-pcpus-only gives whole cores of {layout.per_core} only"
         odd = [(f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)]
         if cpus % (layout.per_core or 1):
             also = [f"{count} ({name})" for name, count in odd if name != who]
@@ -206,6 +215,7 @@ def _cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom
         yield f"{counted(cores, 'core')} {'is' if cores == 1 else 'are'} free as a whole, {counted(free, 'CPU')} in all{halves}"
     else:
         where = "" if trace.demand.numa_node is None else f" on {_asked_for(trace)}"
+        where = _of_class(trace.demand.core_class) + where
         yield f"{who} wants {counted(cpus, 'CPU')} of its own{where}, and {free} can still be given: {max(0, cpus - free)} short"
     yield from _holders(nodes)
     if before.managers.placement.isolated_cpus == "only":
@@ -246,6 +256,10 @@ def _memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[NodeHea
         yield "in all there is enough; but a NUMA node whose memory is in use by itself, or in a group, can't be taken into another group"
 
 
+def _of_class(core_class: str | None) -> str:
+    return "" if core_class is None else f" on {core_class} cores"
+
+
 def _asked_for(trace: Trace) -> str:
     return f"NUMA {trace.demand.numa_node}, for which it asks"
 
@@ -261,6 +275,10 @@ def remedy_text(remedy: Remedy) -> str:
             )
         case RequestChange.NODE:
             return f"let it be on {f'NUMA {remedy.after}' if remedy.after else 'any NUMA node'} instead of NUMA {remedy.before}"
+        case RequestChange.CORE_CLASS:
+            if not remedy.after:
+                return f"let it prefer {remedy.before} cores instead of requiring them"
+            return f"let it be on {remedy.after} cores instead of {remedy.before} cores"
         case RequestChange.CONFIGURATION:
             field, _, option = remedy.subject[0].partition(".")
             if option:

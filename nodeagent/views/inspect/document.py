@@ -120,7 +120,7 @@ def _node(view: NodeView) -> Document:
     placement = view.node.config.placement
     shared = shared_pool(view.node.managers, promises, topology.online)
     cpu = view.node.managers.providers.cpu
-    available = CpuSet(cpu.free_cpus(promises)) & shared if cpu.static else CpuSet()
+    available = CpuSet(cpu.free_cpus(promises)) & topology.online if cpu.static else CpuSet()
     exclusive = promises.exclusive()
     return {
         "agent": {
@@ -130,6 +130,7 @@ def _node(view: NodeView) -> Document:
             "ready": view.is_ready,
         },
         "cgroupRoot": view.cgroup_root,
+        "coreClasses": {name: str(cpus) for name, cpus in topology.core_classes.items()},
         "copied": not view.is_here,
         "copiedAt": view.copied_at,
         "cpus": {
@@ -153,7 +154,9 @@ def _node(view: NodeView) -> Document:
             "cpuCFSQuota": view.node.config.cpu_cfs_quota,
             "cpuManagerPolicy": placement.cpu_manager_policy,
             "cpuManagerPolicyOptions": dict(sorted(placement.cpu_manager_policy_options)),
+            "exclusiveCoreClass": placement.exclusive_core_class,
             "memoryManagerPolicy": placement.memory_manager_policy,
+            "sharedCoreClass": placement.shared_core_class,
             "topologyManagerPolicy": placement.topology_manager_policy,
             "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),
             "isolatedCPUs": placement.isolated_cpus,
@@ -202,6 +205,7 @@ def _pod(
     return {
         "cgroup": None if entry.refusal is not None or entry.is_of_systemd else entry.pod_path,
         "containers": containers,
+        "coreClass": pod.core_class,
         "decidedAtMs": entry.decided_at_ms,
         "deletingSinceMs": entry.deleting_since_ms,
         "domain": entry.domain.value,
@@ -212,6 +216,7 @@ def _pod(
         "namespace": pod.namespace,
         "phase": "Unknown" if any(c["state"]["name"] == "Unknown" for c in containers) else _phase(entry),
         "podCpus": None if pool is None else str(pool),
+        "preferredCoreClass": pod.preferred_core_class,
         "qos": entry.qos.value,
         "refusal": _refusal(entry, entry.refusal),
         "refusedChange": _refusal(entry, entry.change_refusal),

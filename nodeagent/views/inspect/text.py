@@ -74,10 +74,12 @@ def _node(document: Document, width: int | None) -> list[str]:
     isolated = f", isolated {cpus['isolated']}" if cpus["isolated"] else ""
     phases = ", ".join(f"{count} {phase}" for phase, count in summary["byPhase"].items())
     machine = f"{counted(node['sockets'], 'socket')}, {counted(node['numaNodes'], 'NUMA node')}"
+    classes = ", ".join(f"{name} {cores}" for name, cores in node["coreClasses"].items())
     rows = [
         ("node", f"{counted(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}{isolated}, {machine}"),
+        *([("cores", classes)] if len(node["coreClasses"]) > 1 else []),
         ("reserved", _set(cpus["reserved"], cpus["reservedCount"])),
-        ("shared", _set(cpus["shared"], cpus["sharedMillicores"] // 1000, _shared(cpus))),
+        ("shared", _set(cpus["shared"], cpus["sharedMillicores"] // 1000, _shared(node))),
         ("exclusive", _set(cpus["exclusive"], cpus["exclusiveCount"])),
         ("policies", _policies(node["policies"])),
         ("agent", _agent(node["agent"]) if not node["copied"] else _copied_agent(node)),
@@ -87,7 +89,10 @@ def _node(document: Document, width: int | None) -> list[str]:
     return table(rows, width)
 
 
-def _shared(cpus: Document) -> str:
+def _shared(node: Document) -> str:
+    cpus = node["cpus"]
+    if node["policies"]["sharedCoreClass"] in node["coreClasses"]:  # then others can be given, too
+        return f", {cpus['sharedMillicores']}m; can be given exclusively: {cpus['available'] or 'none'}"
     return f", {cpus['sharedMillicores']}m; {cpus['availableCount'] or 'none'} of them can be given exclusively"
 
 
@@ -368,6 +373,10 @@ def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
         rows += [("change refused", f"{change['reason']}: {change['message']}"), ("next", change["nextStep"])]
+    if pod["coreClass"] is not None:
+        rows.append(("asks for", f"{pod['coreClass']} cores"))
+    if pod["preferredCoreClass"] is not None:
+        rows.append(("prefers", f"{pod['preferredCoreClass']} cores"))
     if pod["podCpus"] is not None:
         rows.append(("own CPUs", pod["podCpus"]))
     if pod["cgroup"] is not None:
@@ -405,7 +414,7 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
         *([] if container["unit"] is None else [("unit", container["unit"])]),
         ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
         ("process", _processes(container)),
-        ("promised", f"{cpus}{mems}"),
+        ("promised", f"{cpus}{_on_cores(container)}{mems}"),
     ]
     if there is not None:
         rows += [
@@ -428,6 +437,10 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
         rows.append(("isolation", f"{container['isolation']}: {why}{closed}"))
     rows.append(("cgroup", container["cgroup"]))
     return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]
+
+
+def _on_cores(container: Document) -> str:
+    return f" on {' and '.join(container['coreClasses'])} cores" if container["coreClasses"] else ""
 
 
 def _processes(container: Document) -> str:

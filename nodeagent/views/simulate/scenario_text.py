@@ -205,6 +205,7 @@ def _containers(scenario: Scenario, pod: Document | None) -> list[Document]:
 def _container(scenario: Scenario, name: str, of: Document) -> Document:
     own = CpuSet.parse(of["cpuset"])
     return {
+        "coreClasses": list(scenario.topology.classes_of(own)),
         "cpus": of["cpuset"] if of["isolation"] == Isolation.MIXED.value else of["effectiveCpuset"],
         "isolation": of["isolation"],
         "memoryNodes": None if of["memoryNodes"] is None else str(NumaSet.from_ids(of["memoryNodes"])),

@@ -1,9 +1,10 @@
-"""The owner of each CPU, in the labels that a drawing of the machine uses: `reserved`, `shared`, or the pod's and container's name."""
+"""The owner of each CPU, in the labels that a drawing uses: `reserved`, `shared`, `free`, or the pod's and container's name."""
 
 from collections.abc import Iterable
 
 from nodeagent.core.admission.managers import Managers, isolation
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation, Promises
 
@@ -30,4 +31,8 @@ def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[
                     names.append(name)
     held = {cpu: "; ".join(f"{pod} {', '.join(names)}" for pod, names in pods.items()) for cpu, pods in holders.items()}
     shared = dict.fromkeys(shared_pool(managers, promises, managers.topology.online), "shared")
-    return shared | held | dict.fromkeys(managers.reserved, "reserved")
+    # With sharedCoreClass nobody runs on some that nobody holds.
+    manager = managers.providers.cpu
+    left = CpuSet(manager.free_cpus(promises)) & managers.topology.online if manager.static else CpuSet()
+    free = dict.fromkeys(left, "free")
+    return free | shared | held | dict.fromkeys(managers.reserved, "reserved")

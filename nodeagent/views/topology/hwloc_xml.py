@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Cache, NumaNode, Topology
-from nodeagent.views.topology.parts import SHARED, pod_numbers
+from nodeagent.views.topology.parts import FREE, SHARED, pod_numbers
 from nodeagent.views.topology.svg import FILLS, INK, NOT_OWNED, PAPER, POD_FILLS
 
 _CACHE_TYPES = {"unified": "0", "data": "1", "instruction": "2"}
@@ -132,7 +132,7 @@ def _dies(topology: Topology) -> Iterator[_Object]:
 def _styles(owner: Mapping[int, str]) -> dict[str, str]:
     numbers = pod_numbers(owner)
     fills = FILLS | {label: POD_FILLS[number % len(POD_FILLS)] for label, number in numbers.items()}
-    inks = {label: INK if label in {SHARED, NOT_OWNED} else PAPER for label in fills}
+    inks = {label: INK if label in {SHARED, FREE, NOT_OWNED} else PAPER for label in fills}
     return {label: f"Background={fill};Text={inks[label]}" for label, fill in fills.items()}
 
 

@@ -7,8 +7,9 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import NumaNode, Topology
 
-RESERVED, SHARED = "reserved", "shared"
-FIXED_MARKS = {RESERVED: "#", SHARED: "."}
+RESERVED, SHARED, FREE = "reserved", "shared", "free"
+FIXED_MARKS = {RESERVED: "#", SHARED: ".", FREE: "-"}
+NO_DEVICES = "devices: none (network, InfiniBand, NVMe, GPU, accelerator, CXL memory)"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -19,6 +20,14 @@ class CoreGroup(Struct, frozen=True):
     title: str
     cores: tuple[tuple[int, ...], ...]
     """The CPUs of each."""
+
+
+class DeviceSection(Struct, frozen=True):
+    """Devices that are drawn together."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+    """What is said of each, in cells."""
 
 
 class _Kind(Struct, frozen=True):
@@ -103,6 +112,7 @@ def summary(topology: Topology) -> str:
         _counted(len(topology.numa), "NUMA node"),
         size_text(topology.memory_bytes),
         *_hugepages(topology.hugepages),
+        *(f"{name} cores {cpus}" for name, cpus in topology.core_classes.items()),
     ]
     return ", ".join(parts)
 

@@ -13,9 +13,12 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.views.topology.parts import (
+    FREE,
+    NO_DEVICES,
     RESERVED,
     SHARED,
     CoreGroup,
+    DeviceSection,
     OtherCaches,
     core_groups,
     marks,
@@ -29,13 +32,13 @@ from nodeagent.views.topology.parts import (
 OFFLINE = "offline"
 NOT_OWNED = "not owned"
 INK, PAPER = "#1b2733", "#ffffff"
-FILLS = {RESERVED: "#59636e", SHARED: "#cfe8d5", OFFLINE: "#ffffff", NOT_OWNED: "#e6ebf1"}
+FILLS = {RESERVED: "#59636e", SHARED: "#cfe8d5", OFFLINE: "#ffffff", FREE: "#f6f8fa", NOT_OWNED: "#e6ebf1"}
 POD_FILLS = (
     "#1f5fa8", "#b4480f", "#7a3e9d", "#00695c", "#a3242f", "#6b5a00", "#3f4aa0", "#a01f5c", "#2f6b1f", "#5d4037"
 )  # fmt: skip
 """Colours of what pods hold, in turn; white text is legible on each. The marks distinguish owners with the same colour."""
 
-_ON_LIGHT = frozenset({SHARED, OFFLINE, NOT_OWNED})
+_ON_LIGHT = frozenset({SHARED, OFFLINE, FREE, NOT_OWNED})
 _WIDTH = 1180
 _CELL_HEIGHT = 24
 _PAD, _GAP = 8, 6
@@ -58,13 +61,19 @@ class _Box(Struct, frozen=True):
 _NOTHING = _Box(0, 0, "")
 
 
-def render_svg(topology: Topology, owner: Mapping[int, str] | None = None, title: str = "") -> str:
+def render_svg(
+    topology: Topology,
+    owner: Mapping[int, str] | None = None,
+    title: str = "",
+    devices: Sequence[DeviceSection] | None = None,
+) -> str:
     """Draw the machine.
 
     Args:
         topology: the machine.
         owner: label by CPU: `reserved`, `shared`, or what holds it exclusively; None: unknown.
         title: of the picture, such as the node's name.
+        devices: what is beside the CPUs. None: that is not asked for.
     """
     painter = _Painter(topology, owner or {})
     heading = [_line(title, 20, bold=True)] if title else []
@@ -75,6 +84,7 @@ def render_svg(topology: Topology, owner: Mapping[int, str] | None = None, title
         painter.machine(),
         painter.others(),
         *(line for note in notes(topology) for line in _paragraph(note, _TEXT, _WIDTH)),
+        *_devices(devices),
         _flow([box for box in (painter.legend(), painter.distances()) if box is not None], _WIDTH, gap=32),
     ]
     page = _stack([part for part in parts if part.height], gap=12)
@@ -88,6 +98,18 @@ def render_svg(topology: Topology, owner: Mapping[int, str] | None = None, title
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>\n'
         f"{_placed(page, 16, 16)}\n</svg>\n"
     )
+
+
+def _devices(sections: Sequence[DeviceSection] | None) -> list[_Box]:
+    if sections is None:
+        return []
+    boxes = []
+    for section in sections:
+        rows = [
+            line for row in section.rows for line in _paragraph(" · ".join(filter(None, row)), _TEXT, _WIDTH - 2 * _PAD)
+        ]
+        boxes.append(_framed(section.title, _stack(rows, gap=2), _Border("#f5f2fa", "#a594c4")))
+    return boxes or _paragraph(NO_DEVICES, _TEXT, _WIDTH)
 
 
 class _Painter:

@@ -4,15 +4,17 @@ Legible without colour, within the width, from 2 CPUs to hundreds. Knows owners 
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
 from nodeagent.views.topology.parts import (
+    NO_DEVICES,
     RESERVED,
     SHARED,
+    DeviceSection,
     OtherCaches,
     core_groups,
     marks,
@@ -22,6 +24,7 @@ from nodeagent.views.topology.parts import (
     pod_numbers,
     summary,
 )
+from nodeagent.views.wording.columns import blocks
 
 _MAX_LABEL = 44
 _SGR = {RESERVED: "33", SHARED: "32"}
@@ -48,7 +51,11 @@ def _plain(_: str, text: str) -> str:
 
 
 def render_topology(
-    topology: Topology, owner: Mapping[int, str] | None = None, width: int = 80, paint: Paint = _plain
+    topology: Topology,
+    owner: Mapping[int, str] | None = None,
+    width: int = 80,
+    paint: Paint = _plain,
+    devices: Sequence[DeviceSection] | None = None,
 ) -> str:
     """Draw the machine.
 
@@ -57,6 +64,7 @@ def render_topology(
         owner: label by CPU: `reserved`, `shared`, or what holds it exclusively; a CPU without an entry has no mark.
         width: no line is longer, if it is at least 40.
         paint: colours CPUs and owners.
+        devices: what is beside the CPUs. None: that is not asked for.
     """
     owner = owner or {}
     cells = _Cells(topology, owner, marks(owner), paint)
@@ -71,7 +79,7 @@ def render_topology(
                 for group in core_groups(topology, node.id, part, caches):
                     lines += _wrapped("    ", group.title, width)
                     lines += _rows("      ", (cells.core(cpus) for cpus in group.cores), width)
-    lines += _others(topology, width) + _distances(topology, width) + _legend(cells, width)
+    lines += _others(topology, width) + _distances(topology, width) + _devices(devices, width) + _legend(cells, width)
     return "\n".join(lines) + "\n"
 
 
@@ -143,6 +151,17 @@ def _distances(topology: Topology, width: int) -> list[str]:
         lines.append("  " + " " * label + "".join(f"  {node:>{column}}" for node in topology.node_ids))
     rows = ((node.id, "".join(f"  {number:>{column}}" for number in node.distances or ())) for node in known)
     return [*lines, *(f"  {node:>{label}}{row}" for node, row in rows)]
+
+
+def _devices(sections: Sequence[DeviceSection] | None, width: int) -> list[str]:
+    if sections is None:
+        return []
+    lines = [] if sections else ["", NO_DEVICES]
+    # One layout for all, so that the columns stand below each other.
+    laid = iter(blocks([row for section in sections for row in section.rows], width - 2))
+    for section in sections:
+        lines += ["", section.title, *(f"  {line}" for _ in section.rows for line in next(laid))]
+    return lines
 
 
 def _legend(cells: _Cells, width: int) -> list[str]:

@@ -32,6 +32,10 @@ _ADVICE = {
         "the message says which resource was short: request less of it, or end a pod that holds it (`nodeagent topology`, "
         "`nodeagent inspect`)"
     ),
+    "CoreClassUnavailable": (
+        "let the pod prefer such cores (`nodeagent.io/preferred-core-class`) instead of requiring them, let it request whole CPUs, or run "
+        "it where such cores are (`nodeagent topology` shows them)"
+    ),
     UNIT_TAKEN: "end the other pod (`nodeagent unpin UNIT`, or delete its manifest)",
     RELEASED: "to bring it back, while its manifest exists",
     INVALID_ANNOTATIONS: "correct the pod's annotations, which the message names, and make the pod again",

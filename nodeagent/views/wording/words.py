@@ -61,7 +61,8 @@ def processes_text(count: int | None) -> str:
 
 def why_text(container: Document) -> str:
     """Name what shares its CPUs: their places, if nothing does; the reason, if others do."""
-    lie = places_text(container["places"])
+    cores = " and ".join(container["coreClasses"])
+    lie = ", ".join(filter(None, (places_text(container["places"]), cores and f"{cores} cores")))
     match container["isolation"]:
         case "container":
             alone = "exclusive, closed to the host" if is_closed_to_host(container) else "exclusive"

@@ -23,7 +23,7 @@ from nodeagent.core.model.pod_amounts import MIB
 from nodeagent.core.model.pod_resources import with_pod_level_defaults
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
-from tests.support.builders import ALPHA, GIB, MACHINE_B, PLRM, admitted, machine, managers, pod
+from tests.support.builders import ALPHA, GIB, MACHINE_B, PLRM, admitted, hybrid, machine, managers, pod
 from tests.support.decision_vectors import FILES, FOLDER
 from tests.support.pods import app, exclusive, init, shared
 
@@ -115,7 +115,8 @@ def test_every_remedy_is_one() -> None:
         for remedy in remedies(what_if, reported.pod).found:
             assert isinstance(carried_out(remedy, what_if, reported.pod), Admitted), remedy
             seen.add(remedy.change)
-    assert seen == set(RequestChange) - {RequestChange.NODE}, "which asks for what kubelet doesn't know"
+    ours = {RequestChange.NODE, RequestChange.CORE_CLASS}
+    assert seen == set(RequestChange) - ours, "which ask for what kubelet doesn't know"
 
 
 @pytest.mark.parametrize("cpus", [3, 7])
@@ -127,6 +128,29 @@ def test_another_numa_node_is_a_remedy(cpus: int) -> None:
     (found,) = (remedy for remedy in remedies(before, asking).found if remedy.change is RequestChange.NODE)
     assert (found.before, found.after) == ("1", "0" if cpus == 3 else "")
     assert isinstance(carried_out(found, before, asking), Admitted)
+
+
+@pytest.mark.parametrize(("cpus", "after"), [(3, ["", "efficiency"]), (5, [""]), (7, [])])
+def test_another_class_of_cores_is_a_remedy(cpus: int, after: list[str]) -> None:
+    node = managers(hybrid(), reserved="0")
+    there = pod("there", app("c", "6", "1Gi"), core_class="performance")
+    before = WhatIf.of(node, admitted(node, there), (there,))
+    asking = pod("new", app("c", str(cpus), "1Gi"), core_class="performance")
+    found = [remedy for remedy in remedies(before, asking).found if remedy.change is RequestChange.CORE_CLASS]
+    assert [(remedy.before, remedy.after) for remedy in found] == [("performance", name) for name in after]
+    assert all(isinstance(carried_out(remedy, before, asking), Admitted) for remedy in found)
+
+
+def test_what_came_to_nothing_is_no_step() -> None:
+    node = managers(hybrid(), reserved="0", topology_manager_policy="restricted")
+    before = WhatIf.of(node, initial(node))
+    for cpus, available, core_class in ((4, "1-7", "performance"), (8, "1-11", None)):
+        found = trace(before, pod("new", app("c", str(cpus), "1Gi"), preferred_core_class="performance"))
+        assert found.demand.core_class == core_class
+        assert [type(step) for step in found.steps] == [MergeTrace, CpuStep]
+        assert isinstance(step := found.steps[1], CpuStep)
+        assert [str(choice.available) for choice in step.choices] == [available]
+        assert len(step.cpus) == cpus
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4])
@@ -166,6 +190,10 @@ def carried_out(remedy: Remedy, what_if: WhatIf, new: Pod) -> object:
             return other.judge(new)
         case RequestChange.NODE:
             return what_if.judge(replace(new, numa_node=int(remedy.after) if remedy.after else None))
+        case RequestChange.CORE_CLASS:
+            name = remedy.after or None
+            wish = None if remedy.after else remedy.before
+            return what_if.judge(replace(new, core_class=name, preferred_core_class=wish))
         case RequestChange.REQUEST:
             return what_if.judge(requesting(new, remedy))
 

@@ -409,6 +409,10 @@ def test_a_scenario_is_read_with_its_own_amounts_and_errata() -> None:
     assert placement_from_scenario({"reservedSystemCPUs": "0-2", "errata": "fixed"}) == Placement(
         reserved_system_cpus=CpuSet.of(0, 1, 2), reserved_cpu_milli=3000
     )
+    classes = {"exclusiveCoreClass": "performance", "sharedCoreClass": "efficiency", "errata": "fixed"}
+    assert placement_from_scenario(classes) == Placement(
+        exclusive_core_class="performance", shared_core_class="efficiency"
+    )
     # Texts are not judged here: the managers' refusals are what a simulation is to show.
     assert placement_from_scenario({"cpuManagerPolicy": "x"}).cpu_manager_policy == "x"
 

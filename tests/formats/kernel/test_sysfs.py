@@ -325,21 +325,63 @@ def test_a_cache_of_a_type_that_no_kernel_writes(tmp_path: Path) -> None:
         discover(root)
 
 
+def pmus(**cpus: str) -> tuple[tuple[str, str], ...]:
+    return tuple((f"sys/devices/cpu_{kind}/cpus", f"{listed}\n") for kind, listed in cpus.items())
+
+
+def cppc(*, highest: tuple[int, int], nominal: tuple[int, int]) -> tuple[tuple[str, str], ...]:
+    """Of six CPUs, and of two."""
+    values = {"highest": highest, "nominal": nominal}
+    return tuple(
+        (f"{CPUS}/cpu{cpu}/acpi_cppc/{name}_perf", f"{pair[cpu > 5]}\n")
+        for name, pair in values.items()
+        for cpu in range(8)
+    )
+
+
+def frequencies(name: str) -> tuple[tuple[str, str], ...]:
+    return tuple((f"{CPUS}/cpu{cpu}/cpufreq/{name}", "2000000\n") for cpu in range(8))
+
+
 @pytest.mark.parametrize(
     ("extra", "efficiency"),
     [
-        ((("sys/devices/cpu_core/cpus", "0-3\n"), ("sys/devices/cpu_atom/cpus", "4-7\n")), "4-7"),
+        (pmus(core="0-3", atom="4-7"), "4-7"),
         (tuple((f"{CPUS}/cpu{cpu}/cpu_capacity", "1024\n" if cpu > 5 else "446\n") for cpu in range(8)), "0-5"),
         (tuple((f"{CPUS}/cpu{cpu}/cpu_capacity", "1024\n" if cpu > 5 else "1009\n") for cpu in range(8)), ""),
+        (pmus(core="0-1", atom="2-5", lowpower="6-7"), "2-7"),
+        (cppc(highest=(166, 231), nominal=(90, 120)), "0-5"),
+        (cppc(highest=(166, 231), nominal=(120, 120)), ""),
+        (cppc(highest=(200, 231), nominal=(90, 120)), ""),
+        ((*cppc(highest=(166, 231), nominal=(90, 120)), *frequencies("base_frequency"), *frequencies("cpuinfo_max_freq")), ""),
+        (cppc(highest=(166, 231), nominal=(90, 120))[1:], ""),
     ],
-    ids=["PMU lists", "capacities far apart", "favoured cores"],
-)
+    ids=[
+        "PMU lists",
+        "capacities far apart",
+        "favoured cores",
+        "a third kind",
+        "performance far apart",
+        "ranking of equal cores",
+        "close performance",
+        "equal frequencies say more",
+        "one that does not say",
+    ],
+)  # fmt: skip
 def test_core_classes(extra: tuple[tuple[str, str], ...], efficiency: str, tmp_path: Path) -> None:
     topology = discover(replace(QUAD, extra=extra).grow(tmp_path))
     assert CpuSet.from_ids(c.id for c in topology.cpus if c.core_class == "efficiency") == CpuSet.parse(efficiency)
     assert CpuSet.from_ids(c.id for c in topology.cpus if c.core_class == "performance") == (
         CpuSet.parse("0-7") - CpuSet.parse(efficiency) if efficiency else CpuSet()
     )
+
+
+def test_what_the_firmware_does_not_answer_is_not_known(tmp_path: Path) -> None:
+    root = replace(QUAD, extra=cppc(highest=(166, 231), nominal=(90, 120))).grow(tmp_path)
+    silent = root / CPUS / "cpu3/acpi_cppc/highest_perf"
+    silent.unlink()
+    silent.symlink_to("/proc/self/mem")  # reading its beginning fails
+    assert {cpu.core_class for cpu in discover(root).cpus} == {None}
 
 
 def test_dies(tmp_path: Path) -> None:

@@ -484,9 +484,9 @@ def test_exclusive_cpus_need_a_request_and_no_resources_of_the_pod_as_a_whole() 
     (found,) = refused(annotated('exclusive-cpu.nodeagent.io/web: "1"'))
     assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container>, " in found
     assert (
-        "unit.nodeagent.io/<container>, nodeagent.io/partition, nodeagent.io/numa-node or nodeagent.io/while-inactive, or remove it"
-        in found
-    )
+        "interrupts.nodeagent.io/<container>, unit.nodeagent.io/<container>, nodeagent.io/partition, nodeagent.io/numa-node, "
+        "nodeagent.io/core-class, nodeagent.io/preferred-core-class or nodeagent.io/while-inactive, or remove it"
+    ) in found
 
 
 names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
@@ -528,6 +528,36 @@ def test_what_is_no_numa_node_is_refused(node: str) -> None:
     assert 'must be the number of a NUMA node, such as "0"' in refusal
 
 
+@pytest.mark.parametrize("name", ["performance", "efficiency"])
+def test_a_pod_asks_for_a_class_of_cores_or_prefers_one(name: str) -> None:
+    required = accepted(annotated(f"nodeagent.io/core-class: {name}")).pod
+    assert (required.core_class, required.preferred_core_class) == (name, None)
+    assert pod_from_document(pod_to_document(required)) == required
+    for wish in (name, "any"):
+        preferring = accepted(annotated(f"nodeagent.io/preferred-core-class: {wish}")).pod
+        assert (preferring.core_class, preferring.preferred_core_class) == (None, wish)
+        assert pod_from_document(pod_to_document(preferring)) == preferring
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "finding"),
+    [
+        ("core-class", "any", '"any": must be one of performance, efficiency'),
+        ("core-class", "fast", '"fast": must be one of performance, efficiency'),
+        ("preferred-core-class", '""', '"": must be one of any, performance, efficiency'),
+        (
+            "preferred-core-class",
+            "any, nodeagent.io/core-class: efficiency",
+            "has no effect beside nodeagent.io/core-class: remove one of the two",
+        ),
+    ],
+)
+def test_what_is_no_class_of_cores_is_refused(key: str, text: str, finding: str) -> None:
+    (refusal,) = refused(annotated(f"nodeagent.io/{key}: {text}"))
+    assert f"metadata.annotations[nodeagent.io/{key}]" in refusal
+    assert finding in refusal
+
+
 @pytest.mark.parametrize("devices", ['""', '"eth0,"', '"../eth0"', '".."', '"a/b"', '"an interface"', "'0000:3b:00'"])
 def test_what_is_no_device_is_refused(devices: str) -> None:
     (found,) = refused(annotated(f"interrupts.nodeagent.io/web: {devices}"))
@@ -565,6 +595,8 @@ def pods(draw: st.DrawFn) -> Pod:
         given_qos=draw(st.none() | st.sampled_from(QosClass)),
         numa_node=draw(st.none() | st.integers(0, 9999)),
         gives_back=draw(st.booleans()),
+        core_class=(core_class := draw(st.sampled_from([None, "performance", "efficiency"]))),
+        preferred_core_class=draw(st.sampled_from([None, "any", "performance"])) if core_class is None else None,
     )
     # Our own documents come from pods with defaults applied.
     return pod_from_document(pod_to_document(pod))

@@ -29,6 +29,7 @@ def test_everything_that_can_be_stated() -> None:
             "interrupts.nodeagent.io/worker": "eth0, 0000:3b:00.0",
             "nodeagent.io/partition": "isolated",
             "nodeagent.io/numa-node": "1",
+            "nodeagent.io/preferred-core-class": "performance",
             "kubernetes.io/config.source": "file",
             "example.com/requests.nodeagent.io": "not ours",
         }
@@ -51,8 +52,13 @@ def test_everything_that_can_be_stated() -> None:
             names_all=True,
             is_isolated=True,
             numa_node=1,
+            preferred_core_class="performance",
         )
     )
+
+
+def test_a_class_of_cores_is_stated() -> None:
+    assert read(**{"nodeagent.io/core-class": "efficiency"}) == ReadAnnotations(StatedPod(core_class="efficiency"))
 
 
 def test_nothing_is_stated() -> None:
@@ -93,6 +99,7 @@ def test_without_a_list_any_container_may_come() -> None:
         ("interrupts.nodeagent.io/a", "not/a/device", "must be network interfaces or addresses of PCI devices"),
         ("nodeagent.io/partition", "yes", '"yes": must be one of root, isolated'),
         ("nodeagent.io/numa-node", "any", '"any": must be the number of a NUMA node, such as "0"'),
+        ("nodeagent.io/core-class", "any", '"any": must be one of performance, efficiency'),
         ("request.nodeagent.io/a", "cpu=1", "is not an annotation of this agent: use one of nodeagent.io/containers,"),
         ("nodeagent.io/numa", "0", "is not an annotation of this agent"),
     ],

@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 
 from nodeagent.cli.commands import topology as command
+from nodeagent.cli.main import main
+from nodeagent.cli.support.devices import devices_below
+from nodeagent.core.model.devices import place_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.edge.sysfs import read_machine
+from nodeagent.formats.kernel.pci_devices import devices_of
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.topology.topology_json import topology_from_document
 from tests.support import json_schema
@@ -36,6 +40,8 @@ NEEDED = (
     "sys/kernel/mm/hugepages",
     "proc/cpuinfo",
     "proc/meminfo",
+    "sys/bus/pci/",
+    "sys/devices/pci",
 )
 
 
@@ -115,6 +121,47 @@ CACHES = {
 """What lstopo 2.9 shows of caches beside those of level 3: how many serve so many CPUs."""
 
 
+HYBRID = "20em64t-hybrid-1p6c2t+2ca4co1t"
+KINDS = {
+    HYBRID: ("12-19", "0-11"),
+    "128arm-2pa2n8cluster4co": ("0-127",),
+    "48amd64-4pa2n6c-sparse": ("0-47",),
+    "fakeheterocpunuma": ("12-23", "0-7", "8-11"),
+}
+"""What lstopo --cpukinds 2.9 shows, slow ones first; of other machines nothing."""
+KIND_DEVIATIONS = (
+    Deviation(
+        "fakeheterocpunuma",
+        "kinds",
+        [[0, 1, 2, 3, 8, 9, 10, 11], list(range(12, 24))],
+        "capacity says more than frequencies do: hwloc, for which both count, can't say which of these are slow",
+    ),
+)
+
+
+DEVICES = {
+    "40intel64-2g2n4c+pcilocality": (
+        "0000:02:00.0 0200 0-39 eth0, 0000:02:00.1 0200 0-39 eth1, 0000:03:00.0 0200 0-39 eth2, 0000:03:00.1 0200 0-39 eth3, "
+        "0000:09:03.0 0300 0-39, 0000:43:00.0 0c06 0-39 ib0 qib0"
+    ),
+    "nvidiagpunumanodes": (
+        "0004:05:00.0 0300 0-15, 0004:06:00.0 0300 0-15, 0006:00:00.0 0300 0-15, "
+        "0007:00:00.0 0300 88-103, 0035:04:00.0 0300 88-103, 0035:05:00.0 0300 88-103"
+    ),
+}
+"""What lstopo --whole-io 2.9 shows of devices of the kinds that count: class, CPUs of the box that it is in, network and InfiniBand names.
+Of other machines nothing.
+"""
+NODES_OF_DEVICES = {
+    "40intel64-2g2n4c+pcilocality": "0000:43:00.0 2 other local CPUs",
+    "nvidiagpunumanodes": (
+        "0004:05:00.0 0 by its local CPUs, 0004:06:00.0 0 by its local CPUs, 0006:00:00.0 0 by its local CPUs, "
+        "0007:00:00.0 8 by its local CPUs, 0035:04:00.0 8 by its local CPUs, 0035:05:00.0 8 by its local CPUs"
+    ),
+}
+"""Where the kernel's numa_node says more than hwloc, which goes by local CPUs alone; and where these are one node's."""
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """Name and root of an unpacked machine."""
@@ -183,10 +230,10 @@ def differences(name: str, document: dict[str, Any]) -> dict[str, object]:
     return found | ({"numa.extra": str(extra)} if extra else {})
 
 
-def printed(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def printed(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    assert command.run(parser.parse_args(["--root", str(root), "-o", "json"])) == 0
+    assert command.run(parser.parse_args(["--root", str(root), "-o", "json", *words])) == 0
     answer = capsys.readouterr()
     assert answer.err == ""
     document: dict[str, Any] = json.loads(answer.out)
@@ -276,10 +323,110 @@ def test_deviations_are_about_machines_that_exist() -> None:
     assert len({(row.machine, row.field) for row in DEVIATIONS}) == len(DEVIATIONS)
 
 
-def test_hybrid_cores_have_their_class(tmp_path: Path) -> None:
-    name = "20em64t-hybrid-1p6c2t+2ca4co1t"
-    with tarfile.open(MACHINES / f"{name}.tar.bz2") as archive:
+def test_devices_are_where_lstopo_has_them(machine: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    name, root = machine
+    topology, devices = topology_of(read_machine(str(root))), devices_of(devices_below(str(root)))
+    shown = []
+    for device in devices:
+        assert device.local_cpus is not None
+        words = (
+            device.address,
+            f"{device.class_code >> 8:04x}",
+            str(device.local_cpus & topology.online),
+            *device.names,
+        )
+        shown.append(" ".join(words))
+    assert ", ".join(shown) == DEVICES.get(name, "")
+    places = {device.address: place_of(device, topology) for device in devices}
+    said = (f"{at} {place.node} {place.doubt}" for at, place in places.items() if place.node is not None)
+    assert ", ".join(said) == NODES_OF_DEVICES.get(name, "")
+    document = printed(root, capsys, "--devices")
+    json_schema.check(document, "topology")
+    assert [each["address"] for each in document["devices"]] == [device.address for device in devices]
+    assert topology_from_document(document) == topology, "what else is in it doesn't matter"
+
+
+@pytest.mark.parametrize("output", ["text", "svg"])
+def test_each_device_is_drawn(machine: tuple[str, Path], output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name, root = machine
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args(["--root", str(root), "-o", output, "--devices"])) == 0
+    text = capsys.readouterr().out
+    drawn = set(re.findall(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", text))
+    assert drawn == {device.address for device in devices_of(devices_below(str(root)))}
+    assert ("devices: none" in text) is (name not in DEVICES)
+    if output == "text":
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def classes(root: Path) -> list[list[int]]:
+    """CPUs by class, slow ones first; those of a machine with one kind of cores are together."""
+    topology = topology_of(read_machine(str(root)))
+    found = [[c.id for c in topology.cpus if c.core_class == name] for name in (None, "efficiency", "performance")]
+    return [cpus for cpus in found if cpus]
+
+
+def test_kinds_of_cores_are_hwlocs(machine: tuple[str, Path]) -> None:
+    name, root = machine
+    ours = classes(root)
+    kinds = [list(CpuSet.parse(text)) for text in KINDS.get(name, ())]
+    deviation = next((row for row in KIND_DEVIATIONS if row.machine == name), None)
+    if deviation is not None:
+        assert ours != kinds
+        assert ours == deviation.value
+    elif kinds:
+        assert ours == kinds
+    else:
+        assert len(ours) == 1, "hwloc knows of no kinds"
+
+
+CLASSED = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, annotations: {nodeagent.io/%s: %s}}
+spec: {containers: [{name: app, resources: {limits: {cpu: "%d", memory: 1Gi}}}]}
+---
+"""
+
+
+def test_pods_are_simulated_on_the_hybrid_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with tarfile.open(MACHINES / f"{HYBRID}.tar.bz2") as archive:
         archive.extractall(tmp_path, filter="data")
-    topology = topology_of(read_machine(str(tmp_path / name)))
-    assert CpuSet.from_ids(c.id for c in topology.cpus if c.core_class == "performance") == CpuSet.parse("0-11")
-    assert CpuSet.from_ids(c.id for c in topology.cpus if c.core_class == "efficiency") == CpuSet.parse("12-19")
+    config, pods = tmp_path / "config.yaml", tmp_path / "pods.yaml"
+    config.write_text(
+        "cpuManagerPolicy: static\nreservedSystemCPUs: '12'\ntopologyManagerPolicy: single-numa-node\ncheckAllocatable: false\n"
+        "exclusiveCoreClass: performance\nsharedCoreClass: efficiency\n"
+    )
+    asked = [
+        ("fast", "core-class", "performance", 8),
+        ("faster", "core-class", "performance", 8),
+        ("wishes", "preferred-core-class", "performance", 4),
+        ("small", "core-class", "efficiency", 3),
+        ("smaller", "preferred-core-class", "efficiency", 4),
+        ("late", "preferred-core-class", "performance", 2),
+    ]
+    pods.write_text("".join(CLASSED % each for each in asked))
+    words = ["simulate", "-f", str(pods), "--root", str(tmp_path / HYBRID), "--config", str(config), "-o", "json"]
+    assert main(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    json_schema.check(document, "simulation")
+    given = {p["name"]: [(c["cpus"], c["coreClasses"]) for c in p["containers"]] for p in document["pods"]}
+    assert given == {
+        "fast": [("0-7", ["performance"])],
+        "faster": [],
+        "wishes": [("8-11", ["performance"])],
+        "small": [("13-15", ["efficiency"])],
+        "smaller": [("16-19", ["efficiency"])],
+        "late": [],
+    }
+    assert document["shared"] == "12"
+
+
+def test_a_hybrid_machine_is_known_by_its_performance_too(tmp_path: Path) -> None:
+    """Guests and copied roots lack the frequencies that hwloc goes by."""
+    with tarfile.open(MACHINES / f"{HYBRID}.tar.bz2") as archive:
+        archive.extractall(tmp_path, filter="data")
+    for file in (tmp_path / HYBRID).glob("sys/devices/system/cpu/cpufreq/policy*/base_frequency"):
+        file.unlink()
+    assert classes(tmp_path / HYBRID) == [list(CpuSet.parse(text)) for text in KINDS[HYBRID]]

@@ -64,6 +64,20 @@ def test_caches_are_uncore_caches_only_where_a_node_has_several():
     assert all(cpu.uncore is None for cpu in one.cpus)
 
 
+def test_efficiency_cores_are_beside_those_of_each_node() -> None:
+    topology = topology_from_spec("2s.1l.2c.2t.3e,memory=8Gi")
+    assert {name: str(cpus) for name, cpus in topology.core_classes.items()} == {
+        "performance": "0-7",
+        "efficiency": "8-13",
+    }
+    assert [str(cpus) for cpus in topology.nodes.values()] == ["0-1,4-5,8-10", "2-3,6-7,11-13"]
+    assert topology.sockets == topology.nodes
+    assert [str(group) for group in topology.l3] == ["0-1,4-5", "2-3,6-7"]
+    assert [len(cpus) for cpus in topology.cores.values()] == [2] * 4 + [1] * 6
+    assert topology_from_document(topology_document(topology)) == topology
+    assert topology_from_spec("2c").core_classes == {}
+
+
 def test_amounts_are_per_node():
     topology = topology_from_spec("2n.1c,memory=16Gi,hugepages-2Mi=1Gi,hugepages-1Gi=2Gi")
     assert [node.memory_bytes for node in topology.numa] == [16 * GIB] * 2
@@ -80,13 +94,16 @@ def test_it_is_a_machine_like_any_other():
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("", '"" is not a list of numbers for s, n, l, c, t in this order'),
+        ("", '"" is not a list of numbers for s, n, l, c, t, e in this order'),
         ("2s", "is not a list of numbers"),
         ("8c.2s", "is not a list of numbers"),
         ("8C", "is not a list of numbers"),
         ("-1c", "is not a list of numbers"),
         ("1c.", "is not a list of numbers"),
         ("٣c", "is not a list of numbers"),
+        ("8c.0e", "a machine with 0 of anything has no CPUs"),
+        ("1c.9000e", "more than 8192 CPUs"),
+        ("8c.8e.2t", "is not a list of numbers"),
         ("0s.8c", "a machine with 0 of anything has no CPUs"),
         ("99999s.99999c", "more than 8192 CPUs"),
         ("99999999c", "a number has at most 5 digits, a machine at most 8192 CPUs"),

@@ -31,6 +31,7 @@ from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
 from tests.project.test_every_error import STEP
 from tests.support import json_schema
+from tests.support.builders import hybrid
 from tests.support.inspected_nodes import machine
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -152,6 +153,10 @@ CASES = [
     Case("reserved-cpus", "unknown", "the configuration is wrong", facts(placement=None, config_problem="f:1: a")),
     Case("cpus", "ok", "8 of 8 are online"),
     Case("cpus", "note", "9 offline, 11 of no known core", facts(topology=changed(offline=CpuSet.of(9), skipped=CpuSet.of(11))), "cpu9/online"),
+    Case("core-classes", "note", "there are performance cores 0-7 and efficiency cores 8-11, and pods that", facts(topology=hybrid()), "exclusiveCoreClass: performance"),
+    Case("core-classes", "ok", "pods get performance cores where these suffice", facts(placement=replace(STATIC, exclusive_core_class="performance"), topology=hybrid())),
+    Case("core-classes", "ok", "no CPU is given exclusively", facts(placement=Placement(), topology=hybrid())),
+    Case("core-classes", "unknown", "the configuration is missing", facts(placement=None, topology=hybrid())),
     Case("smt", "ok", "a core's threads have one owner"),
     Case("smt", "ok", "no CPU is given exclusively", facts(placement=Placement())),
     Case("smt", "unknown", "the configuration is missing", facts(placement=None, config_problem="no configuration at /x", config_is_missing=True)),

@@ -105,16 +105,16 @@ def test_document_is_plain_and_its_names_are_stable():
         "atMs", "differences", "hostProcesses", "kind", "node", "orphans", "pods", "summary", "version",
     ]  # fmt: skip
     assert sorted(document["node"]) == [
-        "agent", "cgroupRoot", "copied", "copiedAt", "cpus", "generation", "hostname", "numaNodes", "policies", "problems",
-        "recovery", "sockets",
+        "agent", "cgroupRoot", "copied", "copiedAt", "coreClasses", "cpus", "generation", "hostname", "numaNodes", "policies",
+        "problems", "recovery", "sockets",
     ]  # fmt: skip
     assert sorted(document["pods"][0]) == [
-        "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "domain", "effective", "estimates", "idle", "name", "namespace", "phase",
-        "podCpus", "qos", "refusal", "refusedChange", "source", "starved", "uid",
+        "cgroup", "containers", "coreClass", "decidedAtMs", "deletingSinceMs", "domain", "effective", "estimates", "idle", "name",
+        "namespace", "phase", "podCpus", "preferredCoreClass", "qos", "refusal", "refusedChange", "source", "starved", "uid",
     ]  # fmt: skip
     assert sorted(container_of(document)) == [
-        "cgroup", "closedToHost", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit", "name",
-        "notes", "oomKills", "partition", "pid", "places", "processes", "promised", "restarts", "starved", "state", "unit",
+        "cgroup", "closedToHost", "coreClasses", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit",
+        "name", "notes", "oomKills", "partition", "pid", "places", "processes", "promised", "restarts", "starved", "state", "unit",
         "whyShared",
     ]  # fmt: skip
     assert sorted(container_of(document)["effective"]) == [

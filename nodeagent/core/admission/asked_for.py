@@ -1,0 +1,78 @@
+"""A pod that asks for a NUMA node, or for a class of cores: its managers have only those to give, or it is refused.
+
+Decides nothing about other pods. Kubelet has nothing like it, and none of its rules is changed for it: the managers decide by the
+configured policy, as on a machine on which everything else is taken, or without other cores: so hints count these cores alone, and what is
+a whole core, node or socket is so among them.
+"""
+
+from msgspec.structs import replace
+
+from nodeagent.core.admission.one_pod import Providers
+from nodeagent.core.memory.groups import NodeGroups
+from nodeagent.core.model.demand import PodDemand
+from nodeagent.core.model.idset import CpuMask, NumaMask
+from nodeagent.core.model.refusals import Reason, Refusal
+from nodeagent.core.model.topology import Topology
+
+
+def seen_by(providers: Providers, pod: PodDemand) -> Providers:
+    """Return the managers as this pod sees them."""
+    if pod.core_class is not None and any(one.name == pod.core_class for one in providers.cpu.classes):
+        providers = replace(providers, cpu=providers.cpu.of_class(pod.core_class))
+    if pod.numa_node is None:
+        return providers
+    only = NumaMask(1 << pod.numa_node)
+    cpu, topology = providers.cpu, providers.topology
+    return replace(
+        providers,
+        cpu=replace(cpu, grantable=CpuMask(cpu.grantable & cpu.layout.cpus_of_nodes(only))),
+        memory=replace(providers.memory, groups=NodeGroups((only,))),
+        topology=replace(topology, rules=replace(topology.rules, default_mask=only)),
+    )
+
+
+def unfit(providers: Providers, machine: Topology, pod: PodDemand) -> Refusal | None:
+    """Refuse a pod that asks for what nothing can be promised to it of; None: it is to be tried."""
+    has_own = providers.cpu.static and pod.asks_for_cpus
+    return _without_such_cores(machine, pod, has_own=has_own) or _without_such_a_node(machine, pod, has_own=has_own)
+
+
+def _without_such_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:
+    name, there = pod.core_class, machine.core_classes
+    if name is None:
+        return None
+    wanted = f"it asks for {name} cores"
+    if not there:
+        return Refusal(Reason.CORE_CLASS, f"{wanted}, and all cores of this machine are of one kind")
+    if name not in there:
+        has = ", ".join(there)
+        return Refusal(Reason.CORE_CLASS, f"{wanted}, and this machine has none: its cores are {has} cores")
+    if not has_own:
+        why = "and for no CPUs of its own: the shared pool is on cores of any class"
+        return Refusal(Reason.CORE_CLASS, f"{wanted}, {why}")
+    return None
+
+
+def _without_such_a_node(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:
+    node = pod.numa_node
+    if node is None:
+        return None
+    there = machine.node_ids
+    if node not in there:
+        return _affinity(f"there is no NUMA node {node}, for which it asks: this machine has {there}")
+    if node not in (machine.memory_nodes or there):
+        return _affinity(f"NUMA node {node}, for which it asks, has no memory")
+    if not has_own:
+        return _affinity(f"it asks for NUMA node {node}, and for no CPUs of its own: the shared pool is on every node")
+    return None
+
+
+def _affinity(message: str) -> Refusal:
+    return Refusal(Reason.TOPOLOGY_AFFINITY, message)
+
+
+def among_its_cores(refusal: Refusal, pod: PodDemand) -> Refusal:
+    """Say of which cores a refusal by the managers speaks."""
+    if pod.core_class is None or refusal.reason is Reason.CORE_CLASS:
+        return refusal
+    return replace(refusal, message=f"{refusal.message} ({pod.core_class} cores alone, for which it asks)")

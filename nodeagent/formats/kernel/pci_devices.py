@@ -1,0 +1,143 @@
+"""From a sample of /sys to the devices that work goes to (Documentation/ABI/testing/sysfs-bus-pci).
+
+Read apart from the machine, and only where somebody asks for devices: no decision about CPUs and memory needs them.
+"""
+
+import re
+from collections.abc import Iterator
+
+from nodeagent.core.model.devices import Device, DeviceKind
+from nodeagent.core.model.idset import MAX_ID
+from nodeagent.formats.kernel.sysfs_sample import SysfsSample
+
+PCI = "sys/bus/pci/devices"
+CLASSES = (f"{PCI}/*/class",)
+"""What says which devices are of a kind that counts."""
+_OF_A_DEVICE = (
+    "class",
+    "vendor",
+    "device",
+    "uevent",
+    "numa_node",
+    "local_cpulist",
+    "local_cpus",
+    "irq",
+    "msi_irqs/#/",
+    "sriov_totalvfs",
+    "virtfn#@",
+    "physfn@",
+    "net/*/",
+    "virtio#/net/*/",
+    "infiniband/*/",
+    "nvme/*/",
+    "drm/card#/",
+    "accel/accel#/",
+    "mem#/",
+)
+_NAMES = ("net", "infiniband", "nvme", "drm", "accel")
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_HEXADECIMAL = re.compile(r"0x([0-9a-f]{1,8})")
+_DRIVER = re.compile(r"^DRIVER=(.+)$", re.MULTILINE)
+_KINDS = {
+    0x0108: DeviceKind.NVME,
+    0x0207: DeviceKind.INFINIBAND,
+    0x0C06: DeviceKind.INFINIBAND,
+    0x0502: DeviceKind.CXL_MEMORY,
+    0x0B40: DeviceKind.ACCELERATOR,
+}
+"""By base class and subclass (include/linux/pci_ids.h)."""
+_BASE_KINDS = {0x02: DeviceKind.NETWORK, 0x03: DeviceKind.GPU, 0x12: DeviceKind.ACCELERATOR}
+"""By base class alone, for those that are not above."""
+_MAX_INTERRUPT = 2**31 - 1
+_MAX_FUNCTIONS = 2**16 - 1
+
+
+def wanted_of(classes: SysfsSample) -> tuple[str, ...]:
+    """Return the files to read, given the classes of all devices."""
+    found = (address for address in _addresses(classes) if _kind(_class_code(classes, address)) is not None)
+    return tuple(f"{PCI}/{address}/{file}" for address in found for file in _OF_A_DEVICE)
+
+
+def devices_of(sample: SysfsSample) -> tuple[Device, ...]:
+    """Return the devices of the kinds that count, by address.
+
+    Raises:
+        SysfsError: a file is malformed.
+    """
+    return tuple(device for address in _addresses(sample) if (device := _device(sample, address)) is not None)
+
+
+def _addresses(sample: SysfsSample) -> Iterator[str]:
+    """Yield the addresses, in order; with domains of more than four digits last."""
+    depth = PCI.count("/") + 1
+    found = {path.split("/")[depth] for path in sample.files if path.startswith(f"{PCI}/")}
+    yield from sorted((name for name in found if _ADDRESS.fullmatch(name)), key=lambda name: (len(name), name))
+
+
+def _kind(class_code: int) -> DeviceKind | None:
+    return _KINDS.get(class_code >> 8) or _BASE_KINDS.get(class_code >> 16)
+
+
+def _class_code(sample: SysfsSample, address: str) -> int:
+    return _hexadecimal(sample, f"{PCI}/{address}/class") or 0
+
+
+def _device(sample: SysfsSample, address: str) -> Device | None:
+    directory = f"{PCI}/{address}"
+    class_code = _class_code(sample, address)
+    kind = _kind(class_code)
+    if kind is None:
+        return None
+    driver = _DRIVER.search(sample.files.get(f"{directory}/uevent", ""))
+    node = sample.number(f"{directory}/numa_node", -1, MAX_ID)
+    local = sample.cpu_list(f"{directory}/local_cpulist")
+    if local is None:
+        local = sample.cpu_map(f"{directory}/local_cpus")
+    return Device(
+        address=address,
+        kind=kind,
+        class_code=class_code,
+        vendor=_hexadecimal(sample, f"{directory}/vendor"),
+        model=_hexadecimal(sample, f"{directory}/device"),
+        driver=None if driver is None else driver[1],
+        names=_names(sample, directory),
+        numa_node=None if node == -1 else node,
+        local_cpus=local,
+        interrupts=_interrupts(sample, directory),
+        max_virtual_functions=sample.number(f"{directory}/sriov_totalvfs", 0, _MAX_FUNCTIONS) or 0,
+        virtual_functions=tuple(
+            _linked(sample, f"{directory}/{name}")
+            for name, _ in sorted(sample.numbered(directory, "virtfn"), key=lambda each: each[1])
+        ),
+        physical_function=_linked(sample, f"{directory}/physfn") if f"{directory}/physfn" in sample.files else None,
+    )
+
+
+def _hexadecimal(sample: SysfsSample, path: str) -> int | None:
+    text = sample.files.get(path)
+    if text is None:
+        return None
+    match = _HEXADECIMAL.fullmatch(text.strip())
+    if match is None:
+        raise sample.error(path, "expected a hexadecimal number such as 0x020000", value=text.strip())
+    return int(match[1], 16)
+
+
+def _names(sample: SysfsSample, directory: str) -> tuple[str, ...]:
+    of_virtio = [f"{name}/net" for name, _ in sample.numbered(directory, "virtio")]
+    names = [name for below in (*of_virtio, *_NAMES) for name in sample.names(f"{directory}/{below}") or ()]
+    return (*names, *(name for name, _ in sample.numbered(directory, "mem")))
+
+
+def _interrupts(sample: SysfsSample, directory: str) -> tuple[int, ...]:
+    """Return those by message, or the one by line that a device has without them."""
+    messages = tuple(sorted(number for _, number in sample.numbered(f"{directory}/msi_irqs", "")))
+    line = sample.number(f"{directory}/irq", 0, _MAX_INTERRUPT)
+    return messages or ((line,) if line else ())
+
+
+def _linked(sample: SysfsSample, path: str) -> str:
+    name = sample.files[path].rpartition("/")[2]
+    if not _ADDRESS.fullmatch(name):
+        raise sample.error(path, "expected a link to a PCI device", value=sample.files[path])
+    return name

@@ -1,0 +1,79 @@
+"""Devices beside the machine's CPUs: as plain values with stable names, and in the cells of a drawing."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nodeagent.core.model.devices import Device, DevicePlace, NodeDoubt, by_node, place_of
+from nodeagent.core.model.topology import Topology
+from nodeagent.views.topology.parts import DeviceSection
+from nodeagent.views.wording.words import counted
+
+Document = dict[str, Any]
+
+
+def devices_document(devices: Sequence[Device], topology: Topology) -> list[Document]:
+    """Describe all, virtual functions too."""
+    return [_document(device, place_of(device, topology)) for device in devices]
+
+
+def _document(device: Device, place: DevicePlace) -> Document:
+    return {
+        "address": device.address,
+        "class": f"0x{device.class_code:06x}",
+        "driver": device.driver,
+        "interrupts": list(device.interrupts),
+        "kind": device.kind.value,
+        "localCpus": None if device.local_cpus is None else str(device.local_cpus),
+        "maxVirtualFunctions": device.max_virtual_functions,
+        "model": None if device.model is None else f"0x{device.model:04x}",
+        "names": list(device.names),
+        "numaNode": place.node,
+        "numaNodeDoubt": None if place.doubt is None else place.doubt.value,
+        "numaNodeOfKernel": device.numa_node,
+        "physicalFunction": device.physical_function,
+        "vendor": None if device.vendor is None else f"0x{device.vendor:04x}",
+        "virtualFunctions": list(device.virtual_functions),
+    }
+
+
+def device_sections(devices: Sequence[Device], topology: Topology) -> tuple[DeviceSection, ...]:
+    """Describe the devices of each NUMA node; virtual functions only as numbers of those that they belong to."""
+    there = {device.address for device in devices}
+    shown = tuple(d for d in devices if d.physical_function not in there)
+    return tuple(
+        DeviceSection(
+            "devices of no known NUMA node (the firmware doesn't say)"
+            if node is None
+            else f"devices of NUMA node {node}",
+            tuple(_cells(device, place_of(device, topology)) for device in members),
+        )
+        for node, members in by_node(shown, topology)
+    )
+
+
+def _cells(device: Device, place: DevicePlace) -> tuple[str, ...]:
+    return (
+        device.address,
+        device.kind.value,
+        " ".join(device.names) or "-",
+        device.driver or "no driver",
+        ", ".join(_more(device, place)),
+    )
+
+
+def _more(device: Device, place: DevicePlace) -> Iterator[str]:
+    if device.interrupts:
+        yield counted(len(device.interrupts), "interrupt")
+    if device.max_virtual_functions:
+        yield f"{len(device.virtual_functions)} of {counted(device.max_virtual_functions, 'virtual function')}"
+    if device.physical_function is not None:
+        yield f"virtual function of {device.physical_function}"
+    match place.doubt:
+        case NodeDoubt.BY_CPUS:
+            yield f"known by its local CPUs {device.local_cpus}"
+        case NodeDoubt.NO_SUCH_NODE:
+            yield f"the kernel says node {device.numa_node}, which this machine lacks"
+        case NodeDoubt.OTHER_CPUS:
+            yield f"its local CPUs are others: {device.local_cpus}"
+        case _:
+            return
