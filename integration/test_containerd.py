@@ -127,7 +127,10 @@ def test_containers_have_what_is_promised_beside_manifests_pods(
 ) -> None:
     shared = CriPod("shared", "burstable")
     sharing = linked.run(shared, linked.run_pod(shared), "app", burstable(500))
-    everything = effective(node, shared, sharing)
+    node.until(
+        lambda: effective(node, shared, sharing) == EVERYTHING or None,
+        lambda: f"it has begun on {effective(node, shared, sharing)} and does not get the pool",
+    )
     web = CriPod("web")
     box = linked.run_pod(web)
     app = linked.run(web, box, "app", guaranteed(2000))
@@ -135,14 +138,14 @@ def test_containers_have_what_is_promised_beside_manifests_pods(
     assert len(own) == 2
     assert effective(node, web, app) == own
     assert node.value(web.container_cgroup(app), "cpu.max").startswith("max "), "no quota beside exclusive CPUs"
-    assert effective(node, shared, sharing) == everything - own
+    assert effective(node, shared, sharing) == EVERYTHING - own
 
     node.apply(pod("local", container("app", ["sleep", "infinity"], cpu="2")))
     node.wait_running("local")
     local = CpuSet.parse(node.state()["promises"]["pods"]["uid-local"]["cpus"]["app"])
     assert CpuSet.parse(node.value(node.cgroup("local", "app"), "cpuset.cpus.effective")) == local
     node.until(
-        lambda: effective(node, shared, sharing) == everything - own - local or None,
+        lambda: effective(node, shared, sharing) == EVERYTHING - own - local or None,
         lambda: f"{effective(node, shared, sharing)} are not without {own} and {local}",
     )
     side = linked.run(web, box, "side", guaranteed(1000))

@@ -301,3 +301,53 @@ def test_only_what_cpus_that_have_gone_account_for_is_no_complaint(
     event: str, fields: dict[str, object], complained: int
 ) -> None:
     assert len(complaints(lines(entry(1, event, **fields)))) == complained
+
+
+UNASKED = "/kubepods.slice/podcri/cri-containerd-abc.scope"
+FOUND = entry(10, "container_began_unasked", container_id="abc")
+PLACED = entry(50, "container_put_right", container_id="abc")
+
+
+def unasked_on(cpu: int, end_ns: int, *journal: bytes) -> Findings:
+    """The findings for a runtime's container that began unasked and is on a CPU, next to one with CPU 1."""
+    return judged(
+        started(11, LONE, 2_000, 1, 1),
+        [Fork(3_000, 0, 1, 12), Attach(3_001, 0, 12, UNASKED)],
+        on_cpu(12, cpu, 5_000, end_ns),
+        [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
+        journal=journal,
+        changes=LOST[:1],
+    )
+
+
+OTHERS = entry(50, "container_put_right", container_id="xyz")
+
+
+@pytest.mark.parametrize(
+    ("end_ns", "journal", "apart"),
+    [
+        (50_000, (FOUND, PLACED), 1),
+        (50_001, (FOUND, PLACED), 0),
+        (10_000, (FOUND,), 1),
+        (10_001, (FOUND, OTHERS), 0),
+        (40_000, (FOUND, entry(40, "runtime_linked")), 1),
+        (40_001, (FOUND, entry(40, "runtime_linked")), 0),
+        (6_000, (PLACED,), 0),
+    ],
+    ids=["until it is placed", "longer", "at once", "another one's", "by the next agent", "after that", "it was asked"],
+)
+def test_who_began_unasked_is_counted_apart_until_it_is_placed(
+    end_ns: int, journal: tuple[bytes, ...], apart: int
+) -> None:
+    found = unasked_on(1, end_ns, *journal)
+    assert (found.unasked_overlap_count, found.overlap_count) == (apart, 1 - apart)
+    assert unasked_on(3, end_ns, *journal).faults == (), "in the pool nobody minds"
+
+
+def test_what_a_container_that_began_unasked_tells_is_no_promise() -> None:
+    def told(*journal: bytes) -> Findings:
+        return judged(started(12, UNASKED, 3_000, 1, 0, 1, 2, 3), [Exit(9_000, 0, 12)], journal=journal)
+
+    found = told(FOUND)
+    assert (found.unasked_starts, found.owners, found.promises) == (1, 0, [])
+    assert len(told().promises) == 1, "it was asked"
