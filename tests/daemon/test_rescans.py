@@ -59,7 +59,7 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
         return frozenset({WakeUpReason.RUNS if clock.now < 220 else WakeUpReason.STOP})
 
     config = Config(cpu_manager_reconcile_period_ms=10_000, file_check_frequency_ms=20_000)
-    state = SimpleNamespace(active_pods=tuple, promises=SimpleNamespace(default=CpuSet()))
+    state = SimpleNamespace(entries=(), promises=SimpleNamespace(default=CpuSet()))
     view = SimpleNamespace(state=state, problems=())
     agent: Any = SimpleNamespace(
         turn=turn,
@@ -67,13 +67,14 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
         node=SimpleNamespace(config=config),
         view=view,
         has_reconciled=True,
+        unit_directories=(),
         notices={},
         log=make_log(io.StringIO()),
     )
     manager: Any = SimpleNamespace(
         watchdog_period_seconds=lambda: None, status=print, ready=print, ping_watchdog=lambda: None
     )
-    nothing: Any = SimpleNamespace(listen=lambda: None, renew=lambda: None, is_ready=True)
+    nothing: Any = SimpleNamespace(listen=lambda: None, renew=lambda _: None, is_ready=True)
     service.run_turns(agent, nothing, nothing, "config.yaml", manager, nothing)
     rescans = [at for at, reasons in turns if reasons & {WakeUpReason.START, WakeUpReason.TIMER}]
     assert len(turns) == 40
