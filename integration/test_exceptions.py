@@ -50,8 +50,9 @@ def judged(
     journal: tuple[bytes, ...] = (),
     changes: tuple[CpusChanged, ...] = LOST,
     promised: Mapping[tuple[str, str], frozenset[int]] = PROMISED,
+    interruptions: tuple[int, ...] = (),
 ) -> Findings:
-    record = AgentsRecord(lines(b"\n".join(journal)), changes, promised)
+    record = AgentsRecord(lines(b"\n".join(journal)), changes, promised, interruptions=interruptions)
     witness = Witness(lambda cgroup: "/pod" in cgroup, {PROGRAM}, record)
     for event in sorted((event for part in events for event in part), key=lambda event: event.at_ns):
         witness.see(event)
@@ -306,21 +307,35 @@ def test_only_what_cpus_that_have_gone_account_for_is_no_complaint(
 UNASKED = "/kubepods.slice/podcri/cri-containerd-abc.scope"
 FOUND = entry(10, "container_began_unasked", container_id="abc")
 PLACED = entry(50, "container_put_right", container_id="abc")
+KILLED_NS = 1_000
 
 
-def unasked_on(cpu: int, end_ns: int, *journal: bytes) -> Findings:
-    """The findings for a runtime's container that began unasked and is on a CPU, next to one with CPU 1."""
+def of_runtime(at_us: int, text: str) -> bytes:
+    return json.dumps(
+        {"__MONOTONIC_TIMESTAMP": str(at_us), "_SYSTEMD_UNIT": "containerd.service", "MESSAGE": text}
+    ).encode()
+
+
+LINKED = of_runtime(40, 'level=info msg="plugin \\"90-nodeagent\\" connected"')
+PUSHED = of_runtime(30, 'level=info msg="plugin \\"91-nodeagent-push\\" connected"')
+CREATED = of_runtime(2, 'msg="CreateContainer within sandbox \\"1\\" for x returns container id \\"abc\\""')
+DENIED = entry(45, "container_denied", container_id="abc")
+OTHERS = entry(50, "container_put_right", container_id="def")
+
+
+def unasked_on(
+    cpu: int, end_ns: int, *journal: bytes, interruptions: tuple[int, ...] = (), began_ns: int = 3_000
+) -> Findings:
+    """The findings for a runtime's container that is on a CPU, next to one with CPU 1."""
     return judged(
         started(11, LONE, 2_000, 1, 1),
-        [Fork(3_000, 0, 1, 12), Attach(3_001, 0, 12, UNASKED)],
-        on_cpu(12, cpu, 5_000, end_ns),
+        [Fork(began_ns, 0, 1, 12), Attach(began_ns + 1, 0, 12, UNASKED)],
+        on_cpu(12, cpu, began_ns + 2_000, end_ns),
         [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
         journal=journal,
         changes=LOST[:1],
+        interruptions=interruptions,
     )
-
-
-OTHERS = entry(50, "container_put_right", container_id="xyz")
 
 
 @pytest.mark.parametrize(
@@ -330,8 +345,8 @@ OTHERS = entry(50, "container_put_right", container_id="xyz")
         (50_001, (FOUND, PLACED), 0),
         (10_000, (FOUND,), 1),
         (10_001, (FOUND, OTHERS), 0),
-        (40_000, (FOUND, entry(40, "runtime_linked")), 1),
-        (40_001, (FOUND, entry(40, "runtime_linked")), 0),
+        (40_000, (FOUND, LINKED), 1),
+        (40_001, (FOUND, LINKED), 0),
         (6_000, (PLACED,), 0),
     ],
     ids=["until it is placed", "longer", "at once", "another one's", "by the next agent", "after that", "it was asked"],
@@ -344,10 +359,34 @@ def test_who_began_unasked_is_counted_apart_until_it_is_placed(
     assert unasked_on(3, end_ns, *journal).faults == (), "in the pool nobody minds"
 
 
-def test_what_a_container_that_began_unasked_tells_is_no_promise() -> None:
-    def told(*journal: bytes) -> Findings:
-        return judged(started(12, UNASKED, 3_000, 1, 0, 1, 2, 3), [Exit(9_000, 0, 12)], journal=journal)
+@pytest.mark.parametrize(
+    ("end_ns", "journal", "apart"),
+    [
+        (40_000, (PUSHED, LINKED), 1),
+        (40_001, (PUSHED, LINKED), 0),
+        (50_000, (LINKED, PLACED), 1),
+        (50_001, (LINKED, PLACED), 0),
+        (150_000, (LINKED, DENIED), 1),
+    ],
+    ids=["until they are connected", "longer", "until it is placed", "after that", "it never begins"],
+)
+def test_so_is_who_came_and_went_while_the_agent_was_away(end_ns: int, journal: tuple[bytes, ...], apart: int) -> None:
+    found = unasked_on(1, end_ns, *journal, interruptions=(KILLED_NS,))
+    assert (found.unasked_overlap_count, found.overlap_count) == (apart, 1 - apart)
+    late = unasked_on(1, 60_000, *journal, interruptions=(KILLED_NS,), began_ns=41_000)
+    assert late.overlap_count == 1, "it was asked"
 
-    found = told(FOUND)
-    assert (found.unasked_starts, found.owners, found.promises) == (1, 0, [])
-    assert len(told().promises) == 1, "it was asked"
+
+def test_who_was_created_while_the_agent_was_away_and_is_denied_when_it_begins_never_counts() -> None:
+    found = unasked_on(1, 60_000, CREATED, LINKED, DENIED, interruptions=(KILLED_NS,), began_ns=41_000)
+    assert (found.unasked_overlap_count, found.overlap_count) == (1, 0)
+
+
+def test_what_a_container_that_began_unasked_tells_is_no_promise() -> None:
+    def told(*journal: bytes, interruptions: tuple[int, ...] = ()) -> Findings:
+        events = started(12, UNASKED, 3_000, 1, 0, 1, 2, 3)
+        return judged(events, [Exit(9_000, 0, 12)], journal=journal, interruptions=interruptions)
+
+    for found in (told(FOUND), told(LINKED, interruptions=(KILLED_NS,))):
+        assert (found.unasked_starts, found.owners, found.promises) == (1, 0, [])
+    assert len(told(LINKED).promises) == 1, "it was asked"

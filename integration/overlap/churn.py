@@ -250,7 +250,11 @@ def run(options: argparse.Namespace) -> None:
         _send_pages(trace.stop(), None)
         send(wire.record(Kind.JOURNAL, _journal_since(cursor)))
         summary = {"pod_events": churn.done, "seconds": seconds, "losses": trace.losses()}
-        summary |= {"faults": disturbance.counts, "changes": disturbance.changes}
+        summary |= {
+            "faults": disturbance.counts,
+            "changes": disturbance.changes,
+            "interruptions": disturbance.interruptions,
+        }
         send(wire.record(Kind.SUMMARY, json.dumps(summary).encode()))
         sys.stdout.flush()
     finally:

@@ -99,6 +99,8 @@ class Disturbance:
         self._clock_is_ahead_seconds = 0.0
         self._all = cpu_list((_CPUS / "online").read_text())
         self.counts: Counter[Fault] = Counter()
+        self.interruptions: list[int] = []
+        """When agent or container runtime were to go: the runtime asks nobody until they are linked again. Monotonic, ns."""
         self.changes = [CpusChanged(0, time.monotonic_ns(), tuple(sorted(self._all)))]
 
     def most_away(self) -> int:
@@ -141,6 +143,8 @@ class Disturbance:
         self._set_clock(-self._clock_is_ahead_seconds)
 
     def _do(self, fault: Fault, done: int) -> None:
+        if fault in {Fault.AGENT_KILLED, Fault.AGENT_RESTARTED, *OF_CONTAINERD}:
+            self.interruptions.append(time.monotonic_ns())
         match fault:
             case Fault.AGENT_KILLED:
                 _systemctl("kill", "--signal=KILL", _AGENT)

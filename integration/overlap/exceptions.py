@@ -7,8 +7,9 @@ has seen that and put it into the shared pool. There it stays until its CPUs are
 seen is what it has logged; what it has promised is what its state file said when the container's process started; when CPUs went and came
 back, whoever took them has recorded.
 
-The other is a container runtime's: it starts a container without having asked, if its plugin is away. The agent finds it when it is back,
-and says so; and says when it is where it belongs.
+The other is a container runtime's: it creates and starts containers without asking, if its plugin is away. That is so from the moment
+when agent or runtime were killed, which whoever did it has recorded, until the runtime says that they are connected. The agent finds what
+began meanwhile and is still there, says so, and says when it is where it belongs.
 
 All times are of the monotonic clock, which nobody sets.
 """
@@ -28,7 +29,9 @@ RESCAN_NS = 10_000_000_000
 """`cpuManagerReconcilePeriod` of the guest: by then the agent looks, if nothing has told it before."""
 SLACK_NS = 20_000_000_000
 """For a look that comes late, and an agent that is just being started again, on a busy guest."""
-_BEGAN, _PUT_RIGHT = "container_began_unasked", "container_put_right"
+_RUNTIME = "containerd.service"
+_CONNECTED = re.compile(r"plugin \W*90-nodeagent\W* connected")
+_CREATED = re.compile(r"CreateContainer within .* returns container id \W*([0-9a-f]+)")
 
 
 class Span(NamedTuple):
@@ -55,11 +58,13 @@ class Exceptions(Protocol):
         On CPUs of its own pod, that is: no other container's are excused.
         """
 
-    def began_unasked(self, cgroup: str) -> bool:
-        """Whether a container runtime has started the container without having asked."""
+    def unasked_until(self, cgroup: str, began_ns: int) -> float:
+        """Until when a container that a runtime has started without asking may be anywhere; -1: it has asked, or is no runtime's.
 
-    def is_unasked(self, cgroup: str, at_ns: int) -> bool:
-        """Whether it has, and the container was not where it belongs before that moment."""
+        Args:
+            cgroup: the container's.
+            began_ns: when there was a process in it first.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,7 @@ class AgentsRecord:
         changes: of the CPUs that there are.
         promised: to exclusive containers, by the pod's UID and the container's name.
         names: of containers whose cgroups don't tell: pod's UID, container's name.
+        interruptions: when agent or container runtime were killed or told to restart.
 
     """
 
@@ -115,27 +121,42 @@ class AgentsRecord:
         changes: Iterable[CpusChanged],
         promised: Mapping[tuple[str, str], frozenset[int]],
         names: Mapping[str, tuple[str, str]] | None = None,
+        interruptions: Iterable[int] = (),
     ) -> None:
+        journal = tuple(journal)
         self._names = names or {}
         self._log = [line for line in journal if line.unit in _AGENT and line.event]
         self._changes = [(change, frozenset(change.available)) for change in changes]
         self._promised = promised
-        self._unasked_until = {
-            id_: self._placed_ns(line) for line in self._log if (id_ := _unasked(line)) and line.event == _BEGAN
+        self._created_ns = {
+            found[1]: line.at_ns for line in journal if line.unit == _RUNTIME and (found := _CREATED.search(line.text))
         }
+        self._linked = [line.at_ns for line in journal if line.unit == _RUNTIME and _CONNECTED.search(line.text)]
+        self._away = [Span(at_ns, self._linked_ns(at_ns)) for at_ns in interruptions]
 
-    def began_unasked(self, cgroup: str) -> bool:
-        return _id_of(cgroup) in self._unasked_until
+    def unasked_until(self, cgroup: str, began_ns: int) -> float:
+        id_ = _id_of(cgroup)
+        about = [line for line in self._log if id_ and line.fields.get("container_id") == id_]
+        placed = [line.at_ns for line in about if line.event == "container_put_right"]
+        found = [line.at_ns for line in about if line.event == "container_began_unasked"]
+        if found:
+            # one that has died may have placed it without a word: its successor finds it so, or says it
+            ends = [at for at in placed if at >= found[0]]
+            return min(ends, default=min(self._links(found[0]), default=found[0]))
+        asked_ns = (began_ns, self._created_ns.get(id_, began_ns))
+        away = [span for span in self._away if id_ and any(span.holds(at_ns, at_ns) for at_ns in asked_ns)]
+        if not away:
+            return -1
+        if any(line.event == "container_denied" for line in about):
+            return math.inf  # it was created unasked, and never begins
+        end_ns = max(span.end_ns for span in away)
+        return min((at for at in placed if at >= end_ns), default=end_ns)
 
-    def is_unasked(self, cgroup: str, at_ns: int) -> bool:
-        return at_ns <= self._unasked_until.get(_id_of(cgroup), -1)
+    def _linked_ns(self, since_ns: int) -> float:
+        return min(self._links(since_ns), default=math.inf)
 
-    def _placed_ns(self, began: Line) -> int:
-        """When the agent says that the container is placed. One that has died may have placed it: its successor finds it so, or says it."""
-        later = [line for line in self._log if line.at_ns >= began.at_ns]
-        told = [line.at_ns for line in later if line.event == _PUT_RIGHT and _unasked(line) == _unasked(began)]
-        linked = [line.at_ns for line in later if line.event == "runtime_linked"]
-        return min(told, default=min(linked, default=began.at_ns))
+    def _links(self, since_ns: int) -> list[int]:
+        return [at_ns for at_ns in self._linked if at_ns >= since_ns]
 
     def promised(self, cgroup: str) -> frozenset[int] | None:
         if cgroup in self._names:
@@ -204,11 +225,7 @@ class AgentsRecord:
             yield Span(start_ns, min([math.inf, *(at for at in placed if at >= start_ns)]))
 
 
-def _unasked(line: Line) -> str:
-    """The id of the container that a line is about; empty: of none of a runtime's."""
-    return str(line.fields.get("container_id", ""))
-
-
 def _id_of(cgroup: str) -> str:
-    """By its systemd scope, `cri-containerd-ID.scope`."""
-    return cgroup.rpartition("-")[2].removesuffix(".scope")
+    """By its systemd scope; empty: it is no runtime's."""
+    _, _, scope = cgroup.rpartition("/cri-containerd-")
+    return scope.removesuffix(".scope") if scope != cgroup else ""

@@ -163,6 +163,8 @@ class Witness:
         self._running: dict[int, int] = {}
         self._stays: dict[int, _Stay] = {}
         self._live: dict[str, set[int]] = {}
+        self._began_ns: dict[str, int] = {}
+        """By cgroup: when there was a task in it first."""
         self._owners: dict[str, _Owner] = {}
         self._left: dict[int, tuple[int, str]] = {}
         self._past: deque[_Stay] = deque()
@@ -269,7 +271,8 @@ class Witness:
         if owner is None or owner.pid != event.pid or owner.cpus is not None:
             self.findings.gap(f"{event.at_ns}: task {event.pid} tells of CPUs, but its start was not seen")
             return
-        if event.cpus != self._exceptions.promised(owner.cgroup) and self._exceptions.began_unasked(owner.cgroup):
+        is_other = event.cpus != self._exceptions.promised(owner.cgroup)
+        if is_other and self._unasked_until(owner.cgroup) >= owner.since_ns:
             self.findings.unasked_starts += 1
             del self._owners[owner.cgroup]
             self._forget_past()
@@ -330,6 +333,7 @@ class Witness:
     def _join(self, pid: int, cgroup: str | None) -> None:
         if cgroup is not None:
             self._live.setdefault(cgroup, set()).add(pid)
+            self._began_ns.setdefault(cgroup, self._now_ns)
         for cpu, running in self._running.items():
             if running == pid and cpu not in self._stays:
                 self._begin_stay(cpu)
@@ -407,7 +411,10 @@ class Witness:
 
     def _is_of_unasked(self, found: Presence) -> bool:
         end_ns = found.start_ns + found.duration_ns
-        return any(self._exceptions.is_unasked(cgroup, end_ns) for cgroup in (found.intruder, found.owner))
+        return any(end_ns <= self._unasked_until(cgroup) for cgroup in (found.intruder, found.owner))
+
+    def _unasked_until(self, cgroup: str) -> float:
+        return self._exceptions.unasked_until(cgroup, self._began_ns[cgroup])
 
     def _forget_past(self) -> None:
         needed_ns = min((owner.since_ns for owner in self._owners.values() if owner.cpus is None), default=None)

@@ -144,7 +144,8 @@ class _Judge:
             self.waits_seconds += self.beside.waits_seconds
             self.names |= self.beside.names
             self.promised |= self.beside.promised
-        record = AgentsRecord(self.journal, changes, self.promised, self.names)
+        interruptions = self.summary.pop("interruptions")
+        record = AgentsRecord(self.journal, changes, self.promised, self.names, interruptions)
         witness = Witness(self._is_container, {workload.EXCLUSIVE, workload.IN_IMAGE}, record)
         for event in self.events:
             witness.see(event)
