@@ -46,7 +46,7 @@ from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.domains import Domains, Systemd, unit_paths
 from nodeagent.daemon.drift import as_desired, corrected, gathered
-from nodeagent.daemon.execution import ExecutionResult, answered, carry_out, not_begun
+from nodeagent.daemon.execution import ExecutionResult, answered, carry_out, not_begun, not_left
 from nodeagent.daemon.host_settings import HostSettings, Wanted, alone_of
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
@@ -120,7 +120,9 @@ class ContainerRuntime(Protocol):
     def decide(self, decided: Turn, world: World, kernel: Kernel, /) -> Turn: ...
     def not_saved(self, why: Trouble, /) -> None: ...
     def occupied(self, state: NodeState, /) -> CpuSet: ...
-    def answer(self, state: NodeState, wanted: tuple[DesiredCgroup, ...], /) -> tuple[Trouble, ...]: ...
+    def answer(
+        self, state: NodeState, wanted: tuple[DesiredCgroup, ...], not_left: CpuSet, /
+    ) -> tuple[Trouble, ...]: ...
     def count(self, metrics: MetricsRecorder, /) -> None: ...
 
 
@@ -140,7 +142,9 @@ class _NoRuntime:
     def occupied(self, _state: NodeState, /) -> CpuSet:
         return CpuSet()
 
-    def answer(self, _state: NodeState, _wanted: tuple[DesiredCgroup, ...], /) -> tuple[Trouble, ...]:
+    def answer(
+        self, _state: NodeState, _wanted: tuple[DesiredCgroup, ...], _not_left: CpuSet, /
+    ) -> tuple[Trouble, ...]:
         return ()
 
     def count(self, metrics: MetricsRecorder, /) -> None: ...
@@ -280,7 +284,7 @@ class Agent:
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
         outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
-        troubles += self._runtime.answer(self.state, wanted)
+        troubles += self._runtime.answer(self.state, wanted, not_left(outcome))
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)

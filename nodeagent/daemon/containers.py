@@ -34,7 +34,7 @@ from nodeagent.core.model.nri import (
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.runtime.answers import Occupant, Response, response
+from nodeagent.core.runtime.answers import Occupant, Response, WantedPlacement, response
 from nodeagent.core.runtime.registry import (
     CountFailOpen,
     Happening,
@@ -309,12 +309,13 @@ class Containers:
             cpus |= one.overdue
         return cpus
 
-    def answer(self, state: NodeState, wanted: tuple[DesiredCgroup, ...]) -> tuple[Trouble, ...]:
+    def answer(self, state: NodeState, wanted: tuple[DesiredCgroup, ...], not_left: CpuSet) -> tuple[Trouble, ...]:
         """Answer the calls of this turn, whose state is saved and whose cgroups are written; have the rest pushed.
 
         Args:
             state: saved.
             wanted: what the cgroups of ours should hold.
+            not_left: CPUs that somebody could not be made to leave, be it a systemd unit.
         """
         assert self._node is not None
         opened, self._open = self._open, []
@@ -337,7 +338,8 @@ class Containers:
             self._is_waiting = True
             return (self._trouble,)
         self._report_placed(theirs)
-        there = (*own, *theirs)
+        others = (Occupant("a unit or pod that could not be made to leave", not_left, None),) if not_left else ()
+        there = (*own, *theirs, *others)
         answered = False
         for asked, todo in opened:
             if asked.answer is None:
@@ -459,8 +461,9 @@ class Containers:
                     self._log.warning(
                         "container_began_unasked", pod_uid=key.pod_uid, container=key.name, container_id=container_id
                     )
-                case PutRight(key, container_id):
-                    self._note_astray(key, container_id)
+                case PutRight(key, container_id, wanted):
+                    if not self._is_beginning(container_id, wanted):
+                        self._note_astray(key, container_id)
                 case Refuse(key, container_id, reason, is_first=True):
                     self._log.warning(
                         "container_denied",
@@ -477,22 +480,30 @@ class Containers:
         if there is not None:
             self._astray.setdefault(container_id, (key, there.cpus_effective or CpuSet()))
 
+    def _is_beginning(self, container_id: str, wanted: WantedPlacement) -> bool:
+        """Whether a container is where it was created, and has still to get the pool."""
+        assert self._node is not None
+        there = self._seen.get(container_id)
+        created = wanted.exclusive_cpus | self._node.world.managers.reserved
+        return there is not None and (there.cpus_effective or CpuSet()) <= created
+
     def _report_placed(self, there: tuple[Occupant, ...]) -> None:
         """Log what has come to where it belongs, as seen in its cgroup."""
         seen = {one.id: one for one in there}
         for id_, (key, found) in tuple(self._astray.items()):
-            one = seen.get(id_)
-            if one is not None and (one.wanted is None or one.effective != one.wanted.cpus):
+            one, cgroup = seen.get(id_), self._seen.get(id_)
+            cpus = None if cgroup is None else cgroup.cpus_effective
+            if one is not None and (one.wanted is None or cpus != one.wanted.cpus):
                 continue
             del self._astray[id_]
-            if one is not None and one.effective != found:
+            if one is not None and cpus != found:
                 self._log.warning(
                     "container_put_right",
                     pod_uid=key.pod_uid,
                     container=key.name,
                     container_id=id_,
                     found=str(found),
-                    restored=str(one.effective),
+                    restored=str(cpus),
                 )
 
     # Pushing

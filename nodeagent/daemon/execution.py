@@ -87,6 +87,15 @@ def not_begun(outcome: ExecutionResult) -> CpuSet:
     return cpus
 
 
+def not_left(outcome: ExecutionResult) -> CpuSet:
+    """Return the CPUs on which somebody may still run who could not be made to leave them."""
+    cpus = CpuSet()
+    for change in (*(change for change, _ in outcome.failed), *outcome.held_back):
+        if isinstance(change, SetAttribute | GatherThreads):
+            cpus |= change.vacates
+    return cpus
+
+
 class _Execution(Struct):
     occupied: CpuSet
     written: list[Change] = field(default_factory=list)

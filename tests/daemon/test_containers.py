@@ -99,7 +99,7 @@ class Desk:
         self.occupied = CpuSet()
         self.runtime: Any = None
 
-    def turn(self, *, unsaved: str = "") -> tuple[Trouble, ...]:
+    def turn(self, *, unsaved: str = "", not_left: str = "") -> tuple[Trouble, ...]:
         world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS)
         decided = self.containers.decide(Turn(self.state), world, NODE.kernel)
         if unsaved:
@@ -107,7 +107,7 @@ class Desk:
         else:
             self.state = decided.state
         self.occupied = self.containers.occupied(self.state)
-        return self.containers.answer(self.state, ())
+        return self.containers.answer(self.state, (), CpuSet.parse(not_left))
 
     def ask(self, call: Call | Synchronized, seconds: float = PATIENCE_SECONDS) -> "Future[Any]":
         """Call in a thread, as the link does."""
@@ -215,6 +215,14 @@ def test_a_start_beside_somebody_who_has_not_left_is_denied(desk: Desk) -> None:
     denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
     assert isinstance(denied, Denial)
     assert "not left yet by pod default/sharing, container main" in denied.reason
+
+
+def test_a_start_beside_a_unit_that_could_not_be_made_to_leave_is_denied(desk: Desk) -> None:
+    created = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
+    desk.tree.cpusets["m"] = created.adjustment.cpus
+    denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"), not_left="0-7")
+    assert isinstance(denied, Denial)
+    assert "not left yet by a unit or pod that could not be made to leave" in denied.reason
 
 
 def test_what_can_not_be_saved_is_denied_and_what_has_happened_is_taken_up_again(desk: Desk) -> None:
