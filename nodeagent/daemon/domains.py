@@ -119,9 +119,12 @@ class Domains:
             except UnitsError as err:
                 self.unanswered = f"{err.message} ({err.hint})"
         self.unknown = tuple(UnknownUnit(path, why) for path in sorted(paths) if (why := self._problem(unit_at(path))))
-        there = {path for path in paths if unit_at(path) not in self._known} | (
-            paths - {one.path for one in self.unknown}
-        )
+        unknown = {one.path for one in self.unknown}
+        there = {
+            path
+            for path in paths
+            if unit_at(path) not in self._known or path not in unknown or self._is_running(unit_at(path))
+        }
         found = {path: self._observed(path) for path in sorted(there)}
         self.down = frozenset(path for path in paths if self._is_down(path))
         return found
@@ -136,6 +139,12 @@ class Domains:
         known = self._known.get(unit_at(path))
         there = self._look(known.cgroup) if known is not None and known.cgroup else None
         return known is not None and known.is_down and (there is None or not there.is_populated)
+
+    def _is_running(self, unit: str) -> bool:
+        """Whether there are processes of a unit, be its file gone or masked since it was started."""
+        known = self._known[unit]
+        there = self._look(known.cgroup) if known.cgroup and known.id == unit else None
+        return there is not None and there.is_populated
 
     def _problem(self, unit: str) -> str:
         known = self._known.get(unit)

@@ -218,6 +218,9 @@ def test_a_unit_that_cannot_be_moved_is_told_of_and_not_there(
     domains: Domains, systemd: Systemd, more: dict[str, str], problem: str
 ) -> None:
     systemd.know(**more)
+    # while its processes run, it is where they are
+    assert read(domains).keys() == ({DB} if "load_state" in more else set())
+    systemd.know(**{"cgroup": "system.slice/none.service"} | more)
     assert read(domains) == {}
     (unknown,) = domains.unknown
     assert unknown.path == DB
