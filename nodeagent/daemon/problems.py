@@ -36,10 +36,9 @@ def refused_containers(state: NodeState) -> Iterator[str]:
         if entry.is_of_runtime and entry.is_active:
             for refused in state.runtime.refused_of(entry.pod.uid):
                 name = entry.pod.full_name
-                yield (
-                    f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} "
-                    f"(make room, and: nodeagent retry {name})"
-                )
+                room = f"make room, and: nodeagent retry {name}"
+                hint = "undo the resize, or make the pod again" if refused.is_of_update else room
+                yield f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} ({hint})"
 
 
 def misnamed_pods(state: NodeState) -> Iterator[str]:

@@ -319,7 +319,8 @@ def _update(registry: Registry, sandbox: Sandbox, container: NriContainer, chang
     if before.stage >= Stage.STOPPED:
         return Stepped(registry)
     if before.is_placed and entry.asked == asked:
-        return Stepped(registry, (Place(key, before.id),))
+        refused = tuple(one for one in registry.refused if one.key != key or not one.is_of_update)
+        return Stepped(replace(registry, refused=refused), (Place(key, before.id),))
     if (refusal := registry.refusal(key, asked)) is not None:
         return Stepped(registry, (Refuse(key, before.id, refusal.reason, is_first=False),))
     registry = _put(registry, _with(entry, replace(before, asked=asked)))

@@ -309,7 +309,7 @@ def _decided(taken: Taken, decide: Decide, node: Node) -> tuple[Taken, tuple[Tod
     seen = (container for name in counting if (container := _as_asked(state.runtime, sandbox, name, decide, node)))
     found = runtime_pod(sandbox, seen, stated.pod, node.world.managers.topology.memory_bytes)
     names = {"name": found.pod.name or sandbox.id, "namespace": found.pod.namespace or _NAMESPACE}
-    pod = replace(found.pod, uid=decide.key.pod_uid, **names)
+    pod = _with_held(replace(found.pod, uid=decide.key.pod_uid, **names), state.entry(decide.key.pod_uid), counting)
     if misnamed := node.misnamed(pod):
         return _refused(taken, decide, pod, INVALID_NAME, "; ".join(misnamed), node, is_kept=False)
     contradictions = tuple(one.text for one in found.contradictions)
@@ -337,7 +337,7 @@ def _admitted(
     state, world = taken.state, node.world
     gate = world.config.placement.gate("PodLevelResources")
     if world.config.check_allocatable:
-        others = tuple(entry.pod for entry in state.entries if entry.is_active and entry.pod.uid != pod.uid)
+        others = tuple(entry.pod for entry in state.entries if entry.holds and entry.pod.uid != pod.uid)
         short = insufficient(
             pod, usage_of(others, pod_level_resources=gate), world.allocatable, pod_level_resources=gate
         )
@@ -474,6 +474,15 @@ def _names(state: NodeState, key: ContainerKey) -> tuple[str, ...]:
     keys = {one.key.name for one in state.runtime.entries if one.key.pod_uid == key.pod_uid and one.is_held}
     ordered: Iterable[str] = (*(name for name in known if name in keys), *sorted(keys - set(known)), key.name)
     return tuple(dict.fromkeys(ordered))
+
+
+def _with_held(pod: Pod, before: PodEntry | None, counting: tuple[str, ...]) -> Pod:
+    """Containers that still hold something belong to the pod, though the runtime may tell of them no more."""
+    if before is None or not before.is_of_runtime or not before.is_active:
+        return pod
+    names = {container.name for container in pod.containers}
+    held = tuple(one for one in before.pod.containers if one.name in counting and one.name not in names)
+    return replace(pod, containers=(*held, *pod.containers)) if held else pod
 
 
 def _as_asked(registry: Registry, sandbox: Sandbox, name: str, decide: Decide, node: Node) -> NriContainer | None:

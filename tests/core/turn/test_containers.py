@@ -576,3 +576,31 @@ def test_quantities_are_as_asked() -> None:
     entry = runtime.state.entry(WEB.uid)
     assert entry is not None
     assert entry.pod.container("main").resources.requests.get("cpu") == Quantity.parse("2")
+
+
+def test_a_container_that_is_told_of_no_more_and_still_runs_stays_in_its_pod() -> None:
+    """Nobody was told that it was removed: the list leaves it out, and its processes are ending."""
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    own = runtime.own(WEB, "main")
+    runtime.containers.clear()
+    runtime.happens(Synchronized((runtime.boxes[f"box-{WEB.uid}"],), ()))
+    runtime.cpusets.pop("m")
+
+    assert isinstance(runtime.create(WEB, "side", "s"), Response)
+
+    entry = runtime.state.entry(WEB.uid)
+    assert entry is not None
+    assert [one.name for one in entry.pod.containers] == ["main", "side"]
+    assert runtime.own(WEB, "main") == own
+
+
+def test_a_refused_resize_that_is_undone_is_forgotten() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    container = runtime.containers["m"]
+    more = replace(container.resources, cpu_quota_us=300_000, cpu_shares=3072)
+    assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=more), Denial)
+    assert runtime.state.runtime.refused
+    assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=container.resources), Response)
+    assert runtime.state.runtime.refused == ()
