@@ -23,7 +23,6 @@ from integration.overlap.wire import Kind
 from integration.overlap.workload import Means, PodPlan
 
 MANIFESTS = Path("/etc/nodeagent/manifests")
-_AGENT = "nodeagent.service"
 _LAUNCHER = "nodeagent-launcher.service"
 _PODS = "nodeagent-pods.service"
 _SYSTEMD = 1
@@ -299,9 +298,7 @@ def main() -> int:
     parser.add_argument("--disturbed-every", type=int, default=0)
     parser.add_argument("--fault", type=Fault, action="append", default=[])
     parser.add_argument("--means", action="append", default=[])
-    parser.add_argument(
-        "--unit", action="append", default=[_AGENT], help="its main process starts or moves containers, too"
-    )
+    parser.add_argument("--unit", action="append", default=[], help="its main process starts or moves containers, too")
     parser.add_argument("--spared-cpus", type=int, default=0, help="for others' exclusive containers")
     parser.add_argument("--until-told", action="store_true", help="go on until standard input ends")
     try:

@@ -27,7 +27,7 @@ _QUIET_SECONDS = 20
 
 
 _UNIT = re.compile(r"/system\.slice/overlap-\d+\.service")
-_CONTAINERD = "containerd.service"
+_AGENT, _CONTAINERD = "nodeagent.service", "containerd.service"
 
 
 class Beside(Protocol):
@@ -220,6 +220,8 @@ def churn(
     options = [f"--events={events}", f"--seed={seed}", f"--at-once={at_once}", f"--disturbed-every={disturbed_every}"]
     options += [f"--fault={fault}" for fault in faults]
     options += [f"--means={one.value}" for one in means]
+    if means:  # a job's process is moved by the agent itself
+        options.append(f"--unit={_AGENT}")
     if beside is not None:
         options += [f"--spared-cpus={beside.cpus}", f"--unit={_CONTAINERD}", "--until-told"]
     request = guest.start(guest_module("churn", *options), on_output=output.put)
