@@ -1,10 +1,9 @@
 """containerd's pods come and go at random while others do, asked for as kubelet does: what fails is asked for again."""
 
 import random
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc
 
@@ -14,8 +13,6 @@ from integration.overlap import workload
 from integration.overlap.events import cpu_list
 
 _SHARED = (1, 2)
-_BACK_OFF_SECONDS = 1.0
-"""Between attempts, while containerd or the agent is away."""
 _APP = "app"
 _CGROUPS = "/sys/fs/cgroup"
 
@@ -45,29 +42,26 @@ class RuntimeChurn:
         self.names: dict[str, tuple[str, str]] = {}
         self.promised: dict[tuple[str, str], frozenset[int]] = {}
         self._made = 0
-        self._failed: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="runtime-churn", daemon=True)
+        self._pool = ThreadPoolExecutor(1, "runtime-churn")
+        self._ended: Future[None] | None = None
 
     def begin(self) -> None:
-        self._thread.start()
+        self._ended = self._pool.submit(self._run)
+        self._pool.shutdown(wait=False)
 
     def is_over(self) -> bool:
         """Whether it has ended; raises what it has ended by."""
-        if self._thread.is_alive():
+        if self._ended is None or not self._ended.done():
             return False
-        if self._failed is not None:
-            raise self._failed
+        self._ended.result()
         return True
 
     def _run(self) -> None:
-        try:
-            while self.done < self._events:
-                began = time.monotonic()
-                self._do_one()
-                self.waits_seconds.append(time.monotonic() - began)
-                self.done += 1
-        except BaseException as err:  # noqa: BLE001 -- raised by is_over, in the thread of the test
-            self._failed = err
+        while self.done < self._events:
+            began = time.monotonic()
+            self._do_one()
+            self.waits_seconds.append(time.monotonic() - began)
+            self.done += 1
 
     def _do_one(self) -> None:
         shared = [pod for pod, cpus in self.pods.items() if not cpus]
@@ -133,14 +127,11 @@ class RuntimeChurn:
         said: list[str] = []
 
         def attempt() -> bool | None:
-            with suppress(grpc.RpcError):
-                try:
-                    return ask() or None
-                except grpc.RpcError as err:
-                    self.refused += 1
-                    said.append(str(err))
-                    raise
-            time.sleep(_BACK_OFF_SECONDS)
-            return None
+            try:
+                return ask() or None
+            except grpc.RpcError as err:  # denied, or containerd is away: asked again, as kubelet does
+                self.refused += 1
+                said.append(str(err))
+                return None
 
         self._node.until(attempt, lambda: f"{what}: {said[-3:]}")

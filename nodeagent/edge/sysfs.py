@@ -231,7 +231,7 @@ def _text(base: str, path: str, *, listed: bool) -> str | None:
 def _target(base: str, path: str, *, listed: bool) -> str | None:
     full = f"{base}/{path}"
     try:
-        return os.fsencode(os.readlink(full)).decode("ascii", "backslashreplace")  # noqa: PTH115  as it is, unresolved
+        return os.fsencode(Path(full).readlink()).decode("ascii", "backslashreplace")
     except OSError as err:
         if _absent(full, err, listed=listed):
             return None

@@ -4,16 +4,12 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.explain.remedies import Remedies, remedies
-from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
-from nodeagent.views.explain.document import Explained, explanation
 from nodeagent.views.explain.text import render_explanation
-from tests.support import json_schema
 from tests.support.builders import MACHINE_A, admitted, hybrid, managers
+from tests.support.explained_pods import explained_pod
 from tests.support.pods import app, pod
 
 
@@ -22,12 +18,7 @@ def explained(of: Pod, topology: Any = None, **placement: Any) -> str:
     node = managers(topology or hybrid(), reserved="0", **placement)
     there = pod("there", app(cpu="4", memory="1Gi"), core_class=None if topology else "performance")
     before = WhatIf.of(node, admitted(node, there), (there,))
-    known = trace(before, of)
-    others = Remedies() if isinstance(known.decision, Admitted) else remedies(before, of)
-    document = explanation(
-        [Explained(before, known, others)], config=Config(node.placement), what_if=before, where="here"
-    )
-    json_schema.check(document, "explanation")
+    document = explained_pod(before, of, Config(node.placement))
     assert document["pods"][0]["coreClass"] == of.core_class
     return " ".join(render_explanation(document).split())
 

@@ -4,16 +4,12 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.explain.remedies import Remedies, remedies
-from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
-from nodeagent.views.explain.document import Explained, explanation
 from nodeagent.views.explain.text import render_explanation
-from tests.support import json_schema
 from tests.support.builders import admitted, managers
+from tests.support.explained_pods import explained_pod
 from tests.support.pods import app, pod
 
 BOOKS: dict[str, Any] = {"reserved_memory": {0: "1Gi"}}
@@ -24,12 +20,7 @@ def explained(of: Pod, **placement: Any) -> str:
     node = managers(**placement)
     there = pod("there", app(cpu="6", memory="1Gi"), numa_node=1)
     before = WhatIf.of(node, admitted(node, there), (there,))
-    known = trace(before, of)
-    others = Remedies() if isinstance(known.decision, Admitted) else remedies(before, of)
-    document = explanation(
-        [Explained(before, known, others)], config=Config(node.placement), what_if=before, where="here"
-    )
-    json_schema.check(document, "explanation")
+    document = explained_pod(before, of, Config(node.placement))
     assert document["pods"][0]["numaNode"] == of.numa_node
     return " ".join(render_explanation(document).split())
 
