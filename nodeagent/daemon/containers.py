@@ -153,6 +153,8 @@ class Containers:
         """Nothing that was sent is still to be seen."""
         self._pusher: threading.Thread | None = None
         self._push_again = 0.0
+        self._push_failed = ""
+        """What prevented the last push."""
         self._sandboxes: dict[str, Sandbox] = {}
         self._containers: dict[str, NriContainer] = {}
         self._unsaved: list[_Asked] = []
@@ -242,7 +244,8 @@ class Containers:
             self._log.info("runtime_linked", runtime=self._runtime.name, version=self._runtime.version, nri=version)
             text = "linked"
         self._said = text or self._said
-        parts = ["" if why is None else text, self._left]
+        unreached = f"changes don't reach the runtime: {self._push_failed}" if self._push_failed and why is None else ""
+        parts = ["" if why is None else text, unreached, self._left]
         if self._strangers.has_listed or why is not None:
             parts.append(self._strangers.problem)
         return "; ".join(filter(None, parts)) or None
@@ -428,8 +431,9 @@ class Containers:
         self._looked, self._seen = looked, found
         self._is_blind &= not again
         cpus = {id_: there.cpus_effective for id_, there in found.items()}
+        known = {made.id for entry in state.runtime.entries for made in entry.made}
         with self._lock:
-            self._sent = {id_: sent for id_, sent in self._sent.items() if cpus.get(id_) != sent[1]}
+            self._sent = {id_: sent for id_, sent in self._sent.items() if id_ in known and cpus.get(id_) != sent[1]}
             if not self._sent:
                 self._is_done.set()
 
@@ -534,11 +538,14 @@ class Containers:
         try:
             with Push(self._socket, self._hand_over, index=_INDEX + 1) as push:
                 push.sent(_PUSH_SECONDS)
+                self._push_failed = ""
                 self._wakeups.wake(WakeUpReason.RUNTIME)
                 self._is_done.wait(_PUSH_SECONDS)
         except (NriError, TimeoutError) as err:
             self._push_again = time.monotonic() + _PAUSE_SECONDS
-            self._log.warning("runtime_not_reached", problem=str(err))
+            if str(err) != self._push_failed:
+                self._log.warning("runtime_not_reached", problem=str(err))
+            self._push_failed = str(err)
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
     def _hand_over(self, known: Synchronized) -> tuple[Update, ...]:

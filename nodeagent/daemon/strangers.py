@@ -31,6 +31,8 @@ class Strangers:
         self._searched_at: float | None = None
         self.found: Mapping[str, CpuSet] = {}
         """By cgroup below the root of all, the CPUs that count as occupied."""
+        self._logged: frozenset[str] = frozenset()
+        """Cgroups of `found`."""
 
     def look(self, registry: Registry, seconds: float) -> None:
         """Search all if so many seconds have passed since the last time, or nothing is known for certain; otherwise look at those found.
@@ -69,8 +71,9 @@ class Strangers:
         return f"processes of no container that the runtime tells of: {named}{more}; their CPUs count as occupied (see cgroup.procs there)"
 
     def _note(self, found: Mapping[str, CpuSet]) -> None:
-        for path in sorted(found.keys() - self.found.keys()) if self.has_listed else ():
+        for path in sorted(found.keys() - self._logged) if self.has_listed else ():
             self._log.warning("cgroup_of_no_container", cgroup=path, cpus=str(found[path]))
+        self._logged = frozenset(found) if self.has_listed else frozenset()
         self.found = found
 
 

@@ -41,9 +41,14 @@ class UnitRecords:
         return found
 
     def keep(self, wanted: Mapping[str, UnitSettings]) -> tuple[Trouble, ...]:
-        """Record these units, and no others. Returns what prevented it."""
+        """Record these units, and no others. Returns what prevented it: nothing is written over what can't be read."""
+        if self._known is None:
+            try:
+                self._known = self._read()
+            except PlacementFileError as err:
+                return (trouble_of(err),)
         troubles = []
-        known = dict(self.look())
+        known = dict(self._known)
         for unit in sorted(wanted.keys() | known.keys()):
             if wanted.get(unit) == known.get(unit):
                 continue

@@ -292,6 +292,39 @@ def test_changes_that_no_call_asks_for_are_pushed(desk: Desk) -> None:
     plugin.wait_for_end()
 
 
+def test_what_was_sent_to_a_container_that_goes_holds_up_no_other_push(desk: Desk) -> None:
+    desk.run(SHARING, "s")
+    desk.turn()
+    plugin = desk.runtime.accept_plugin()
+    (update,) = plugin.synchronize([], [])
+    assert update.container_id == "s"
+    del desk.tree.cpusets["s"]
+    assert desk.answered(event(Event.REMOVE_CONTAINER, SHARING, "s")) == Answer()
+    plugin.wait_for_end()
+
+
+def test_changes_that_do_not_reach_the_runtime_are_a_problem_until_they_do(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "_PAUSE_SECONDS", 0.0)
+    desk.share()
+    desk.tree.cpusets["s"] = CpuSet.of(1)
+    desk.turn()
+    desk.runtime.accept_plugin().close()
+    while not (problem := desk.containers.problem()):
+        desk.wakeups.wait(1.0)
+        desk.turn()
+    assert problem.startswith("changes don't reach the runtime: ")
+    plugin = desk.runtime.accept_plugin()
+    assert len(plugin.synchronize([], [])) == 1
+    desk.tree.cpusets["s"] = ALL
+    while desk.containers.problem():
+        desk.wakeups.wait(1.0)
+        desk.turn()
+    plugin.wait_for_end()
+    assert [name for name, _ in desk.log.lines if name == "runtime_not_reached"] == ["runtime_not_reached"]
+
+
 def test_pods_that_were_refused_are_looked_for_now_and_then(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(desk.answered(event(Event.CREATE_CONTAINER, pod("large", app("main", "9")), "l")), Denial)
     assert desk.state.runtime.refused
@@ -356,6 +389,18 @@ def test_before_the_runtime_has_told_what_there_is_unknown_processes_occupy_thei
     desk.containers.lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
     assert f"/sys/fs/cgroup/{STRANGE} (2-3)" in str(desk.containers.problem())
     assert desk.log.lines[-1][0] == "runtime_lost"
+
+
+def test_one_that_was_there_before_the_runtime_has_told_what_there_is_is_logged_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "LOOK_SECONDS", 0.0)
+    desk = Desk(tmp_path / "nri.sock")
+    desk.tree.strange = {STRANGE: ALL}
+    desk.turn()
+    desk.answered(Synchronized())
+    desk.turn()
+    assert [name for name, _ in desk.log.lines if name == "cgroup_of_no_container"] == ["cgroup_of_no_container"]
 
 
 def test_one_that_stays_unknown_is_told_of_and_nobody_starts_on_its_cpus(

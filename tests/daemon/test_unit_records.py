@@ -123,6 +123,22 @@ def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
     assert str(tmp_path / "run") in trouble
 
 
+def test_what_cannot_be_read_now_is_told_and_not_written_over(tmp_path: Path) -> None:
+    config = Config(runtime_directory=str(tmp_path))
+    UnitRecords(config).keep({"db.service": BEFORE})
+    units, away = tmp_path / "units", tmp_path / "away"
+    units.rename(away)
+    units.touch()
+    records = UnitRecords(config)
+    for _ in range(2):
+        (trouble,) = records.keep({"web.service": BEFORE})
+        assert str(units) in trouble
+    units.unlink()
+    away.rename(units)
+    assert records.keep({"db.service": BEFORE, "web.service": UnitSettings()}) == ()
+    assert UnitRecords(config).look() == {"db.service": BEFORE, "web.service": UnitSettings()}
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"cpus": "x", "mems": ""}', b"\xff"])
 def test_what_is_no_record_is_none(tmp_path: Path, content: bytes) -> None:
     assert parse_unit_record(content) is None
