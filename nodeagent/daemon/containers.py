@@ -32,7 +32,7 @@ from nodeagent.core.model.nri import (
     Update,
 )
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.runtime_containers import ContainerKey
+from nodeagent.core.model.runtime_containers import ContainerKey, MadeContainer, Stage
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.runtime.answers import Occupant, Response, WantedPlacement, response
 from nodeagent.core.runtime.registry import (
@@ -441,8 +441,20 @@ class Containers:
         """Where a container's cgroup isn't known, nobody knows whether it has ended."""
         made = (made for entry in state.runtime.entries for made in entry.made)
         return frozenset(
-            one.id for one in made if not one.cgroup or ((there := self._seen.get(one.id)) and there.is_populated)
+            one.id
+            for one in made
+            if not one.cgroup or ((there := self._seen.get(one.id)) and there.is_populated) or self._may_begin(one)
         )
+
+    def _may_begin(self, one: MadeContainer) -> bool:
+        """What was created and has no cgroup yet begins whenever the runtime wants, as long as there is a process of its pod."""
+        if one.stage is not Stage.CREATED or one.id in self._seen:
+            return False
+        try:
+            pod = self._tree.read_of_others(str(Path(one.cgroup).parent))
+        except CgroupError:
+            return True
+        return pod is not None and pod.is_populated
 
     def _look_for_strangers(self, state: NodeState) -> None:
         if self.is_served:

@@ -366,6 +366,19 @@ def test_what_nobody_tells_of_any_more_is_given_back_when_its_processes_have_end
     assert not desk.containers.is_unsettled
 
 
+def test_one_that_was_created_may_begin_as_long_as_its_pod_has_processes(desk: Desk) -> None:
+    desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
+    (made,) = desk.state.runtime.entries[0].made
+    pod_cgroup = made.cgroup.rpartition("/")[0]
+    desk.tree.strange[pod_cgroup] = ALL
+    desk.containers.is_served = False
+    desk.turn()
+    assert desk.state.promises.own_set(WEB.uid, "main")
+    del desk.tree.strange[pod_cgroup]
+    desk.turn()
+    assert desk.state == empty_state(NODE)
+
+
 def test_a_container_whose_cgroup_is_not_known_may_run_for_ever(desk: Desk) -> None:
     created = event(Event.CREATE_CONTAINER, WEB, "m")
     assert created.container is not None
