@@ -30,7 +30,9 @@ RESCAN_NS = 10_000_000_000
 SLACK_NS = 20_000_000_000
 """For a look that comes late, and an agent that is just being started again, on a busy guest."""
 _RUNTIME = "containerd.service"
-_CONNECTED = re.compile(r"plugin \W*90-nodeagent\W* connected")
+_CONNECTED = re.compile(r"plugin \W*(\d\d-[a-z-]+)\W* connected")
+_PLUGIN = "90-nodeagent"
+_FAILED = "failed to synchronize plugin"
 _CREATED = re.compile(r"CreateContainer within .* returns container id \W*([0-9a-f]+)")
 
 
@@ -131,7 +133,7 @@ class AgentsRecord:
         self._created_ns = {
             found[1]: line.at_ns for line in journal if line.unit == _RUNTIME and (found := _CREATED.search(line.text))
         }
-        self._linked = [line.at_ns for line in journal if line.unit == _RUNTIME and _CONNECTED.search(line.text)]
+        self._linked = list(_connected(line for line in journal if line.unit == _RUNTIME))
         self._away = [Span(at_ns, self._linked_ns(at_ns)) for at_ns in interruptions]
 
     def unasked_until(self, cgroup: str, began_ns: int) -> float:
@@ -223,6 +225,17 @@ class AgentsRecord:
                 start_ns = change.before_ns
         if start_ns is not None:
             yield Span(start_ns, min([math.inf, *(at for at in placed if at >= start_ns)]))
+
+
+def _connected(of_runtime: Iterable[Line]) -> Iterator[int]:
+    """Return when the plugin connected: containerd 1.7 says so of one that has gone while it synchronized, too, next to saying that."""
+    has_failed = False
+    for line in of_runtime:
+        has_failed |= _FAILED in line.text
+        if found := _CONNECTED.search(line.text):
+            if found[1] == _PLUGIN and not has_failed:
+                yield line.at_ns
+            has_failed = False
 
 
 def _id_of(cgroup: str) -> str:
