@@ -15,6 +15,8 @@ from integration.overlap.events import cpu_list
 _SHARED = (1, 2)
 _APP = "app"
 _CGROUPS = "/sys/fs/cgroup"
+_DISTURBED_SECONDS = 60
+"""Of a real machine: as long as agent and runtime are killed again and again, what one of them breaks off is asked for again."""
 
 
 class RuntimeChurn:
@@ -108,7 +110,11 @@ class RuntimeChurn:
             return not self._containerd.sandboxes_of(pod)
 
         self._until_done(go, f"{pod.name} to go")
-        self._node.wait(lambda state: pod.uid not in state["promises"]["pods"], f"what {pod.name} had to be given back")
+        self._node.wait(
+            lambda state: pod.uid not in state["promises"]["pods"],
+            f"what {pod.name} had to be given back",
+            seconds=_DISTURBED_SECONDS,
+        )
         self._node.run(f"rm {workload.READY}/{pod.name}-*")
         del self.pods[pod]
 
@@ -134,4 +140,4 @@ class RuntimeChurn:
                 said.append(str(err))
                 return None
 
-        self._node.until(attempt, lambda: f"{what}: {said[-3:]}")
+        self._node.until(attempt, lambda: f"{what}: {said[-3:]}", _DISTURBED_SECONDS)

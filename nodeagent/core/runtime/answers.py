@@ -140,8 +140,8 @@ def gate(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str]
     if not starting.effective or starting.overdue:
         may = f"may run on CPUs {starting.effective}" if starting.effective else "is in no cgroup that can be read"
         return Denial(
-            f"{starting.who} {may}, and was given {wanted.cpus}: another NRI plugin or program has changed it, "
-            "see `nodeagent inspect`; the kubelet tries again"
+            f"{starting.who} {may}, and was given {wanted.cpus}: the runtime did not get that (`journalctl -u nodeagent`: an agent that "
+            "ended meanwhile?), or another NRI plugin or program has changed it; the kubelet tries again"
         )
     late = [(one.who, found) for one in others if (found := _in_the_way(one, rivals) & wanted.exclusive_cpus)]
     if not late:
