@@ -81,7 +81,7 @@ while True:
         there.sendall(data)
 """
 EMPTY: Mapping[str, str] = MappingProxyType({})
-_FOR_EVER = ("/bin/busybox", "sleep", "1000000")
+FOR_EVER = ("/bin/busybox", "sleep", "1000000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Containerd:
         sandbox: str,
         name: str,
         resources: Any,
-        command: tuple[str, ...] = _FOR_EVER,
+        command: tuple[str, ...] = FOR_EVER,
         *,
         mounts: Mapping[str, str] = EMPTY,
     ) -> str:
@@ -227,7 +227,7 @@ class Containerd:
     def start(self, container: str) -> None:
         self.runtime.StartContainer(CRI.StartContainerRequest(container_id=container), timeout=CALL_SECONDS)
 
-    def run(self, pod: CriPod, sandbox: str, name: str, resources: Any, command: tuple[str, ...] = _FOR_EVER) -> str:
+    def run(self, pod: CriPod, sandbox: str, name: str, resources: Any, command: tuple[str, ...] = FOR_EVER) -> str:
         """Create a container and start it."""
         container = self.create(pod, sandbox, name, resources, command)
         self.start(container)
@@ -342,7 +342,7 @@ def image_archive(guest: Guest) -> bytes:
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Entrypoint": list(_FOR_EVER)},
+            "config": {"Entrypoint": list(FOR_EVER)},
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
         }
     )

@@ -11,6 +11,7 @@ NO_LANE = ("exceptions", "install")
 SECOND_LANE = (
     "busy_host",
     "containerd",
+    "containerd_deaths",
     "debian_package",
     "examples",
     "host_isolation",

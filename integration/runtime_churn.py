@@ -5,18 +5,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import grpc
-
 from integration.containerd import Containerd, CriPod, burstable, guaranteed
 from integration.node import Node
 from integration.overlap import workload
 from integration.overlap.events import cpu_list
+from integration.persistent_cri import PersistentCri
 
 _SHARED = (1, 2)
 _APP = "app"
 _CGROUPS = "/sys/fs/cgroup"
-_DISTURBED_SECONDS = 60
-"""Of a real machine: as long as agent and runtime are killed again and again, what one of them breaks off is asked for again."""
 
 
 class RuntimeChurn:
@@ -31,13 +28,12 @@ class RuntimeChurn:
     """
 
     def __init__(self, containerd: Containerd, node: Node, *, seed: int, events: int, cpus: int) -> None:
-        self._containerd, self._node = containerd, node
+        self._node = node
+        self._cri = PersistentCri(containerd, node, self._name)
         self._chance = random.Random(seed)
         self._events = events
         self.cpus = cpus
         self.done = 0
-        self.refused = 0
-        """Calls that failed: denied, or broken off."""
         self.pods: dict[CriPod, int] = {}
         """Those that run, with the CPUs of their exclusive container."""
         self.waits_seconds: list[float] = []
@@ -46,6 +42,11 @@ class RuntimeChurn:
         self._made = 0
         self._pool = ThreadPoolExecutor(1, "runtime-churn")
         self._ended: Future[None] | None = None
+
+    @property
+    def refused(self) -> int:
+        """Calls that failed: denied, or broken off."""
+        return self._cri.refused
 
     def begin(self) -> None:
         self._ended = self._pool.submit(self._run)
@@ -85,17 +86,7 @@ class RuntimeChurn:
         pod = CriPod(f"overlap-cri-{self._made}", "" if cpus else "burstable")
         resources = guaranteed(1000 * cpus) if cpus else burstable(10, workload.SHARED_CPU_MILLI)
         command = workload.image_command(cpus, f"{pod.name}-{_APP}")
-
-        def come() -> bool:
-            """Begin anew, as kubelet does with a pod whose sandbox doesn't run any more."""
-            self._remove(pod)
-            box = self._containerd.run_pod(pod)
-            container = self._containerd.create(pod, box, _APP, resources, command, mounts=workload.IMAGE_MOUNTS)
-            self._name(pod, container)
-            self._containerd.start(container)
-            return True
-
-        self._until_done(come, f"{pod.name} with {cpus} CPUs to run")
+        self._cri.run(pod, _APP, resources, command, mounts=workload.IMAGE_MOUNTS)
         ready = f"{workload.READY}/{pod.name}-{_APP}"
         self._node.run(f"until [ -e {ready} ]; do sleep 0.2; done")
         for name, found in (
@@ -105,39 +96,9 @@ class RuntimeChurn:
         self.pods[pod] = cpus
 
     def _depart(self, pod: CriPod) -> None:
-        def go() -> bool:
-            self._remove(pod)
-            return not self._containerd.sandboxes_of(pod)
-
-        self._until_done(go, f"{pod.name} to go")
-        self._node.wait(
-            lambda state: pod.uid not in state["promises"]["pods"],
-            f"what {pod.name} had to be given back",
-            seconds=_DISTURBED_SECONDS,
-        )
+        self._cri.remove(pod)
         self._node.run(f"rm {workload.READY}/{pod.name}-*")
         del self.pods[pod]
 
-    def _remove(self, pod: CriPod) -> None:
-        for container in self._containerd.containers_of(pod):
-            self._name(pod, container)
-            self._containerd.stop(container)
-            self._containerd.remove(container)
-        for box in self._containerd.sandboxes_of(pod):
-            self._containerd.remove_pod(box)
-
     def _name(self, pod: CriPod, container: str) -> None:
         self.names[pod.container_cgroup(container).removeprefix(_CGROUPS)] = (pod.uid, _APP)
-
-    def _until_done(self, ask: Callable[[], bool], what: str) -> None:
-        said: list[str] = []
-
-        def attempt() -> bool | None:
-            try:
-                return ask() or None
-            except grpc.RpcError as err:  # denied, or containerd is away: asked again, as kubelet does
-                self.refused += 1
-                said.append(str(err))
-                return None
-
-        self._node.until(attempt, lambda: f"{what}: {said[-3:]}", _DISTURBED_SECONDS)

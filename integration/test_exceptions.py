@@ -319,7 +319,7 @@ def of_runtime(at_us: int, text: str) -> bytes:
 LINKED = of_runtime(40, 'level=info msg="plugin \\"90-nodeagent\\" connected"')
 PUSHED = of_runtime(30, 'level=info msg="plugin \\"91-nodeagent-push\\" connected"')
 FAILED = of_runtime(20, 'level=info msg="failed to synchronize plugin: ttrpc: closed"')
-GONE = of_runtime(20, 'level=info msg="plugin \\"90-nodeagent\\" connected"')
+DIED = of_runtime(20, 'level=info msg="plugin \\"90-nodeagent\\" connected"')
 CREATED = of_runtime(2, 'msg="CreateContainer within sandbox \\"1\\" for x returns container id \\"abc\\""')
 DENIED = entry(45, "container_denied", container_id="abc")
 OTHERS = entry(50, "container_put_right", container_id="def")
@@ -366,9 +366,9 @@ def test_who_began_unasked_is_counted_apart_until_it_is_placed(
     [
         (40_000, (PUSHED, LINKED), 1),
         (40_001, (PUSHED, LINKED), 0),
-        (40_000, (FAILED, GONE, LINKED), 1),
-        (40_001, (FAILED, GONE, LINKED), 0),
-        (20_001, (GONE, LINKED), 0),
+        (40_000, (FAILED, DIED, LINKED), 1),
+        (40_001, (FAILED, DIED, LINKED), 0),
+        (20_001, (DIED, LINKED), 0),
         (50_000, (LINKED, PLACED), 1),
         (50_001, (LINKED, PLACED), 0),
         (150_000, (LINKED, DENIED), 1),

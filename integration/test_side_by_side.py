@@ -5,11 +5,13 @@ import pytest
 from integration.containerd import Containerd, plugged_in
 from integration.guest.guest import Guest
 from integration.node import Node
+from integration.other_agent import other_agent
 from integration.overlap.disturbance import OF_CONTAINERD, Fault
+from integration.overlap.intervals import Presence
 from integration.overlap.proof import churn
 from integration.overlap.workload import Means
 from integration.runtime_churn import RuntimeChurn
-from integration.test_no_overlap import complaints, left_behind, troubles
+from integration.test_no_overlap import CONTROL_EVENTS, CONTROL_ROUNDS, complaints, left_behind, troubles
 from tests.support.figures import Recorder, keep, report
 
 EVENTS, OF_RUNTIME = 200, 100
@@ -69,3 +71,22 @@ def test_no_process_of_another_workload_runs_on_an_exclusive_cpu(node: Node, rec
         switches=evidence.findings.switches,
         overlaps=0,
     )
+
+
+@pytest.mark.long
+@pytest.mark.configures
+def test_an_agent_that_does_not_wait_for_containerds_containers_is_caught(
+    node: Node, record_property: Recorder
+) -> None:
+    """The negative control: the same churn and the same judge, an agent that takes a container for gone that it has told to go."""
+    crossed: list[Presence] = []
+    with Containerd(node) as containerd, other_agent(node, "careless_agent"), plugged_in(node, containerd):
+        for number in range(CONTROL_ROUNDS):
+            beside = RuntimeChurn(containerd, node, seed=SEED + number, events=CONTROL_EVENTS // 3, cpus=RUNTIMES_CPUS)
+            evidence = churn(node.guest, events=CONTROL_EVENTS, seed=SEED + number, beside=beside)
+            report(record_property, "\n  ".join(evidence.lines()))
+            assert evidence.gaps == ()
+            crossed += [one for one in evidence.findings.overlaps if one.intruder in beside.names]
+            if crossed:
+                break
+    assert crossed, "a container of containerd that was still on a pod's CPUs"
