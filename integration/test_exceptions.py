@@ -396,6 +396,30 @@ def test_who_was_created_while_the_agent_was_away_and_is_denied_when_it_begins_n
     assert (found.unasked_overlap_count, found.overlap_count) == (1, 0)
 
 
+@pytest.mark.parametrize(
+    ("program", "cgroup", "apart"),
+    [
+        ("/usr/sbin/runc", UNASKED, 1),
+        ("/proc/self/exe", UNASKED, 1),
+        ("/proc/self/fd/6", UNASKED, 1),
+        ("/bin/busybox", UNASKED, 0),
+        ("/proc/self/exe", OTHER, 0),
+    ],
+)
+def test_what_is_not_the_containers_process_yet_is_counted_apart(program: str, cgroup: str, apart: int) -> None:
+    found = judged(
+        started(11, LONE, 2_000, 1, 1),
+        [Fork(3_000, 0, 1, 12), Exec(3_001, 0, 12, 12, program), Attach(3_002, 0, 12, cgroup)],
+        on_cpu(12, 1, 4_000, 5_000),
+        [Exec(5_500, 3, 12, 12, "/bin/busybox")],
+        on_cpu(12, 3, 5_600, 6_000),
+        [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
+        changes=LOST[:1],
+    )
+    assert (found.runtimes_own_count, found.overlap_count) == (apart, 1 - apart)
+    assert found.longest_runtimes_own_ns == 1_000 * apart
+
+
 def test_what_a_container_that_began_unasked_tells_is_no_promise() -> None:
     def told(*journal: bytes, interruptions: tuple[int, ...] = ()) -> Findings:
         events = started(12, UNASKED, 3_000, 1, 0, 1, 2, 3)

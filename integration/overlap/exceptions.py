@@ -11,6 +11,10 @@ The other is a container runtime's: it creates and starts containers without ask
 when agent or runtime were killed, which whoever did it has recorded, until the runtime says that they are connected. The agent finds what
 began meanwhile and is still there, says so, and says when it is where it belongs.
 
+The third is runc's: the process that it makes a container's first one of is in the container's cgroup while it prepares that, and only
+then, before the agent is asked whether the container may begin, gets the cgroup its cpuset (libcontainer/process_linux.go, procReady). Till
+its exec it is a program of the host's, as runc and containerd are.
+
 All times are of the monotonic clock, which nobody sets.
 """
 
@@ -32,6 +36,8 @@ SLACK_NS = 20_000_000_000
 _RUNTIME = "containerd.service"
 _CONNECTED = re.compile(r"plugin \W*(\d\d-[a-z-]+)\W* connected")
 _PLUGIN = "90-nodeagent"
+_RUNC = re.compile(r"runc|exe|\d+")
+"""It executes itself anew as /proc/self/exe, and that as a copy that nobody can change, /proc/self/fd/N."""
 _FAILED = "failed to synchronize plugin"
 _CREATED = re.compile(r"CreateContainer within .* returns container id \W*([0-9a-f]+)")
 
@@ -58,6 +64,14 @@ class Exceptions(Protocol):
         """Whether all that time the container had lost its last CPU and the agent had not found a place for it yet.
 
         On CPUs of its own pod, that is: no other container's are excused.
+        """
+
+    def is_runtimes_own(self, cgroup: str, program: str) -> bool:
+        """Whether a process in a container's cgroup is not the container's yet: the runtime makes it that by an exec.
+
+        Args:
+            cgroup: the container's.
+            program: the file's name that it executes.
         """
 
     def unasked_until(self, cgroup: str, began_ns: int) -> float:
@@ -135,6 +149,9 @@ class AgentsRecord:
         }
         self._linked = list(_connected(line for line in journal if line.unit == _RUNTIME))
         self._away = [Span(at_ns, self._linked_ns(at_ns)) for at_ns in interruptions]
+
+    def is_runtimes_own(self, cgroup: str, program: str) -> bool:
+        return bool(_id_of(cgroup)) and _RUNC.fullmatch(program) is not None
 
     def unasked_until(self, cgroup: str, began_ns: int) -> float:
         id_ = _id_of(cgroup)

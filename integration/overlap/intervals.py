@@ -93,6 +93,9 @@ class Findings:
     unasked_overlap_count: int = 0
     """With one of these on either side."""
     unasked_stray_count: int = 0
+    runtimes_own_count: int = 0
+    """Overlaps by processes that a runtime makes containers' processes of, before they are."""
+    longest_runtimes_own_ns: int = 0
     promises: list[str] = field(default_factory=list)
     """Faults in what is owned: not as many CPUs as asked for, others than promised, or one CPU with two owners."""
     gap_count: int = 0
@@ -386,6 +389,10 @@ class Witness:
         if self._is_of_unasked(found):
             self.findings.unasked_stray_count += is_stray
             self.findings.unasked_overlap_count += not is_stray
+            return
+        if not is_stray and self._exceptions.is_runtimes_own(found.intruder, found.program):
+            self.findings.runtimes_own_count += 1
+            self.findings.longest_runtimes_own_ns = max(self.findings.longest_runtimes_own_ns, duration_ns)
             return
         if self._is_excused(found, owner.cpus):
             self.findings.excused_stray_count += is_stray

@@ -98,6 +98,7 @@ class Evidence:
             f"containers whose last CPU was away: {found.excused_overlap_count} overlaps, {found.excused_stray_count} strays",
             f"the longest of these overlaps: {found.longest_excused_overlap_ns / 1e6:.1f} ms; {found.excused_starts} started short of CPUs",
             f"begun unasked: {found.unasked_starts} exclusive containers; until placed {found.unasked_overlap_count} overlaps",
+            f"runc's own processes: {found.runtimes_own_count} overlaps, the longest {found.longest_runtimes_own_ns / 1e6:.1f} ms",
         )
 
 
