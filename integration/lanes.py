@@ -23,6 +23,7 @@ SECOND_LANE = (
     "no_overlap",
     "no_overlap_isolated",
     "pinned_units",
+    "podman",
     "policies",
     "probe",
     "service",

@@ -1,5 +1,6 @@
 """The host's way to Debian's packages (mirrors, proxies, certificates), as arguments of mmdebstrap; and single packages."""
 
+import shutil
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +10,7 @@ from integration.guest.releases import Release
 _ARCHIVE = "http://deb.debian.org/debian/"
 _SECURITY = "http://deb.debian.org/debian-security/"
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_NOWHERE = subprocess.DEVNULL
 # Options of how to fetch; the others (which indexes to fetch) are the host's own business.
 _FETCHING = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries", "Acquire::Force")
 
@@ -32,24 +34,47 @@ def options() -> tuple[str, ...]:
 
 def download(codename: str, package: str, target: Path) -> None:
     """Put one package of any release, as it is, into a directory. The release's indexes may have expired."""
-    archive, _ = _mirrors(_indexes())
+    with TemporaryDirectory() as name:
+        subprocess.run((*_apt_get(codename, Path(name)), "download", package), check=True, cwd=target, stdout=_NOWHERE)
+
+
+def download_with_dependencies(codename: str, package: str, target: Path, *, status: Path) -> None:
+    """Put a package of any release into a directory, with those that it depends on and that aren't there.
+
+    Args:
+        codename: of the release.
+        package: its name.
+        target: the directory.
+        status: dpkg's file of that name on the system that the packages are for.
+    """
     with TemporaryDirectory() as name:
         own = Path(name)
-        (own / "lists/partial").mkdir(parents=True)
-        (own / "sources.list").write_text(f"deb [signed-by={_KEYRING}] {archive} {codename} main\n")
-        places = {
-            "Dir::Etc::SourceList": own / "sources.list",
-            "Dir::Etc::SourceParts": "-",
-            "Dir::State::Lists": own / "lists",
-            "Dir::Cache": own,
-            "Acquire::Check-Valid-Until": "false",
-            "Acquire::Languages": "none",
-            "APT::Architecture": "amd64",
-            "APT::Sandbox::User": "root",
-        }
-        options = [f"--option={key}={value}" for key, value in places.items()]
-        for command in (("update",), ("download", package)):
-            subprocess.run(("apt-get", *options, *command), check=True, cwd=target, stdout=subprocess.DEVNULL)
+        install = ("install", "--yes", "--download-only", "--no-install-recommends", package)
+        options = (f"--option=Dir::State::status={status}",)
+        subprocess.run((*_apt_get(codename, own), *options, *install), check=True, stdout=_NOWHERE)
+        for path in (own / "archives").glob("*.deb"):
+            shutil.move(path, target)
+
+
+def _apt_get(codename: str, own: Path) -> tuple[str, ...]:
+    """Return the command that knows of the packages of one release, and has its files in a directory."""
+    archive, _ = _mirrors(_indexes())
+    (own / "lists/partial").mkdir(parents=True)
+    (own / "archives/partial").mkdir(parents=True)
+    (own / "sources.list").write_text(f"deb [signed-by={_KEYRING}] {archive} {codename} main\n")
+    places = {
+        "Dir::Etc::SourceList": own / "sources.list",
+        "Dir::Etc::SourceParts": "-",
+        "Dir::State::Lists": own / "lists",
+        "Dir::Cache": own,
+        "Acquire::Check-Valid-Until": "false",
+        "Acquire::Languages": "none",
+        "APT::Architecture": "amd64",
+        "APT::Sandbox::User": "root",
+    }
+    command = ("apt-get", *(f"--option={key}={value}" for key, value in places.items()))
+    subprocess.run((*command, "update"), check=True, stdout=_NOWHERE)
+    return command
 
 
 def fetching_options(dump: str) -> tuple[str, ...]:

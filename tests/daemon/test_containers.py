@@ -18,7 +18,7 @@ from nodeagent.core.turn.step import Turn, World
 from nodeagent.daemon import containers
 from nodeagent.daemon.containers import Containers
 from nodeagent.daemon.troubles import Trouble
-from nodeagent.daemon.wakeups import Wakeups
+from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.edge.nri import NriError
 from tests.support.nri_runtime import PATIENCE_SECONDS, Runtime as Socket
@@ -112,6 +112,7 @@ class Desk:
     def ask(self, call: Call | Synchronized, seconds: float = PATIENCE_SECONDS) -> "Future[Any]":
         """Call in a thread, as the link does."""
         found: Future[Any] = Future()
+        found.add_done_callback(lambda _: self.wakeups.wake(WakeUpReason.RUNTIME))
         until = time.monotonic() + seconds
 
         def do() -> None:
