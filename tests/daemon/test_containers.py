@@ -111,28 +111,37 @@ class Desk:
 
     def ask(self, call: Call | Synchronized, seconds: float = PATIENCE_SECONDS) -> "Future[Any]":
         """Call in a thread, as the link does."""
-        found: Future[Any] = Future()
-        found.add_done_callback(lambda _: self.wakeups.wake(WakeUpReason.RUNTIME))
         until = time.monotonic() + seconds
-
-        def do() -> None:
-            found.set_result(
+        return self.beside(
+            lambda: (
                 self.containers.synchronize(call, until)
                 if isinstance(call, Synchronized)
                 else self.containers.handle(call, until)
             )
+        )
 
-        threading.Thread(target=do, daemon=True).start()
+    def beside(self, do: Callable[[], Any]) -> "Future[Any]":
+        """Do it in a thread; its end wakes the deciding one."""
+        found: Future[Any] = Future()
+        found.add_done_callback(lambda _: self.wakeups.wake(WakeUpReason.RUNTIME))
+        threading.Thread(target=lambda: found.set_result(do()), daemon=True).start()
         return found
 
-    def answered(self, call: Call | Synchronized, **turn: Any) -> Any:
-        """Do turns until there is an answer, and one more: what nobody waits for is taken up by it."""
-        waiting = self.ask(call)
+    def turns_until(self, waiting: "Future[Any]", **turn: Any) -> Any:
         while not waiting.done():
             self.wakeups.wait(1.0)
             self.turn(**turn)
-        self.turn(**turn)
         return waiting.result()
+
+    def push(self) -> Any:
+        """Do turns until a second connection has come."""
+        return self.turns_until(self.beside(self.runtime.accept_plugin))
+
+    def answered(self, call: Call | Synchronized, **turn: Any) -> Any:
+        """Do turns until there is an answer, and one more: what nobody waits for is taken up by it."""
+        found = self.turns_until(self.ask(call), **turn)
+        self.turn(**turn)
+        return found
 
     def run(self, of: Pod, one: str) -> Answer:
         answer = self.answered(event(Event.CREATE_CONTAINER, of, one))
@@ -162,7 +171,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     made = Desk(tmp_path / "nri.sock")
     made.runtime = Socket(tmp_path / "nri.sock")
     made.answered(Synchronized())
-    look = made.runtime.accept_plugin()
+    look = made.push()
     assert look.synchronize([], []) == []
     made.turn()
     look.wait_for_end()
@@ -285,7 +294,7 @@ def test_changes_that_no_call_asks_for_are_pushed(desk: Desk) -> None:
     desk.run(SHARING, "s")
     desk.tree.cpusets["s"] = CpuSet.of(1)  # somebody has changed it
     desk.turn()
-    plugin = desk.runtime.accept_plugin()
+    plugin = desk.push()
     (update,) = plugin.synchronize([], [])
     assert (update.container_id, update.linux.resources.cpu.cpus) == ("s", "0-7")
     desk.tree.cpusets["s"] = ALL
@@ -296,7 +305,7 @@ def test_changes_that_no_call_asks_for_are_pushed(desk: Desk) -> None:
 def test_what_was_sent_to_a_container_that_goes_holds_up_no_other_push(desk: Desk) -> None:
     desk.run(SHARING, "s")
     desk.turn()
-    plugin = desk.runtime.accept_plugin()
+    plugin = desk.push()
     (update,) = plugin.synchronize([], [])
     assert update.container_id == "s"
     del desk.tree.cpusets["s"]
@@ -311,17 +320,18 @@ def test_changes_that_do_not_reach_the_runtime_are_a_problem_until_they_do(
     desk.share()
     desk.tree.cpusets["s"] = CpuSet.of(1)
     desk.turn()
-    desk.runtime.accept_plugin().close()
+    desk.push().close()
     while not (problem := desk.containers.problem()):
         desk.wakeups.wait(1.0)
         desk.turn()
     assert problem.startswith("changes don't reach the runtime: ")
-    plugin = desk.runtime.accept_plugin()
+    plugin = desk.push()
     assert len(plugin.synchronize([], [])) == 1
     desk.tree.cpusets["s"] = ALL
     while desk.containers.problem():
         desk.wakeups.wait(1.0)
         desk.turn()
+    desk.turn()
     plugin.wait_for_end()
     assert [name for name, _ in desk.log.lines if name == "runtime_not_reached"] == ["runtime_not_reached"]
 
@@ -331,7 +341,7 @@ def test_pods_that_were_refused_are_looked_for_now_and_then(desk: Desk, monkeypa
     assert desk.state.runtime.refused
     monkeypatch.setattr(containers, "LOOK_SECONDS", 0.0)
     desk.turn()
-    look = desk.runtime.accept_plugin()
+    look = desk.push()
     look.synchronize([], [])
     while desk.state.runtime.refused:
         desk.wakeups.wait(1.0)
