@@ -171,7 +171,9 @@ def begin(plan: PodPlan) -> str:
     cpus = f"{plan.cpus[0]}" if plan.cpus else "100m"
     # not before it is set, whoever was killed meanwhile
     set_cpus = f"until systemctl show -P AllowedCPUs {plan.unit} | grep -q .; do sleep 0.5; done"
-    return f"nodeagent pin {plan.unit} --cpus {cpus} --memory 16Mi; {set_cpus}; systemctl start {plan.unit}"
+    # again if somebody who is going has not gone yet, for an agent that was killed meanwhile
+    pinned = f"until nodeagent pin {plan.unit} --cpus {cpus} --memory 16Mi; do sleep 1; done"
+    return f"{pinned}; {set_cpus}; systemctl start {plan.unit}"
 
 
 def end(plan: PodPlan) -> str:
