@@ -17,6 +17,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.turn.step import Turn, World
 from nodeagent.daemon import containers
 from nodeagent.daemon.containers import Containers
+from nodeagent.daemon.kubelet_pods import PodsApi
 from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import Wakeups
 from nodeagent.edge.cgroupfs import CgroupError
@@ -89,11 +90,11 @@ class Metrics:
 class Desk:
     """The deciding thread, turn by turn."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, pods: PodsApi | None = None) -> None:
         self.tree, self.log, self.wakeups = Tree(), Log(), Wakeups()
         tree: Any = self.tree
         log: Any = self.log
-        self.containers = Containers(socket, tree, self.wakeups, log)
+        self.containers = Containers(socket, tree, self.wakeups, log, pods)
         self.containers.configure(Runtime("containerd", "1.7.24", (0, 6, 0), 5000, 2000))
         self.state = empty_state(NODE)
         self.occupied = CpuSet()
