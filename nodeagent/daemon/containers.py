@@ -291,11 +291,12 @@ class Containers:
         elif awaits_end(state.runtime) and not self._is_blind:
             populated = frozenset(id_ for id_, there in self._seen.items() if there.is_populated)
             happenings.append((None, Populated(populated)))
-        happenings += [
-            (None, Retried(entry.pod.uid))
-            for entry in state.entries
-            if entry.is_of_runtime and entry.pod.uid in world.retried
-        ]
+        retried = [e.pod.uid for e in state.entries if e.is_of_runtime and e.pod.uid in world.retried]
+        happenings += [(None, Retried(uid)) for uid in retried]
+        if retried and self._pods is not None:
+            self._pods.ask_again(retried)
+            with self._lock:
+                self._is_to_look = True
         happenings += [(one, one.what) for one in asked]
         self._open, self._untold, self._left = [], (), ""
         for one, what in happenings:

@@ -37,6 +37,7 @@ class PodsApi:
         self._problem = ""
         self.known: frozenset[str] = frozenset()
         """UIDs of the pods of which it is saved what kubelet has said."""
+        self._wanted: frozenset[str] = frozenset()
 
     @property
     def problem(self) -> str:
@@ -54,9 +55,17 @@ class PodsApi:
         return self._asked(uids, min(until, time.monotonic() + PATIENCE_SECONDS))
 
     def unknown_of(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return that of pods of which nothing is saved."""
-        new = tuple(uid for uid in uids if uid not in self.known)
+        """Return that of pods of which nothing is saved, or which are to be asked about once more."""
+        with self._lock:
+            wanted, self._wanted = self._wanted, frozenset()
+        new = tuple(uid for uid in uids if uid not in self.known or uid in wanted)
         return self._asked(new, min(until, time.monotonic() + _OF_ALL_SECONDS)) if new else ()
+
+    def ask_again(self, uids: Iterable[str]) -> None:
+        """Have these asked about at the next opportunity, whatever is known of them, and however long nobody has answered."""
+        with self._lock:
+            self._wanted |= frozenset(uids)
+            self._again = 0.0
 
     def _asked(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
         now = time.monotonic()

@@ -100,8 +100,9 @@ class Desk:
         self.occupied = CpuSet()
         self.runtime: Any = None
 
-    def turn(self, *, unsaved: str = "", not_left: str = "") -> tuple[Trouble, ...]:
-        world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS)
+    def turn(self, *, unsaved: str = "", not_left: str = "", retried: str = "") -> tuple[Trouble, ...]:
+        uids = frozenset({retried} - {""})
+        world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS, retried=uids)
         decided = self.containers.decide(Turn(self.state), world, NODE.kernel)
         if unsaved:
             self.containers.not_saved(Trouble(unsaved))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.core.model.nri import Answer, Event, Synchronized
 from nodeagent.core.model.pod import Pod
@@ -18,7 +19,7 @@ from nodeagent.daemon.kubelet_pods import PodsApi
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from tests.daemon.test_containers import Desk, Log, event
 from tests.support.kubelet import serving
-from tests.support.nri_runtime import PATIENCE_SECONDS
+from tests.support.nri_runtime import NRI, PATIENCE_SECONDS, Runtime
 from tests.support.pods import app, burstable, pod
 from tests.support.runtime_pods import kubelets, sandbox_of
 
@@ -103,6 +104,17 @@ def test_anothers_pod_is_nobodys(path: Path) -> None:
     assert "'uid-other' was asked for" in asker.pods.problem
 
 
+def test_what_is_known_is_asked_about_again_when_somebody_wants_that(path: Path) -> None:
+    asker = Asker(path)
+    asker.pods.known = frozenset({WEB.uid})
+    with serving(path) as server:
+        server.has(WEB)
+        asker.pods.ask_again([WEB.uid])
+        assert asker.pods.unknown_of((WEB.uid,), time.monotonic() + PATIENCE_SECONDS) == (kubelets(WEB),)
+        assert asker.pods.unknown_of((WEB.uid,), time.monotonic() + PATIENCE_SECONDS) == ()
+        assert server.asked == [WEB.uid], "once"
+
+
 @pytest.fixture
 def hanging(path: Path) -> Iterator[socket.socket]:
     """Takes connections, and says nothing."""
@@ -135,6 +147,9 @@ def test_one_that_has_not_answered_is_left_alone_for_a_while(
     assert asker.of(WEB) == asker.of(OTHER) == ()
     assert connections(hanging) == 1
     assert "it has not answered in time" in asker.pods.problem
+    asker.pods.ask_again([OTHER.uid])
+    assert asker.of(WEB) == ()
+    assert connections(hanging) == 1, "somebody wants to know"
     monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 6)
     assert asker.of(WEB) == ()
     assert connections(hanging) == 1, "and then it is asked again"
@@ -152,7 +167,7 @@ def test_nobody_is_asked_when_there_is_no_time(path: Path) -> None:
 
 
 def desk(tmp_path: Path, path: Path) -> Desk:
-    made = Desk(tmp_path / "nri.sock", PodsApi(path, Log(), is_expected=True))  # type: ignore[arg-type]
+    made = Desk(tmp_path / "nri.sock", Asker(path, is_expected=True).pods)
     made.answered(Synchronized())
     return made
 
@@ -193,6 +208,30 @@ def test_without_an_answer_there_is_the_estimate_and_a_problem(tmp_path: Path, p
         assert isinstance(agent.answered(event(Event.CREATE_CONTAINER, WEB, "again")), Answer)
     assert sources(agent, WEB) == {ToldBy.CGROUP_PARENT, ToldBy.PODS_API}
     assert "pods API" not in (agent.containers.problem() or "")
+
+
+def test_a_retry_has_kubelet_asked_at_once(tmp_path: Path, path: Path) -> None:
+    """Also about a pod that it has said something of, and without waiting for the runtime to call."""
+    runtime = Runtime(tmp_path / "nri.sock")
+    agent = desk(tmp_path, path)
+    look = runtime.accept_plugin()
+    assert look.synchronize([], []) == []
+    agent.turn()
+    look.close()
+    with serving(path) as server:
+        server.has(WEB)
+        assert isinstance(agent.answered(event(Event.CREATE_CONTAINER, WEB, "main")), Answer)
+        server.has(replace(WEB, containers=(*WEB.containers, app("third"))))
+        agent.turn(retried=WEB.uid)
+        look = runtime.accept_plugin()
+        there = NRI.PodSandbox(id=sandbox_of(WEB).id, uid=WEB.uid, name=WEB.name, namespace=WEB.namespace)
+        assert look.synchronize([there], []) == []
+        agent.turn()
+        assert server.asked == [WEB.uid] * 2
+    (said,) = agent.state.runtime.pods
+    assert [one.name for one in said.containers] == ["main", "side", "third"]
+    look.close()
+    runtime.close()
 
 
 def test_a_kubelet_that_hangs_delays_no_answer_beyond_the_runtimes_patience(

@@ -47,7 +47,7 @@ def put(into: Any, amounts: Resources) -> None:
         into[name].string = str(amount)
 
 
-class Kubelet(STUBS.PodsServicer):  # type: ignore[misc, name-defined]
+class Kubelet:
     """Has pods, and what else it is told to answer."""
 
     def __init__(self) -> None:
