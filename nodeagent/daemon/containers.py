@@ -190,6 +190,8 @@ class Containers:
 
     def configure(self, runtime: Runtime, /) -> None:
         self._runtime = runtime
+        if self._pods is not None:
+            self._pods.prepare()
 
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
         with self._lock:

@@ -1,5 +1,6 @@
 """What kubelet says of its pods, asked for from the threads that serve the runtime: never for long, and never by the deciding one."""
 
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.daemon.logs import Log
-from nodeagent.edge.kubelet_pods import KubeletPods, KubeletPodsError
+from nodeagent.edge.kubelet_pods import KubeletPods, KubeletPodsError, load
 from nodeagent.formats.nri.kubelet_pods import GET_POD, MAX_BYTES, METADATA, KubeletPodError, get_pod, read_pod
 
 PATIENCE_SECONDS = 0.25
@@ -44,6 +45,11 @@ class PodsApi:
         """Why kubelet was not asked the last time; empty: it was, or nobody wanted to know."""
         with self._lock:
             return f"{self._problem}: {_ESTIMATED}" if self._problem else ""
+
+    def prepare(self) -> None:
+        """Load what a first question would have to wait for, where there is somebody to ask."""
+        if os.path.exists(self._path):  # noqa: PTH110 - what may not be looked at is none: Path.exists would raise
+            load()
 
     def of(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
         """Return what kubelet says of pods, as far as it has them and there is time.

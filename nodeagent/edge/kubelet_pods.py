@@ -41,6 +41,11 @@ class KubeletPodsError(NodeAgentError):
         """It would have taken longer than there is time."""
 
 
+def load() -> None:
+    """Load h2 before there is a call."""
+    import h2.connection  # noqa: F401, PLC0415 - that is what it is for
+
+
 class KubeletPods:
     """One connection. Use it in `with`; one call after the other.
 
