@@ -21,7 +21,9 @@ from nodeagent.core.model.pod import (
     Resources,
     qos_class,
 )
+from nodeagent.core.model.pod_amounts import asked_of
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.runtime.estimates import cpu_request
 from nodeagent.core.runtime.pod_model import RuntimePod, ToldBy, qos_of_parent, runtime_pod
 from nodeagent.core.runtime.stated_pod import StatedContainer, StatedPod, with_kubelets
 from nodeagent.formats.manifest.pod_manifest import pod_from_document, pod_to_document
@@ -143,8 +145,21 @@ def test_what_kubelet_has_made_counts_where_it_says_something_else(of: Pod, data
     assert found.contradictions == (), "that is nobody's mistake"
     for has, asked in zip(found.pod.containers, saved(of).containers, strict=True):
         shares = told_resources(asked).cpu_shares
-        assert told_resources(has).cpu_shares == shares
+        assert shares is not None
+        # A request of nothing has the shares of the limit; those of two thousandths are those of nothing.
+        assert {asked_of(has.resources, CPU), asked_of(limits_of(has), CPU)} & set(possible(shares))
+        assert asked_of(has.resources, CPU) <= possible(shares)[-1]
     assert saved(found.pod) == found.pod
+
+
+def limits_of(one: Container) -> ResourceRequirements:
+    return ResourceRequirements(one.resources.limits)
+
+
+def possible(shares: int) -> range:
+    """The CPU requests that have these shares, up to the largest that can be told from larger ones."""
+    found = cpu_request(shares)
+    return range(found.least, (found.most or 10**6) + 1)
 
 
 def test_kubelets_word_counts_more_than_an_annotations_and_says_nothing_of_what_only_these_can_say() -> None:
