@@ -24,6 +24,8 @@ from integration.guest.guest import Guest
 from integration.guest.next_containerd import PROGRAMS
 from integration.node import CONFIG, Node
 from integration.overlap.workload import IN_IMAGE
+from nodeagent.core.model.pod import Pod
+from tests.support.kubelet import MESSAGES as KUBELET, v1_pod
 from tests.support.protos import generated
 
 CRI, SERVICES = generated("cri")
@@ -290,6 +292,59 @@ def plugged_in(node: Node, containerd: Containerd) -> Iterator[None]:
     node.wait(lambda state: not state["entries"] and "runtime" not in state, "containerd's pods to be forgotten")
     node.guest.put(CONFIG, usual)
     node.restart_agent()
+
+
+_KUBELET = """
+import asyncio, sys
+from pathlib import Path
+from nodeagent.edge.grpc_server import GrpcServer
+from nodeagent.formats.nri.kubelet_pods import GET_POD, GET_POD_REQUEST
+from nodeagent.formats.wire.grpc_messages import CallError, Status
+from nodeagent.formats.wire.protobuf import decode
+
+def get_pod(message):
+    answer = Path(sys.argv[2]) / decode(GET_POD_REQUEST, message)["podUID"]
+    if not answer.is_file():
+        raise CallError(Status.NOT_FOUND, "there is no such pod")
+    return answer.read_bytes()
+
+async def attend(reader, writer):
+    try:
+        await GrpcServer({GET_POD: get_pod}, lambda err: print(repr(err), flush=True)).attend(reader, writer)
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+async def main():
+    await asyncio.start_unix_server(attend, sys.argv[1])
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def kubelet_saying(node: Node, *pods: Pod) -> Iterator[None]:
+    """kubelet's pods API at its usual place, by a program that answers with v1.Pod messages of protobuf's own code."""
+    directory, answers = "/var/lib/kubelet/pods-api", "/root/kubelet-pods"
+    node.run(f"mkdir -p {directory} {answers} && rm -f {directory}/pods-api.sock")
+    for one in pods:
+        answer = KUBELET.GetPodResponse(pod=v1_pod(one).SerializeToString())
+        node.guest.put(f"{answers}/{one.uid}", answer.SerializeToString())
+    node.guest.put("/root/kubelet.py", _KUBELET)
+    argv = ["/opt/nodeagent/bin/python", "/root/kubelet.py", f"{directory}/pods-api.sock", answers]
+    server = node.guest.start(argv)
+
+    def is_ready() -> bool | None:
+        server.wait(0.05)
+        return b"ready" in bytes(server.stdout) or None
+
+    node.until(is_ready, lambda: f"no kubelet: {bytes(server.stderr).decode()}")
+    yield
+    server.signal(9)
+    node.run(f"rm -rf {directory} {answers}")
 
 
 class _Relay:

@@ -7,12 +7,21 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.containerd import NRI_SOCKET, Containerd, CriPod, burstable, guaranteed, plugged_in
+from integration.containerd import (
+    NRI_SOCKET,
+    Containerd,
+    CriPod,
+    burstable,
+    guaranteed,
+    kubelet_saying,
+    plugged_in,
+)
 from integration.guest.guest import Guest
 from integration.guest.next_containerd import next_containerd
 from integration.node import Document, Node, container, pod
 from nodeagent.core.model.idset import CpuSet
 from tests.support.figures import Recorder, report
+from tests.support.pods import app as app_of, pod as pod_of
 
 NEXT = "next"
 EVERYTHING = CpuSet.parse("0-15")
@@ -224,3 +233,32 @@ def test_a_container_that_has_left_its_cpus_unasked_is_put_back(node: Node, link
     node.until(lambda: effective(node, web, app) == own or None, lambda: f"{effective(node, web, app)} are not {own}")
     linked.update(app, guaranteed(2000))
     assert effective(node, web, app) == own, "an update of kubelet's leaves them"
+
+
+@pytest.mark.long
+@pytest.mark.configures
+def test_what_kubelet_says_of_a_pod_is_known_and_stays_known(node: Node, linked: Containerd) -> None:
+    """An update has kubelet asked again: in an emulated guest its answer may be late."""
+    of = pod_of("web", app_of("app", "2", "32Mi"), app_of("side", "1", "32Mi"))
+    web = CriPod("web")
+
+    def estimates() -> list[str]:
+        (found,) = (one for one in node.inspect()["pods"] if one["name"] == "web")
+        return [one["what"] for one in found["estimates"]]
+
+    with kubelet_saying(node, of):
+        box = linked.run_pod(web)
+        app = linked.run(web, box, "app", guaranteed(2000))
+
+        def is_said() -> bool | None:
+            linked.update(app, guaranteed(2000))
+            return bool(node.state()["runtime"].get("pods")) or None
+
+        node.until(is_said, lambda: f"kubelet was not asked, or has not answered: {node.inspect_pod('web')}")
+        assert estimates() == []
+    node.kill_agent()
+    assert estimates() == [], "it is saved, and nobody can be asked any more"
+    own = cpus_of(node, web, "app")
+    side = linked.run(web, box, "side", guaranteed(1000))
+    assert effective(node, web, side) == cpus_of(node, web, "side")
+    assert cpus_of(node, web, "app") == own

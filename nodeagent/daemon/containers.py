@@ -61,6 +61,7 @@ from nodeagent.core.turn.containers import (
     verdict,
 )
 from nodeagent.core.turn.step import Turn, World
+from nodeagent.daemon.kubelet_pods import PodsApi
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.problems import unserved_containers
@@ -82,6 +83,10 @@ LOOK_SECONDS = 60.0
 whether there are processes among kubelet's pods that belong to no container.
 """
 _ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER})
+_TELLING = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER})
+"""What is decided on: kubelet is asked about the pod before."""
+_DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
+"""Of the runtime's patience, what is left to decide when kubelet has been asked."""
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
 
 
@@ -111,6 +116,7 @@ class Containers:
         tree: for the cgroups.
         wakeups: of the deciding thread.
         log: for what is about no pod.
+        pods: kubelet's, which says what the runtime isn't told. None: it isn't asked.
     """
 
     name = "nodeagent"
@@ -128,11 +134,11 @@ class Containers:
         }
     )
 
-    def __init__(self, socket: Path, tree: CgroupTree, wakeups: Wakeups, log: Log) -> None:
+    def __init__(self, socket: Path, tree: CgroupTree, wakeups: Wakeups, log: Log, pods: PodsApi | None = None) -> None:
         self._socket = socket
         self._tree = tree
-        self._wakeups = wakeups
-        self._log = log
+        self._wakeups, self._log = wakeups, log
+        self._pods = pods
         self.link = RuntimeLink(socket, self, self.lost)
         self._queue: SimpleQueue[_Asked] = SimpleQueue()
         self._lock = threading.RLock()
@@ -184,17 +190,22 @@ class Containers:
 
     def configure(self, runtime: Runtime, /) -> None:
         self._runtime = runtime
+        if self._pods is not None:
+            self._pods.prepare()
 
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
         with self._lock:
             self._lost_why, self._is_linked, self._is_to_look = None, True, True
-        found = self._ask(known, until)
+        found = self._ask(self._completed(known, until), until)
         return found.answer.updates if isinstance(found, Response) else ()
 
     def handle(self, call: Call, until: float, /) -> Answer | Denial:
         if call.event not in _ANSWERED:
             self._put(_Asked(call))
             return Answer()
+        if self._pods is not None and call.event in _TELLING:
+            told = self._pods.of((call.sandbox.uid,), until - _DECIDING_SECONDS)
+            call = replace(call, pod=told[0] if told else None)
         found = self._ask(call, until)
         return found if isinstance(found, Denial) else found.answer
 
@@ -204,6 +215,13 @@ class Containers:
         with self._lock:
             took = (*self._counted.answers_seconds, answered.took_seconds)
             self._counted = replace(self._counted, answers_seconds=took)
+
+    def _completed(self, known: Synchronized, until: float) -> Synchronized:
+        """With what kubelet says of those pods that it hasn't said anything of yet."""
+        if self._pods is None:
+            return known
+        uids = tuple(dict.fromkeys(sandbox.uid for sandbox in known.sandboxes))
+        return replace(known, pods=self._pods.unknown_of(uids, until - _DECIDING_SECONDS))
 
     def _ask(self, what: Call | Synchronized, until: float) -> Response | Denial:
         asked = _Asked(what, Future())
@@ -245,7 +263,8 @@ class Containers:
             text = "linked"
         self._said = text or self._said
         unreached = f"changes don't reach the runtime: {self._push_failed}" if self._push_failed and why is None else ""
-        parts = ["" if why is None else text, unreached, self._left]
+        unasked = "" if self._pods is None else self._pods.problem
+        parts = ["" if why is None else text, unreached, self._left, unasked]
         if self._strangers.has_listed or why is not None:
             parts.append(self._strangers.problem)
         return "; ".join(filter(None, parts)) or None
@@ -274,11 +293,12 @@ class Containers:
         elif awaits_end(state.runtime) and not self._is_blind:
             populated = frozenset(id_ for id_, there in self._seen.items() if there.is_populated)
             happenings.append((None, Populated(populated)))
-        happenings += [
-            (None, Retried(entry.pod.uid))
-            for entry in state.entries
-            if entry.is_of_runtime and entry.pod.uid in world.retried
-        ]
+        retried = [e.pod.uid for e in state.entries if e.is_of_runtime and e.pod.uid in world.retried]
+        happenings += [(None, Retried(uid)) for uid in retried]
+        if retried and self._pods is not None:
+            self._pods.ask_again(retried)
+            with self._lock:
+                self._is_to_look = True
         happenings += [(one, one.what) for one in asked]
         self._open, self._untold, self._left = [], (), ""
         for one, what in happenings:
@@ -324,6 +344,8 @@ class Containers:
         opened, self._open = self._open, []
         self._report(self._untold)
         self._untold = ()
+        if self._pods is not None:
+            self._pods.known = frozenset(pod.uid for pod in state.runtime.pods)
         theirs = (*occupants(state, self._node, self._seen, self._under_way()), *strangers(self._strangers.found))
         pool = pool_of(state, self._node)
         own: tuple[Occupant, ...] = ()
@@ -562,7 +584,7 @@ class Containers:
 
     def _hand_over(self, known: Synchronized) -> tuple[Update, ...]:
         """In the pushing thread, while the runtime calls nobody."""
-        self._put(_Asked(Looked(known)))
+        self._put(_Asked(Looked(self._completed(known, time.monotonic() + _PUSH_SECONDS))))
         with self._lock:
             self._is_to_look, self._looked_at = False, time.monotonic()
             due, self._due = self._due, ()

@@ -58,6 +58,8 @@ AgentEvent = Literal[
     "container_began_unasked",
     "container_put_right",
     "cgroup_of_no_container",
+    "pods_api_failed",
+    "pods_api_answers",
 ]
 """Every event but those of turns (EventKind). docs/how-to/logs.md explains each."""
 

@@ -20,6 +20,7 @@ _FIXED = (
     "metrics_bind_address",
     "pod_resources_socket",
     "nri_socket",
+    "kubelet_pods_socket",
     "static_pod_path",
 )
 

@@ -1,27 +1,36 @@
 """What `nodeagent check` wants to know of a container runtime: asked for as its plugin for a moment, and read from its files."""
 
 import threading
+import time
 from pathlib import Path
 
 from nodeagent.core.model.nri import Answer, Call, Event, Runtime, Synchronized, Update
 from nodeagent.edge import state_files
+from nodeagent.edge.kubelet_pods import KubeletPods, KubeletPodsError
 from nodeagent.edge.nri import Answered, NriConnection, NriError
 from nodeagent.formats.config.containerd_config import ContainerdConfigError, NriConfig, imported, nri_config
-from nodeagent.views.check.runtime import RuntimeFacts
+from nodeagent.formats.nri.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod
+from nodeagent.views.check.runtime import PodsApiFacts, RuntimeFacts
 
 _CONFIG = "/etc/containerd/config.toml"
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 100
 _SECONDS = 10.0
 """For all: the runtime waits 5 s for others of its plugins."""
+_PODS_API_SECONDS = 5.0
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+"""No pod has this UID."""
 
 
-def runtime_facts(socket: str, root: Path = Path("/"), *, is_elsewhere: bool = False) -> RuntimeFacts:
+def runtime_facts(
+    socket: str, root: Path = Path("/"), *, pods_socket: str = "", is_elsewhere: bool = False
+) -> RuntimeFacts:
     """Return all that can be found out.
 
     Args:
         socket: of the runtime.
         root: of the host's file system.
+        pods_socket: of kubelet's pods API; empty: it isn't asked.
         is_elsewhere: it is a copy, and nobody listens there.
     """
     config, config_problem = None, ""
@@ -31,13 +40,25 @@ def runtime_facts(socket: str, root: Path = Path("/"), *, is_elsewhere: bool = F
         config_problem = str(err)
     if is_elsewhere:
         return RuntimeFacts(config=config, config_problem=config_problem)
+    pods = _pods_api(Path(pods_socket)) if pods_socket else None
     plugin = _Visitor(Path(socket))
     try:
         found = plugin.runtime()
     except NriError as err:
         is_hidden = isinstance(err.__cause__, PermissionError)
-        return RuntimeFacts(None, err.message, err.hint, is_hidden, config, config_problem)
-    return RuntimeFacts(found, config=config, config_problem=config_problem)
+        return RuntimeFacts(None, err.message, err.hint, is_hidden, config, config_problem, pods)
+    return RuntimeFacts(found, config=config, config_problem=config_problem, pods_api=pods)
+
+
+def _pods_api(path: Path) -> PodsApiFacts:
+    nobody = get_pod(_NOBODY)
+    assert nobody is not None
+    try:
+        with KubeletPods(path, time.monotonic() + _PODS_API_SECONDS, MAX_BYTES) as kubelet:
+            kubelet.call(GET_POD, nobody, METADATA)
+    except KubeletPodsError as err:
+        return PodsApiFacts(err.message, err.hint, err.is_absent, isinstance(err.__cause__, PermissionError))
+    return PodsApiFacts()
 
 
 def _config(root: Path) -> NriConfig | None:

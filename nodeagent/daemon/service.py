@@ -162,7 +162,14 @@ def _containers(config: Config, state: NodeState, tree: CgroupTree, wakeups: Wak
         return None
     from nodeagent.daemon.containers import Containers  # noqa: PLC0415 - most agents need nothing of it
 
-    return Containers(Path(config.nri_socket), tree, wakeups, log)
+    path, default = config.kubelet_pods_socket, Config().kubelet_pods_socket
+    pods = None
+    if path:
+        from nodeagent.daemon.kubelet_pods import PodsApi  # noqa: PLC0415 - as above
+
+        pods = PodsApi(Path(path), log, is_expected=path != default)
+        pods.known = frozenset(pod.uid for pod in state.runtime.pods)
+    return Containers(Path(config.nri_socket), tree, wakeups, log, pods)
 
 
 def _is_alone(agent: Agent) -> bool:

@@ -30,14 +30,13 @@ from nodeagent.formats.wire.grpc_messages import (
     percent_encoded,
     unframed,
 )
+from nodeagent.formats.wire.http2_frames import PREFACE, FrameBound
 
 MAX_REQUEST_BYTES = 4096
 """Of one call. A kubelet takes 4 MiB, for messages that name one pod."""
 MAX_ANSWER_BYTES = 16 << 20
 """Clients are told to take no more (kubelet's DefaultPodResourcesMaxMsgSize)."""
 MAX_STREAMS = 32
-MAX_FRAME_BYTES = 16_384
-"""What clients are told (h2's default, RFC 9113's least)."""
 _SEND_BYTES = 256 * 1024
 """What is taken from the answers at once, however far the client has opened its windows."""
 
@@ -45,8 +44,6 @@ Method = Callable[[bytes], bytes]
 """Takes a request's message and returns the answer's; a CallError is the call's status."""
 Headers = list[tuple[str, str]]
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_HEAD_BYTES = 9
 _OK: Headers = [(":status", "200"), ("content-type", CONTENT_TYPE)]
 
 
@@ -58,32 +55,6 @@ class _Request:
     def __init__(self, path: str) -> None:
         self.path = path
         self.body = bytearray()
-
-
-class _FrameBound:
-    """Watches the lengths of frames: h2 keeps one of 16 MiB, too, until it is whole, and refuses it then."""
-
-    def __init__(self) -> None:
-        self._left = len(_PREFACE)
-        """Until the next frame's head."""
-        self._head = b""
-
-    def allows(self, data: bytes) -> bool:
-        """Whether no frame is longer than it may be, up to the end of what was sent next."""
-        at = 0
-        while at + self._left < len(data):
-            at += self._left
-            self._left = 0
-            missing = _HEAD_BYTES - len(self._head)
-            self._head += data[at : at + missing]
-            at += missing
-            if len(self._head) < _HEAD_BYTES:
-                return True
-            self._left, self._head = int.from_bytes(self._head[:3]), b""
-            if self._left > MAX_FRAME_BYTES:
-                return False
-        self._left -= max(0, len(data) - at)
-        return True
 
 
 class GrpcConnection:
@@ -102,7 +73,7 @@ class GrpcConnection:
             client=False, initial_values={SettingCodes.MAX_CONCURRENT_STREAMS: MAX_STREAMS}
         )
         self._h2.initiate_connection()
-        self._bound = _FrameBound()
+        self._bound = FrameBound(len(PREFACE))
         self._requests: dict[int, _Request] = {}
         """Arriving, by stream."""
         self._answers: dict[int, memoryview] = {}

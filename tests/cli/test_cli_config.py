@@ -484,6 +484,7 @@ def test_every_field_is_shown_and_reads_back_as_the_same(run: RunCommand) -> Non
             "metricsBindAddress": st.sampled_from(["", "unix:/run/m", "127.0.0.1:1"]),
             "podResourcesSocket": st.sampled_from(["", "/run/p.sock"]),
             "nriSocket": st.sampled_from(["", "/var/run/nri/nri.sock"]),
+            "kubeletPodsSocket": st.sampled_from(["", "/var/lib/kubelet/pods-api/pods-api.sock", "/r/pods.sock"]),
         },
     )
 )  # fmt: skip

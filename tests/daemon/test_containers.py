@@ -17,6 +17,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.turn.step import Turn, World
 from nodeagent.daemon import containers
 from nodeagent.daemon.containers import Containers
+from nodeagent.daemon.kubelet_pods import PodsApi
 from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError
@@ -89,18 +90,19 @@ class Metrics:
 class Desk:
     """The deciding thread, turn by turn."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, pods: PodsApi | None = None) -> None:
         self.tree, self.log, self.wakeups = Tree(), Log(), Wakeups()
         tree: Any = self.tree
         log: Any = self.log
-        self.containers = Containers(socket, tree, self.wakeups, log)
+        self.containers = Containers(socket, tree, self.wakeups, log, pods)
         self.containers.configure(Runtime("containerd", "1.7.24", (0, 6, 0), 5000, 2000))
         self.state = empty_state(NODE)
         self.occupied = CpuSet()
         self.runtime: Any = None
 
-    def turn(self, *, unsaved: str = "", not_left: str = "") -> tuple[Trouble, ...]:
-        world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS)
+    def turn(self, *, unsaved: str = "", not_left: str = "", retried: str = "") -> tuple[Trouble, ...]:
+        uids = frozenset({retried} - {""})
+        world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS, retried=uids)
         decided = self.containers.decide(Turn(self.state), world, NODE.kernel)
         if unsaved:
             self.containers.not_saved(Trouble(unsaved))

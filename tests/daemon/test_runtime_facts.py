@@ -8,6 +8,8 @@ import pytest
 
 from nodeagent.daemon.runtime_facts import runtime_facts
 from nodeagent.formats.config.containerd_config import NriConfig, Said
+from nodeagent.views.check.runtime import PodsApiFacts
+from tests.support.kubelet import serving
 from tests.support.nri_runtime import PATIENCE_SECONDS, VERSIONS, Runtime, pods_and_containers
 
 
@@ -54,3 +56,20 @@ def test_without_a_runtime_its_files_may_say_why(tmp_path: Path) -> None:
     assert (copied.problem, copied.config) == ("", found.config)
     (etc / "parts/1.toml").write_text("disable =")
     assert runtime_facts("/x", tmp_path, is_elsewhere=True).config_problem.startswith("/etc/containerd/parts/1.toml: ")
+
+
+def test_kubelets_pods_api_is_asked_about_a_pod_that_there_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "pods-api.sock"
+    absent = runtime_facts(str(tmp_path / "nri.sock"), tmp_path, pods_socket=str(path)).pods_api
+    assert absent is not None
+    assert (absent.is_absent, absent.is_hidden) == (True, False)
+    with serving(path) as kubelet:
+        assert runtime_facts(str(tmp_path / "nri.sock"), tmp_path, pods_socket=str(path)).pods_api == PodsApiFacts()
+        assert len(kubelet.asked) == 1
+        assert runtime_facts("/x", tmp_path, pods_socket=str(path), is_elsewhere=True).pods_api is None
+        assert runtime_facts("/x", tmp_path).pods_api is None
+    path.unlink(missing_ok=True)
+    path.write_text("")
+    wrong = runtime_facts("/x", tmp_path, pods_socket=str(path)).pods_api
+    assert wrong is not None
+    assert "Connection refused" in wrong.problem

@@ -16,12 +16,13 @@ import resource
 import socket
 import tempfile
 import threading
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,7 @@ from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.job_requests import JobRequests
 from nodeagent.daemon.jobs import Jobs
+from nodeagent.daemon.kubelet_pods import PodsApi
 from nodeagent.daemon.releasing import find_pods_cgroup
 from nodeagent.daemon.runtime_facts import runtime_facts
 from nodeagent.daemon.runtime_link import Push
@@ -88,6 +90,7 @@ from nodeagent.edge.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroupfs import CgroupTree
 from nodeagent.edge.grpc_server import GrpcConnection
 from nodeagent.edge.job_owners import owner_asking
+from nodeagent.edge.kubelet_pods import KubeletPods
 from nodeagent.edge.latency_tools import check_installed
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.listening import listen
@@ -130,6 +133,7 @@ from tests.support import kernel_histograms
 from tests.support.builders import GIB, MACHINE_A, PLRM, machine, managers
 from tests.support.fuzz_targets import POD_RESOURCES
 from tests.support.inspected_nodes import NOW_MS, World
+from tests.support.kubelet import serving
 from tests.support.launcher_process import LauncherProcess, launcher, wait_for
 from tests.support.nri_runtime import Refused, Runtime, mux_frame, ttrpc_frame
 from tests.support.pods import app, exclusive, pod
@@ -462,6 +466,8 @@ CASES = [
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
+    Case("KubeletPodsError", "a socket of something else", lambda d: KubeletPods(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")), time.monotonic() + 60, 4096).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
+    Case("KubeletPodsError", "no kubelet", lambda d: KubeletPods(d / "s", time.monotonic() + 60, 4096).__enter__(), "{}/s: there is no such socket"),
     Case("NriError", "no runtime", lambda d: pushed(d / "s"), "{}/s: No such file"),
     Case("NriError", "no listener", lambda d: pushed(socket_file(d / "s")), "{}/s: Connection refused"),
     Case("NriError", "half an answer", lambda d: pushed(Path(listener_that_says(b"\0\0\0\2", d / "s"))), "{}/s: it closed the connection"),
@@ -587,6 +593,16 @@ def config_message(text: str) -> str:
     return message_of(lambda: parse_config(text.encode(), "f"))
 
 
+def of_kubelet(directory: Path, pod: bytes) -> str:
+    """Return the problem that a pod of kubelet's leaves."""
+    log: Any = SimpleNamespace(warning=lambda *_, **__: None)
+    pods = PodsApi(directory / "s", log, is_expected=True)
+    with serving(directory / "s") as kubelet:
+        kubelet.raw = pod
+        pods.unknown_of(["uid"], time.monotonic() + 60)
+    return pods.problem
+
+
 def status_of(message: bytes) -> str:
     """Return what a client is told that asks PodResources for a pod."""
     client, server = H2Connection(H2Configuration(header_encoding="utf-8")), GrpcConnection(POD_RESOURCES, print)
@@ -624,6 +640,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "HistogramSyntaxError": (lambda _: message_of(lambda: understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),
     "IdSetSyntaxError": (lambda _: config_message("reservedSystemCPUs: 3-1"), '"3-1"'),
     "IrqbalanceSyntaxError": (lambda d: message_of(lambda: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent)), "'hello'"),
+    "KubeletPodError": (lambda d: of_kubelet(d, b"nonsense"), "proto3 has no wire type 6"),
     "LatencyReportError": (lambda _: message_of(lambda: probe.understood(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
     "MuxError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")))), "more than 4194314"),

@@ -30,6 +30,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.runtime.pod_model import runtime_pod
 from nodeagent.core.runtime.registry import Registry, happened
+from nodeagent.core.runtime.stated_pod import StatedPod, with_kubelets
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.pod_resources import PodResources
@@ -66,6 +67,7 @@ from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest,
 from nodeagent.formats.manifest.variables import process_of
 from nodeagent.formats.nri.annotations import read_annotations
 from nodeagent.formats.nri.calls import NriCallError, Synchronize, read_call
+from nodeagent.formats.nri.kubelet_pods import KubeletPodError, read_pod
 from nodeagent.formats.nri.mux import MuxError, Reassembly
 from nodeagent.formats.nri.ttrpc import TtrpcError, TtrpcFrame, read_request
 from nodeagent.formats.scenario.scenario import ScenarioError, scenario_from_text
@@ -102,8 +104,11 @@ from nodeagent.views.simulate.scenario_replay import replay
 from tests.formats.checkpoint import test_checkpoint_versions as versions
 from tests.support import kernel_histograms
 from tests.support.builders import MACHINE_A
+from tests.support.kubelet import MESSAGES, v1_pod
 from tests.support.machine_tree import Cache, Machine as Tree
 from tests.support.nri_runtime import NRI, PLUGIN, TTRPC, mux_frame, pods_and_containers, ttrpc_frame
+from tests.support.pods import app, burstable, exclusive, init, pod
+from tests.support.runtime_pods import sandbox_of, told
 from tests.support.world import SMALL, empty_state, node
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -490,6 +495,21 @@ def protobuf_message(content: bytes) -> Hashable:
         return kind_of(err)
 
 
+def kubelet_pod(content: bytes) -> Hashable:
+    """What is read becomes part of a pod and of the saved state, whatever the runtime was asked for."""
+    try:
+        pod = read_pod(content, "uid-web")
+    except KubeletPodError as err:
+        fits_a_line(str(err))
+        return kind_of(err)
+    seen = [told(WEB, one) for one in WEB.containers]
+    found = runtime_pod(sandbox_of(WEB), seen, with_kubelets(StatedPod(), pod), 2**36)
+    state = structs.replace(EMPTY, runtime=Registry(pods=(pod,)))
+    assert decode_state(encode_state(state, {})).state == state
+    assert pod_from_document(pod_to_document(found.pod)) == found.pod
+    return tuple(sorted({(one.what, one.by, one.is_exact) for one in found.known}))[:8]
+
+
 def uevent(content: bytes) -> Hashable:
     """Sent by the stand-in for the kernel (its address begins with 0) after one that concerns nobody."""
     KERNEL.send(b"change@/x\0SUBSYSTEM=block\0")
@@ -768,8 +788,20 @@ _JOBS = tuple(
     for cpu, node, cores in (("2", None, "efficiency"), ("500m", "1", None))
 )
 
+WEB = pod("web", init("setup", "3"), app("main", resources=burstable("1500m")), resources=exclusive("4", "1Gi"))
+_KUBELET_PODS = tuple(
+    MESSAGES.GetPodResponse(pod=v1_pod(one).SerializeToString()).SerializeToString()
+    for one in (WEB, structs.replace(WEB, resources=None))
+)
+
 TARGETS = (
     Target("nri", runtime_calls, (*_NRI, b"".join(_NRI)), NRI_WORDS),
+    Target(
+        "kubelet-pod",
+        kubelet_pod,
+        _KUBELET_PODS,
+        words("uid-web main setup cpu memory hugepages-2Mi 1500m 64Mi Always"),
+    ),
     Target(
         "pod-annotations",
         annotations,

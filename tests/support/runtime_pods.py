@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nodeagent.core.model.cgroup import cpu_quota, cpu_shares
+from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
 from nodeagent.core.model.nri import ContainerState, HugepageLimit, NriContainer, NriResources, Sandbox
 from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Container, Pod, QosClass, qos_class
 from nodeagent.core.runtime.estimates import (
@@ -29,6 +30,12 @@ def sandbox_of(pod: Pod, sandbox_id: str | None = None, **annotations: str) -> S
         annotations=tuple(sorted(annotations.items())),
         cgroup_parent=f"kubepods{_SLICES[qos]}-pod{pod.uid.replace('-', '_')}.slice",
     )
+
+
+def kubelets(of: Pod) -> KubeletPod:
+    """What kubelet says of it."""
+    containers = (KubeletContainer(one.name, one.kind, one.resources) for one in of.containers)
+    return KubeletPod(of.uid, tuple(containers), of.resources, of.overhead)
 
 
 def told(pod: Pod, container: Container, capacity_bytes: int = 64 * GIB, **more: Any) -> NriContainer:

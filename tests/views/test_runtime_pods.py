@@ -7,16 +7,18 @@ from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import ResourceRequirements
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.runtime.pod_model import Known, ToldBy
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.explain.document import Explained, explanation
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
-from nodeagent.views.wording.runtime_pods import known_documents, known_of
+from nodeagent.views.wording.runtime_pods import known_documents, known_of, known_row
 from tests.core.turn.test_containers import NODE, WEB, Runtime
 from tests.support import json_schema
 from tests.support.pods import amounts, app, pod
+from tests.support.runtime_pods import kubelets
 
 GIB_REQUESTED = ResourceRequirements(amounts("500m", "1Gi"))
 SHARING = pod("sharing", app("main", resources=GIB_REQUESTED))
@@ -56,6 +58,48 @@ def test_what_its_annotations_say_is_exact() -> None:
     assert all(is_exact for _, _, is_exact in found.values()), found
 
 
+def test_what_kubelet_says_is_exact_and_shown_as_its_word() -> None:
+    runtime = Runtime()
+    whole = replace(SHARING, resources=ResourceRequirements(amounts("1", "2Gi"), amounts("2", "2Gi")))
+    runtime.says[whole.uid] = kubelets(whole)
+    told_with_the_pods_limits = replace(
+        whole, containers=(app("main", resources=ResourceRequirements(GIB_REQUESTED.requests, amounts("2", "2Gi"))),)
+    )
+    runtime.run(told_with_the_pods_limits, "main", "c1", **STATED)
+    found = known(runtime)
+    assert found["main", "requests.memory"] == ("1Gi", "podsApi", True)
+    assert found[None, "limits.cpu"] == ("2", "podsApi", True)
+    assert all(is_exact for _, _, is_exact in found.values()), found
+    before = known(runtime)
+    runtime.state = decode_state(encode_state(runtime.state, {})).state
+    assert known(runtime) == before, "nobody has to be asked again"
+    text = explained(runtime)
+    assert "main requests.memory 1Gi kubelet's pods API" in text
+    assert "the pod limits.cpu 2 kubelet's pods API" in text
+    document = inspection(NodeView(node=SETUP, state=runtime.state))
+    json_schema.check(document, "inspection")
+    (shown,) = document["pods"]
+    assert shown["estimates"] == []
+
+
+def test_there_are_words_for_every_source() -> None:
+    for by in ToldBy:
+        (document,) = known_documents([Known("kind", "app", by, is_exact=True, container="main")])
+        assert known_row(document)[-1]
+
+
+def explained(runtime: Runtime) -> str:
+    entry = entry_of(runtime)
+    what_if = WhatIf.of(NODE.managers, runtime.state.promises, tuple(runtime.state.holding_pods()))
+    again = replay_decision(what_if, runtime.state, entry)
+    assert again.reproduced
+    all_known = known_of(entry, runtime.state, NODE.managers.topology.memory_bytes)
+    found = Explained(again.before, again.trace, entry=entry, reproduced=True, known=all_known)
+    document = explanation([found], config=NODE.config, what_if=what_if, where="here")
+    json_schema.check(document, "explanation")
+    return " ".join(render_explanation(document).split())
+
+
 def test_a_refused_pod_and_one_whose_state_was_saved_are_known_as_well() -> None:
     runtime = Runtime()
     large = pod("large", app("main", "14"))
@@ -79,15 +123,7 @@ def test_a_pod_that_is_no_runtimes_has_none_of_it() -> None:
 def test_explain_shows_all_of_it_and_inspect_the_estimates() -> None:
     runtime = Runtime()
     runtime.run(SHARING, "main", "c1")
-    entry = entry_of(runtime)
-    what_if = WhatIf.of(NODE.managers, runtime.state.promises, tuple(runtime.state.holding_pods()))
-    again = replay_decision(what_if, runtime.state, entry)
-    assert again.reproduced
-    all_known = known_of(entry, runtime.state, NODE.managers.topology.memory_bytes)
-    explained = Explained(again.before, again.trace, entry=entry, reproduced=True, known=all_known)
-    document = explanation([explained], config=NODE.config, what_if=what_if, where="here")
-    json_schema.check(document, "explanation")
-    text = " ".join(render_explanation(document).split())
+    text = explained(runtime)
     assert "main requests.cpu 500m its CPU shares" in text
     assert "requests.memory" in text
     assert "123Mi estimated from its oom_score_adj (123Mi to 131Mi)" in text

@@ -114,7 +114,10 @@ def _with_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:
 
     assert facts.config is not None
     root = Path(options.root or "/")
-    found = runtime_facts(facts.config.nri_socket, root, is_elsewhere=is_elsewhere(options))
+    config = facts.config
+    found = runtime_facts(
+        config.nri_socket, root, pods_socket=config.kubelet_pods_socket, is_elsewhere=is_elsewhere(options)
+    )
     return replace(facts, runtime=found, kubelet_problem=kubelet_problem(root) or "")
 
 

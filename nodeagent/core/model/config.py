@@ -132,6 +132,10 @@ class Config(Struct, frozen=True):
     """Where kubelet's PodResources API is served: a path, or empty for nowhere."""
     nri_socket: str = ""
     """Of the container runtime whose containers the agent places: a path, or empty for none."""
+    kubelet_pods_socket: str = "/var/lib/kubelet/pods-api/pods-api.sock"
+    """Of kubelet's pods API (1.37), which says of these containers' pods what the runtime isn't told: a path, or empty to ask nobody. At
+    kubelet's own place nothing is missing where there is none.
+    """
     check_allocatable: bool = True
     max_pods: int = 1_000
     pods_per_core: int = 0

@@ -8,6 +8,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.kubelet_pod import KubeletPod
 
 MARGIN_MS = 300
 """Kept of the time that the runtime waits for an answer: a denial in time keeps the connection."""
@@ -109,6 +110,8 @@ class Synchronized(Struct, frozen=True):
 
     sandboxes: tuple[Sandbox, ...] = ()
     containers: tuple[NriContainer, ...] = ()
+    pods: tuple[KubeletPod, ...] = ()
+    """What kubelet says of them beside, of those that it was asked about and has."""
 
 
 class Call(Struct, frozen=True):
@@ -120,6 +123,8 @@ class Call(Struct, frozen=True):
     """None: it happens to the pod."""
     resources: NriResources | None = None
     """What an update is going to set; what it doesn't say stays. None: it is no update."""
+    pod: KubeletPod | None = None
+    """What kubelet says of the pod beside. None: it wasn't asked, or doesn't know."""
 
 
 class Update(Struct, frozen=True):

@@ -13,6 +13,7 @@ from nodeagent.core.model.pod import is_own_annotation
 from nodeagent.core.model.refusals import RESIZE_INFEASIBLE
 
 if TYPE_CHECKING:  # every state has a registry, and most are empty
+    from nodeagent.core.model.kubelet_pod import KubeletPod
     from nodeagent.core.model.nri import NriContainer, NriResources, Sandbox
 
 
@@ -101,6 +102,11 @@ class Registry(Struct, frozen=True):
     sandboxes: tuple[KnownSandbox, ...] = ()
     entries: tuple[KeyEntry, ...] = ()
     refused: tuple[RefusedKey, ...] = ()
+    pods: "tuple[KubeletPod, ...]" = ()
+    """What kubelet has said of the pods of `sandboxes`, sorted by UID."""
+
+    def pod(self, uid: str) -> "KubeletPod | None":
+        return next((pod for pod in self.pods if pod.uid == uid), None)
 
     def entry(self, key: ContainerKey) -> KeyEntry:
         return next((entry for entry in self.entries if entry.key == key), KeyEntry(key))

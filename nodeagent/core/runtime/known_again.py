@@ -6,7 +6,7 @@ from nodeagent.core.model.nri import ContainerState, NriContainer, Sandbox
 from nodeagent.core.model.runtime_containers import Asked, KeyEntry, Registry
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.runtime.pod_model import Known, runtime_pod
-from nodeagent.core.runtime.stated_pod import StatedPod
+from nodeagent.core.runtime.stated_pod import StatedPod, with_kubelets
 
 
 def known_again(
@@ -32,7 +32,8 @@ def known_again(
     last = next(reversed(seen.values()))
     sandbox = Sandbox("", uid, entry.pod.name, entry.pod.namespace, (), last.annotations, last.cgroup_parent)
     containers = (_container(name, one) for name, one in seen.items())
-    return runtime_pod(sandbox, containers, stated(sandbox), capacity_bytes).known
+    said = with_kubelets(stated(sandbox), registry.pod(uid))
+    return runtime_pod(sandbox, containers, said, capacity_bytes).known
 
 
 def _asked(entry: KeyEntry) -> Asked | None:

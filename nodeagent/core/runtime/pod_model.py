@@ -1,7 +1,8 @@
 """The pod that kubelet has, from what NRI says of it: amounts, QoS class and containers, each with where it is from and how sure it is.
 
 NRI tells what kubelet made of requests and limits. What follows from that alone is exact; the rest is estimated, unless the pod states it
-(stated_pod.py). What it states may only say more than NRI: otherwise a pod would get CPUs that no scheduler has counted.
+(stated_pod.py) or kubelet says it. What a pod states may only say more than NRI: otherwise it would get CPUs that no scheduler has counted.
+What kubelet says otherwise than NRI is a resize that it hasn't made yet: there, what it has made counts.
 """
 
 import enum
@@ -9,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.model.nri import NriContainer, NriResources, Sandbox
 from nodeagent.core.model.pod import (
@@ -22,8 +24,10 @@ from nodeagent.core.model.pod import (
     ResourceRequirements,
     Resources,
     RestartPolicy,
+    has_pod_level_resources,
 )
 from nodeagent.core.model.pod_amounts import EXCLUSIVE_CPUS, quantity_of, shared_part
+from nodeagent.core.model.pod_resources import with_pod_level_defaults
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.runtime.estimates import (
     BEST_EFFORT_OOM,
@@ -47,6 +51,8 @@ class ToldBy(enum.StrEnum):
     """Where something that is known of a pod is from; the names are stable."""
 
     ANNOTATION = "annotation"
+    PODS_API = "podsApi"
+    """Kubelet's."""
     CGROUP_PARENT = "cgroupParent"
     CPU_SHARES = "cpuShares"
     CPU_QUOTA = "cpuQuota"
@@ -127,7 +133,7 @@ def runtime_pod(
     Args:
         sandbox: of the pod; if it has several, the latest.
         containers: in the order in which they were made; of several with one name, the last one counts.
-        stated: what its annotations say.
+        stated: what its annotations say, and kubelet (`with_kubelets`).
         capacity_bytes: the node's memory, as kubelet has it; 0: unknown.
     """
     seen = {container.name: container for container in containers}
@@ -136,9 +142,12 @@ def runtime_pod(
     known = [qos, _membership(stated, names)]
     contradictions: list[Contradiction] = []
     made = []
+    of_pod = Resources() if stated.resources is None else stated.resources.limits
+    if stated.resources is not None:
+        known += _of_pod(stated.resources)
     for name in names:
         container, about, against = _container(
-            stated.container(name), seen.get(name), QosClass(qos.value), capacity_bytes
+            stated.container(name), seen.get(name), QosClass(qos.value), capacity_bytes, of_pod
         )
         made.append(container)
         known += about
@@ -153,7 +162,10 @@ def runtime_pod(
         core_class=stated.core_class,
         preferred_core_class=stated.preferred_core_class,
         given_qos=QosClass(qos.value),
+        resources=None if stated.resources is None else _spelled(stated.resources.requests, stated.resources.limits),
+        overhead=stated.overhead,
     )
+    pod = with_pod_level_defaults(pod)
     contradictions += _too_many_exclusive(pod)
     return RuntimePod(pod, tuple(known), tuple(contradictions))
 
@@ -186,23 +198,32 @@ def _qos(sandbox: Sandbox, containers: tuple[NriContainer, ...]) -> Known:
 
 
 def _membership(stated: StatedPod, names: list[str]) -> Known:
-    by = ToldBy.ANNOTATION if stated.names_all else ToldBy.SEEN
+    by = ToldBy.PODS_API if stated.is_kubelets else ToldBy.ANNOTATION if stated.names_all else ToldBy.SEEN
     return Known("containers", ", ".join(names), by, is_exact=stated.names_all)
 
 
+def _of_pod(resources: ResourceRequirements) -> Iterator[Known]:
+    for part, amounts in ((REQUESTS, resources.requests), (LIMITS, resources.limits)):
+        for name, quantity in amounts:
+            yield Known(f"{part}.{name}", str(quantity), ToldBy.PODS_API, is_exact=True)
+
+
 def _container(
-    stated: StatedContainer, seen: NriContainer | None, qos: QosClass, capacity_bytes: int
+    stated: StatedContainer, seen: NriContainer | None, qos: QosClass, capacity_bytes: int, of_pod: Resources
 ) -> tuple[Container, list[Known], list[Contradiction]]:
     told = () if seen is None else tuple(_told(seen, qos, capacity_bytes))
+    if stated.is_kubelets and seen is not None and _is_resized(stated, seen, of_pod):
+        stated = replace(stated, requests=None, limits=None)
     limits = _resources(told, LIMITS) if stated.limits is None else stated.limits
     requests = _stated_requests(stated, limits, is_seen=seen is not None)
-    amounts = [*_merged(REQUESTS, requests, told), *_merged(LIMITS, stated.limits, told)]
+    by = ToldBy.PODS_API if stated.is_kubelets else ToldBy.ANNOTATION
+    amounts = [*_merged(REQUESTS, requests, told, by), *_merged(LIMITS, stated.limits, told, by)]
     kind = stated.kind or ContainerKind.APP
     known = [
         Known(
             "kind",
             kind.value,
-            ToldBy.SEEN if stated.kind is None else ToldBy.ANNOTATION,
+            ToldBy.SEEN if stated.kind is None else by,
             is_exact=stated.kind is not None,
             container=stated.name,
         )
@@ -222,11 +243,32 @@ def _container(
         interrupts=stated.interrupts,
     )
     against: list[Contradiction] = []
-    if seen is not None and stated.limits is not None:
+    if seen is not None and stated.limits is not None and not stated.is_kubelets:
         against += _against_limits(stated.name, stated.limits, seen.resources)
-    if seen is not None and requests is not None:
-        against += _against_requests(stated.name, requests, limits, seen.resources, qos)
+    if seen is not None and requests is not None and not stated.is_kubelets:
+        against += _against_shares(stated.name, requests, limits, seen.resources)
+        against += _against_class(stated.name, requests, limits, qos)
     return container, known, against
+
+
+def _is_resized(stated: StatedContainer, seen: NriContainer, of_pod: Resources) -> bool:
+    """Whether kubelet has made something else of a container than it says of it now: amounts of a running pod can be changed, and are those
+    that somebody wants until kubelet has room for them.
+
+    Args:
+        stated: by kubelet.
+        seen: by the runtime.
+        of_pod: limits of the pod as a whole, which kubelet gives each container that has none of its own.
+    """
+    assert stated.requests is not None
+    assert stated.limits is not None
+    requests = Resources.of(dict([*stated.limits, *stated.requests]))
+    limits = Resources.of(dict([*of_pod, *stated.limits]))
+    against = (
+        *_against_limits(stated.name, limits, seen.resources),
+        *_against_shares(stated.name, requests, limits, seen.resources),
+    )
+    return bool(against)
 
 
 def _stated_requests(stated: StatedContainer, limits: Resources, *, is_seen: bool) -> Resources | None:
@@ -236,10 +278,10 @@ def _stated_requests(stated: StatedContainer, limits: Resources, *, is_seen: boo
     return Resources.of(dict([*limits, *stated.requests]))
 
 
-def _merged(part: str, stated: Resources | None, told: Iterable[_Amount]) -> Iterator[_Amount]:
+def _merged(part: str, stated: Resources | None, told: Iterable[_Amount], by: ToldBy) -> Iterator[_Amount]:
     if stated is None:
         return (amount for amount in told if amount.part == part)
-    return (_Amount(part, name, quantity, ToldBy.ANNOTATION) for name, quantity in stated)
+    return (_Amount(part, name, quantity, by) for name, quantity in stated)
 
 
 def _resources(amounts: Iterable[_Amount], part: str) -> Resources:
@@ -248,11 +290,15 @@ def _resources(amounts: Iterable[_Amount], part: str) -> Resources:
 
 def _as_saved(requests: Resources, limits: Resources) -> ResourceRequirements:
     """Spell amounts as they are read again from a saved state. A missing request there is its limit; what isn't requested is 0."""
-    spelled = {name: Quantity.parse(str(quantity)) for name, quantity in requests}
-    limited = {name: Quantity.parse(str(quantity)) for name, quantity in limits}
-    return ResourceRequirements(
-        Resources.of(dict.fromkeys(limited, Quantity.parse("0")) | spelled), Resources.of(limited)
+    unasked = dict.fromkeys((name for name, _ in limits), Quantity.parse("0"))
+    return _spelled(Resources.of(unasked | dict(requests)), limits)
+
+
+def _spelled(requests: Resources, limits: Resources) -> ResourceRequirements:
+    asked, limited = (
+        Resources.of({name: Quantity.parse(str(quantity)) for name, quantity in part}) for part in (requests, limits)
     )
+    return ResourceRequirements(asked, limited)
 
 
 def _told(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_Amount]:
@@ -329,9 +375,7 @@ def _hugepages(resources: NriResources) -> Iterator[tuple[str, int]]:
             yield f"{HUGEPAGES_PREFIX}{found[1]}{found[2]}i", limit.limit_bytes
 
 
-def _against_requests(
-    name: str, requests: Resources, limits: Resources, told: NriResources, qos: QosClass
-) -> Iterator[Contradiction]:
+def _against_shares(name: str, requests: Resources, limits: Resources, told: NriResources) -> Iterator[Contradiction]:
     asked, limit = requests.get(CPU) or Quantity(0), limits.get(CPU)
     if told.cpu_shares is not None:
         found = cpu_request(told.cpu_shares)
@@ -339,6 +383,9 @@ def _against_requests(
         if counted.milli() not in found:
             why = f"kubelet gave it {told.cpu_shares} CPU shares, as for {quantity_of(CPU, found.least)}"
             yield Contradiction(name, f"{REQUESTS}.{CPU}", str(asked), why)
+
+
+def _against_class(name: str, requests: Resources, limits: Resources, qos: QosClass) -> Iterator[Contradiction]:
     for resource in (CPU, MEMORY):
         request, limit = requests.get(resource), limits.get(resource)
         if request is None or limit is None or request.nano == limit.nano:
@@ -366,7 +413,10 @@ def _against_limits(name: str, stated: Resources, told: NriResources) -> Iterato
 
 def _too_many_exclusive(pod: Pod) -> Iterator[Contradiction]:
     for container in pod.containers:
-        if shared_part(container) < 0:
+        if container.exclusive_cpus is not None and has_pod_level_resources(pod):
+            why = "the pod has resources as a whole (spec.resources), whose CPUs are divided by other rules"
+            yield Contradiction(container.name, EXCLUSIVE_CPUS, str(container.exclusive_cpus), why)
+        elif shared_part(container) < 0:
             request = container.resources.requests.get(CPU)
             why = f"it requests {'no CPU' if request is None else f'cpu: {request}'}"
             yield Contradiction(container.name, EXCLUSIVE_CPUS, str(container.exclusive_cpus), why)

@@ -7,17 +7,19 @@ may come before the old one goes. The rules:
 - It is given back once the runtime has none of them left and their cgroups have been seen without processes since.
 - A container that was not placed when it was created doesn't begin. One that began while nobody was asked is found by Synchronize, which
   is the truth about what there is: what it leaves out has been removed.
-- A refusal is remembered with what was asked for, until that changes, the pod goes, or somebody asks for a retry: kubelet tries for ever.
+- A refusal is remembered with what was asked for, until that changes or kubelet says something else of the pod, the pod goes, or somebody
+  asks for a retry: kubelet tries for ever.
 - Events may be lost, come twice, or late: an id that has ended never comes back to life by one.
 
 Decides nothing about CPUs: what is `Decide` here is decided by the managers, and told to `settled`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Call, ContainerState, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.runtime_containers import (
     Asked,
@@ -165,6 +167,8 @@ def happened(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, 
         case Retried(pod_uid):
             return _retry(registry, pod_uid)
         case Call():
+            if what.pod is not None:
+                registry = _with_pods(_with_sandbox(registry, what.sandbox), (what.pod,))
             return _called(registry, what)
 
 
@@ -253,7 +257,7 @@ def _sandbox_event(registry: Registry, event: Event, sandbox: Sandbox) -> Steppe
             return _ended(replace(registry, sandboxes=tuple(sandboxes)), sandbox.id)
         case Event.REMOVE_POD_SANDBOX:
             left = tuple(known for known in registry.sandboxes if known.id != sandbox.id)
-            return _ended(_without_refusals_of_the_gone(replace(registry, sandboxes=left)), sandbox.id)
+            return _ended(_without_the_gone(replace(registry, sandboxes=left)), sandbox.id)
         case _:
             return Stepped(registry)
 
@@ -382,14 +386,16 @@ def _give_up(registry: Registry, populated: frozenset[str]) -> Stepped:
 def _retry(registry: Registry, pod_uid: str) -> Stepped:
     """What is to be created is asked for again by kubelet; what runs is decided on now."""
     refused = tuple(one for one in registry.refused if one.key.pod_uid != pod_uid)
-    todo = (
-        Decide(entry.key, made.id, is_again=entry.is_held)
-        for entry in registry.entries
-        if entry.key.pod_uid == pod_uid
-        for made in entry.made
-        if not made.is_placed and made.stage is Stage.STARTED
-    )
-    return Stepped(replace(registry, refused=refused), _once_per_key(todo))
+    return Stepped(replace(registry, refused=refused), _once_per_key(_unplaced(registry, {pod_uid})))
+
+
+def _unplaced(registry: Registry, pod_uids: Collection[str]) -> Iterator[Decide]:
+    """What of these pods runs, and has nothing that it was promised."""
+    for entry in registry.entries:
+        if entry.key.pod_uid in pod_uids:
+            for made in entry.made:
+                if not made.is_placed and made.stage is Stage.STARTED:
+                    yield Decide(entry.key, made.id, is_again=entry.is_held)
 
 
 def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
@@ -403,7 +409,7 @@ def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[Contai
         registry,
         sandboxes=tuple(sorted((KnownSandbox(p.id, p.uid or p.id) for p in pods.values()), key=lambda pod: pod.id)),
     )
-    registry = _without_refusals_of_the_gone(registry)
+    registry = _with_pods(_without_the_gone(registry), found.pods)
     for container in listed.values():
         sandbox = pods[container.sandbox_id]
         key = ContainerKey.of(sandbox, container)
@@ -421,10 +427,10 @@ def _look(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey,
     entries = {entry.key: entry for entry in registry.entries}
     stopped = {known.id for known in registry.sandboxes if known.is_stopped}
     sandboxes = (KnownSandbox(pod.id, pod.uid or pod.id, pod.id in stopped) for pod in pods.values())
-    registry = _without_refusals_of_the_gone(
-        replace(registry, sandboxes=tuple(sorted(sandboxes, key=lambda known: known.id)))
-    )
-    todo: list[Todo] = []
+    registry = _without_the_gone(replace(registry, sandboxes=tuple(sorted(sandboxes, key=lambda known: known.id))))
+    before, registry = registry, _with_pods(registry, found.pods)
+    # One that was refused runs in the shared pool: with what is known now, it may be promised what it asks for.
+    todo: list[Todo] = [*_unplaced(registry, _refused_pods(before) - _refused_pods(registry))]
     for container in found.containers:
         runs = _listed_stage(container.state) is Stage.STARTED and container.sandbox_id in pods
         if runs and stages.get(container.id, Stage.CREATED) is Stage.CREATED:
@@ -434,6 +440,10 @@ def _look(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey,
             entries[key], more = _found(registry, entry, sandbox, container, wanted.get(key))
             todo += more
     return Stepped(replace(registry, entries=tuple(entries[key] for key in sorted(entries))), _once_per_key(todo))
+
+
+def _refused_pods(registry: Registry) -> set[str]:
+    return {one.key.pod_uid for one in registry.refused}
 
 
 def _once_per_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
@@ -492,9 +502,24 @@ def _listed_stage(state: ContainerState) -> Stage:
             return Stage.STARTED
 
 
-def _without_refusals_of_the_gone(registry: Registry) -> Registry:
+def _without_the_gone(registry: Registry) -> Registry:
     there = {known.pod_uid for known in registry.sandboxes}
-    return replace(registry, refused=tuple(one for one in registry.refused if one.key.pod_uid in there))
+    refused = tuple(one for one in registry.refused if one.key.pod_uid in there)
+    return replace(registry, refused=refused, pods=tuple(pod for pod in registry.pods if pod.uid in there))
+
+
+def _with_pods(registry: Registry, told: Iterable[KubeletPod]) -> Registry:
+    """Take over what kubelet says. What was refused without knowing it is decided on once more when it is asked for again."""
+    there = {known.pod_uid for known in registry.sandboxes}
+    news = {pod.uid: pod for pod in told if pod.uid in there and pod != registry.pod(pod.uid)}
+    if not news:
+        return registry
+    pods = {pod.uid: pod for pod in registry.pods} | news
+    return replace(
+        registry,
+        pods=tuple(pods[uid] for uid in sorted(pods)),
+        refused=tuple(one for one in registry.refused if one.key.pod_uid not in news),
+    )
 
 
 def _with_sandbox(registry: Registry, sandbox: Sandbox) -> Registry:

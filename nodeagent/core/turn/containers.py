@@ -41,7 +41,7 @@ from nodeagent.core.runtime.registry import (
     settled,
     wanted_by_id,
 )
-from nodeagent.core.runtime.stated_pod import StatedPod
+from nodeagent.core.runtime.stated_pod import StatedPod, with_kubelets
 from nodeagent.core.turn.step import EventKind, TurnEvent, World, admitted_beside, cpus_of_orphans
 
 _ORIGIN = Origin(CONTAINERD, CONTAINERD)
@@ -307,9 +307,12 @@ def _decided(taken: Taken, decide: Decide, node: Node) -> tuple[Taken, tuple[Tod
     stated = node.stated(sandbox)
     counting = _names(state, decide.key)
     seen = (container for name in counting if (container := _as_asked(state.runtime, sandbox, name, decide, node)))
-    found = runtime_pod(sandbox, seen, stated.pod, node.world.managers.topology.memory_bytes)
+    said = with_kubelets(stated.pod, state.runtime.pod(decide.key.pod_uid))
+    found = runtime_pod(sandbox, seen, said, node.world.managers.topology.memory_bytes)
     names = {"name": found.pod.name or sandbox.id, "namespace": found.pod.namespace or _NAMESPACE}
-    pod = _with_held(replace(found.pod, uid=decide.key.pod_uid, **names), state.entry(decide.key.pod_uid), counting)
+    before = state.entry(decide.key.pod_uid)
+    pod = _with_held(replace(found.pod, uid=decide.key.pod_uid, **names), before, counting)
+    pod = _without_ended(pod, before, decide.key.name)
     if misnamed := node.misnamed(pod):
         return _refused(taken, decide, pod, INVALID_NAME, "; ".join(misnamed), node, is_kept=False)
     contradictions = tuple(one.text for one in found.contradictions)
@@ -322,13 +325,18 @@ def _decided(taken: Taken, decide: Decide, node: Node) -> tuple[Taken, tuple[Tod
             decide,
             pod,
             POD_NOT_KNOWN,
-            f"with topologyManagerScope pod all of it must be known, and these are estimates: {what}; the pod's annotations can state them",
+            f"with topologyManagerScope pod all of it must be known, and these are estimates: {what}; {_why_not_whole(said)}",
             node,
         )
-    before = state.entry(pod.uid)
     if before is not None and not before.is_of_runtime:
         return _refused(taken, decide, pod, UID_TAKEN, f"pod {before.pod.full_name} has its UID", node)
     return _admitted(taken, decide, pod, before, node)
+
+
+def _why_not_whole(said: StatedPod) -> str:
+    if said.is_kubelets:
+        return "kubelet's pods API says otherwise than kubelet has asked the runtime for: a resize that is not done?"
+    return "kubelet's pods API (kubeletPodsSocket) has not told them; the pod's annotations can state them"
 
 
 def _admitted(
@@ -483,6 +491,16 @@ def _with_held(pod: Pod, before: PodEntry | None, counting: tuple[str, ...]) -> 
     names = {container.name for container in pod.containers}
     held = tuple(one for one in before.pod.containers if one.name in counting and one.name not in names)
     return replace(pod, containers=(*held, *pod.containers)) if held else pod
+
+
+def _without_ended(pod: Pod, before: PodEntry | None, name: str) -> Pod:
+    """Of an admitted pod's containers those count that have been promised something: one that has given it back gets it again when it is
+    made again, and not because another one is made.
+    """
+    if before is None or not before.is_of_runtime or not before.is_active:
+        return pod
+    left = {container.name for container in before.pod.containers} | {name}
+    return replace(pod, containers=tuple(one for one in pod.containers if one.name in left))
 
 
 def _as_asked(registry: Registry, sandbox: Sandbox, name: str, decide: Decide, node: Node) -> NriContainer | None:

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
 from nodeagent.core.model.nri import HugepageLimit, NriResources
+from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, Resources
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.runtime_containers import (
     Asked,
     ContainerKey,
@@ -26,7 +29,9 @@ _AMOUNTS = {
 
 
 def registry_document(registry: Registry) -> Document:
+    pods = {"pods": [_pod_document(pod) for pod in registry.pods]} if registry.pods else {}
     return {
+        **pods,
         "sandboxes": [[one.id, one.pod_uid, one.is_stopped] for one in registry.sandboxes],
         "containers": [_entry_document(entry) for entry in registry.entries],
         "refused": [
@@ -42,12 +47,61 @@ def registry_from_document(document: JsonValue) -> Registry:
         sandboxes=document.field("sandboxes").each(_sandbox),
         entries=document.field("containers").each(_entry),
         refused=document.field("refused").each(_refused),
+        pods=() if (pods := document.optional("pods")) is None else pods.each(_pod),
     )
 
 
 def _sandbox(item: JsonValue) -> KnownSandbox:
     id_, pod_uid, is_stopped = item.row(3)
     return KnownSandbox(id_.text(), pod_uid.text(), is_stopped.flag())
+
+
+def _pod_document(pod: KubeletPod) -> Document:
+    containers = [
+        {"name": one.name, "kind": one.kind.value, **_requirements_document(one.resources)} for one in pod.containers
+    ]
+    resources = {} if pod.resources is None else {"resources": _requirements_document(pod.resources)}
+    overhead = {"overhead": _amounts_document(pod.overhead)} if pod.overhead else {}
+    return {"uid": pod.uid, "containers": containers, **resources, **overhead}
+
+
+def _pod(document: JsonValue) -> KubeletPod:
+    resources, overhead = document.optional("resources"), document.optional("overhead")
+    return KubeletPod(
+        document.field("uid").text(),
+        document.field("containers").each(_container),
+        None if resources is None else _requirements(resources),
+        Resources() if overhead is None else _amounts(overhead),
+    )
+
+
+def _container(document: JsonValue) -> KubeletContainer:
+    return KubeletContainer(
+        document.field("name").text(), document.field("kind").one_of(ContainerKind), _requirements(document)
+    )
+
+
+def _requirements_document(requirements: ResourceRequirements) -> Document:
+    return {"requests": _amounts_document(requirements.requests), "limits": _amounts_document(requirements.limits)}
+
+
+def _requirements(document: JsonValue) -> ResourceRequirements:
+    return ResourceRequirements(_amounts(document.field("requests")), _amounts(document.field("limits")))
+
+
+def _amounts_document(resources: Resources) -> dict[str, str]:
+    return {name: str(amount) for name, amount in resources}
+
+
+def _amounts(document: JsonValue) -> Resources:
+    return Resources(document.by_name(_quantity))
+
+
+def _quantity(value: JsonValue) -> Quantity:
+    try:
+        return Quantity.parse(value.text())
+    except QuantitySyntaxError:
+        raise value.misfit("a quantity") from None
 
 
 def _key_document(key: ContainerKey) -> list[str]:

@@ -59,6 +59,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "metricsAliases": config.metrics_aliases,
         "podResourcesSocket": config.pod_resources_socket,
         "nriSocket": config.nri_socket,
+        "kubeletPodsSocket": config.kubelet_pods_socket,
     }
     if config.cgroup_root is not None:
         places["cgroupRoot"] = config.cgroup_root

@@ -174,6 +174,7 @@ class _ConfigReader:
             metrics_aliases=self._flag("metricsAliases", default.metrics_aliases),
             pod_resources_socket=self._socket("podResourcesSocket") or default.pod_resources_socket,
             nri_socket=self._socket("nriSocket") or default.nri_socket,
+            kubelet_pods_socket=self._kubelet_pods(default.kubelet_pods_socket),
             check_allocatable=self._flag("checkAllocatable", default.check_allocatable),
             max_pods=fields.integer("maxPods", 0, _MAX_INT32) or default.max_pods,
             pods_per_core=fields.integer("podsPerCore", 0, _MAX_INT32) or 0,
@@ -400,6 +401,12 @@ class _ConfigReader:
                 key, f"must be at most {MAX_UNIX_PATH_BYTES} bytes long: it is a socket's address", path
             )
         return path
+
+    def _kubelet_pods(self, default: str) -> str:
+        key = "kubeletPodsSocket"
+        if self._fields.has(key) and self._fields.string(key) == "":
+            return ""
+        return self._socket(key) or default
 
     def _manifests(self, default: str) -> str:
         kubelets, own = self._path("staticPodPath"), self._path("manifestDirectory")

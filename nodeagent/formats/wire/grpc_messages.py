@@ -12,11 +12,12 @@ _HEAD = struct.Struct(">?I")
 
 
 class Status(enum.IntEnum):
-    """gRPC's numbers, those that are answered here."""
+    """gRPC's numbers, those that are answered here, and that are understood."""
 
     OK = 0
     UNKNOWN = 2
     INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13

@@ -14,6 +14,18 @@ _TABLE = f'[plugins."{PLUGIN}"]'
 _RESTART = "sudo systemctl restart containerd"
 
 
+class PodsApiFacts(Struct, frozen=True):
+    """What kubelet's pods API did when it was asked about a pod that there isn't."""
+
+    problem: str = ""
+    """Empty: it answered."""
+    hint: str = ""
+    is_absent: bool = False
+    """There is no socket."""
+    is_hidden: bool = False
+    """Only root may ask it."""
+
+
 class RuntimeFacts(Struct, frozen=True):
     """What was found out where `nriSocket` is set."""
 
@@ -28,6 +40,8 @@ class RuntimeFacts(Struct, frozen=True):
     """Of containerd; None: there are no files of it."""
     config_problem: str = ""
     """Why they can't be read."""
+    pods_api: PodsApiFacts | None = None
+    """None: it was not asked."""
 
 
 def checks(facts: NodeFacts) -> Iterator[CheckResult]:
@@ -37,6 +51,9 @@ def checks(facts: NodeFacts) -> Iterator[CheckResult]:
     yield _socket(facts.config.nri_socket, runtime)
     yield _config(facts.config.nri_socket, runtime, facts.config_file)
     yield _timeouts(runtime)
+    if facts.config.kubelet_pods_socket:
+        is_needed = facts.config.placement.topology_manager_scope == "pod"
+        yield _pods_api(facts.config.kubelet_pods_socket, runtime.pods_api, is_needed=is_needed)
 
 
 def _socket(path: str, runtime: RuntimeFacts) -> CheckResult:
@@ -103,6 +120,24 @@ def _timeouts(runtime: RuntimeFacts) -> CheckResult:
         return CheckResult(name, Level.WARNING, why, fix)
     why = f"the runtime waits {_seconds(waits)} for an answer, of which the agent keeps {_seconds(MARGIN_MS)}"
     return CheckResult(name, Level.OK, why)
+
+
+def _pods_api(path: str, found: PodsApiFacts | None, *, is_needed: bool) -> CheckResult:
+    name = "pods-api"
+    if found is None:
+        return CheckResult(name, Level.UNKNOWN, f"what answers at {path} can only be found out on the node itself")
+    if found.is_hidden:
+        return CheckResult(name, Level.UNKNOWN, f"only root may ask {path}", "sudo nodeagent check")
+    if not found.problem:
+        return CheckResult(name, Level.OK, f"kubelet's pods API at {path} says what the runtime isn't told")
+    if not found.is_absent:
+        return CheckResult(name, Level.WARNING, found.problem, found.hint)
+    fix = "kubelet 1.37 or later, or annotations of the pods (docs/how-to/containerd.md)"
+    if is_needed:
+        why = f"there is no {path}: with topologyManagerScope pod, pods that don't state all in annotations are refused"
+        return CheckResult(name, Level.WARNING, why, f"{fix}, or topologyManagerScope: container")
+    why = f"there is no {path}: what only kubelet knows of a pod is estimated, such as a Burstable container's memory request"
+    return CheckResult(name, Level.NOTE, why, fix)
 
 
 def _seconds(milliseconds: int) -> str:

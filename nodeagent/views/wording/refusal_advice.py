@@ -39,7 +39,8 @@ _ADVICE = {
     UNIT_TAKEN: "end the other pod (`nodeagent unpin UNIT`, or delete its manifest)",
     RELEASED: "to bring it back, while its manifest exists",
     INVALID_ANNOTATIONS: "correct the pod's annotations, which the message names, and make the pod again",
-    POD_NOT_KNOWN: "annotate the pod with its containers, requests and limits, or set topologyManagerScope: container",
+    POD_NOT_KNOWN: "have kubelet say it (kubeletPodsSocket), or annotate the pod with its containers, requests and limits, or set "
+    "topologyManagerScope: container",
     INVALID_NAME: "make the pod with names as Kubernetes has them: the message says which (`crictl pods`)",
     RESIZE_INFEASIBLE: "undo the resize, or make the pod again with its new amounts (`kubectl replace --force`)",
     UID_TAKEN: "give the manifest with that UID another one",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 _BY = {
     "annotation": "its annotations",
+    "podsApi": "kubelet's pods API",
     "cgroupParent": "the cgroup's name",
     "cpuShares": "its CPU shares",
     "cpuQuota": "its CPU quota",

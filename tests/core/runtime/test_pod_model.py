@@ -21,12 +21,14 @@ from nodeagent.core.model.pod import (
     Resources,
     qos_class,
 )
+from nodeagent.core.model.pod_amounts import asked_of
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.runtime.estimates import cpu_request
 from nodeagent.core.runtime.pod_model import RuntimePod, ToldBy, qos_of_parent, runtime_pod
-from nodeagent.core.runtime.stated_pod import StatedContainer, StatedPod
+from nodeagent.core.runtime.stated_pod import StatedContainer, StatedPod, with_kubelets
 from nodeagent.formats.manifest.pod_manifest import pod_from_document, pod_to_document
 from tests.support.pods import amounts, app, burstable, exclusive, pod
-from tests.support.runtime_pods import GIB, sandbox_of, told, told_resources
+from tests.support.runtime_pods import GIB, kubelets, sandbox_of, told, told_resources
 
 CAPACITY = 64 * GIB
 NOTHING_STATED = StatedPod()
@@ -115,10 +117,83 @@ def test_a_pod_that_states_all_comes_back_whole_and_contradicts_nothing(of: Pod)
     assert replace(found.pod, given_qos=None) == saved(of)
 
 
-@given(pods_of_kubelet(), st.booleans())
-def test_a_pod_is_the_same_after_it_was_saved(of: Pod, is_stated: bool) -> None:
-    found = seen(of, stated_as(of)) if is_stated else seen(of)
+@given(pods_of_kubelet())
+def test_a_pod_that_kubelet_knows_comes_back_whole(of: Pod) -> None:
+    found = seen(of, with_kubelets(NOTHING_STATED, kubelets(of)))
+    assert found.contradictions == ()
+    assert found.is_whole
+    assert replace(found.pod, given_qos=None) == saved(of)
+    assert {known.by for known in found.known} == {ToldBy.CGROUP_PARENT, ToldBy.PODS_API}
+
+
+@given(pods_of_kubelet(), st.sampled_from(["nobody", "annotations", "kubelet"]))
+def test_a_pod_is_the_same_after_it_was_saved(of: Pod, who: str) -> None:
+    said = {
+        "nobody": NOTHING_STATED,
+        "annotations": stated_as(of),
+        "kubelet": with_kubelets(NOTHING_STATED, kubelets(of)),
+    }
+    found = seen(of, said[who])
     assert saved(found.pod) == found.pod
+
+
+@given(pods_of_kubelet(), st.data())
+def test_what_kubelet_has_made_counts_where_it_says_something_else(of: Pod, data: st.DataObject) -> None:
+    """As in a resize that it has no room for yet: whatever it wants, no CPU request is above what its shares say."""
+    wanted = replace(of, containers=tuple(replace(one, resources=data.draw(resources())) for one in of.containers))
+    found = seen(of, with_kubelets(NOTHING_STATED, kubelets(wanted)))
+    assert found.contradictions == (), "that is nobody's mistake"
+    for has, asked in zip(found.pod.containers, saved(of).containers, strict=True):
+        shares = told_resources(asked).cpu_shares
+        assert shares is not None
+        # A request of nothing has the shares of the limit; those of two thousandths are those of nothing.
+        assert {asked_of(has.resources, CPU), asked_of(limits_of(has), CPU)} & set(possible(shares))
+        assert asked_of(has.resources, CPU) <= possible(shares)[-1]
+    assert saved(found.pod) == found.pod
+
+
+def limits_of(one: Container) -> ResourceRequirements:
+    return ResourceRequirements(one.resources.limits)
+
+
+def possible(shares: int) -> range:
+    """The CPU requests that have these shares, up to the largest that can be told from larger ones."""
+    found = cpu_request(shares)
+    return range(found.least, (found.most or 10**6) + 1)
+
+
+def test_kubelets_word_counts_more_than_an_annotations_and_says_nothing_of_what_only_these_can_say() -> None:
+    of = pod("web", app("main", resources=burstable("1500m")))
+    annotated = StatedPod(
+        (StatedContainer("main", requests=amounts("3"), exclusive_cpus=1), StatedContainer("gone")), numa_node=1
+    )
+    assert seen(of, annotated).contradictions
+    found = seen(of, with_kubelets(annotated, kubelets(of)))
+    assert found.contradictions == ()
+    assert found.is_whole
+    (main,) = found.pod.containers
+    assert (main.resources.requests, main.exclusive_cpus, found.pod.numa_node) == (amounts("1500m"), 1, 1)
+
+
+def test_what_the_pod_has_as_a_whole_is_known_from_kubelet_alone() -> None:
+    """Its limit is in its containers' quotas, though they have none of their own."""
+    of = pod("web", app("main", resources=burstable("500m")), app("side"), resources=exclusive("2", "1Gi"))
+    limited = [
+        replace(one, resources=ResourceRequirements(one.resources.requests, amounts("2", "1Gi")))
+        for one in of.containers
+    ]
+    containers = [told(of, one) for one in limited]
+    said = with_kubelets(NOTHING_STATED, kubelets(of))
+    found = runtime_pod(sandbox_of(of), containers, said, CAPACITY)
+    assert found.is_whole
+    assert found.pod.resources == of.resources
+    assert [one.resources.limits for one in found.pod.containers] == [Resources(), Resources()]
+    assert ("limits.cpu", "2", "podsApi", "") in {
+        (one.what, one.value, one.by.value, one.container) for one in found.known
+    }
+    exclusive_one = with_kubelets(StatedPod((StatedContainer("main", exclusive_cpus=1),)), kubelets(of))
+    (against,) = runtime_pod(sandbox_of(of), containers, exclusive_one, CAPACITY).contradictions
+    assert "spec.resources" in against.text
 
 
 def saved(of: Pod) -> Pod:

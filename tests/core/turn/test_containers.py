@@ -13,12 +13,15 @@ from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, RESIZE_INFEASIBLE, UID_TAKEN
-from nodeagent.core.model.runtime_containers import ContainerKey, Registry
+from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.runtime.answers import Response, response
+from nodeagent.core.runtime.known_again import known_again
+from nodeagent.core.runtime.pod_model import ToldBy
 from nodeagent.core.runtime.registry import Adopt, CountFailOpen, Happening, Looked, Place, Populated, PutRight, Retried
 from nodeagent.core.turn.containers import (
     Node as TurnNode,
@@ -35,8 +38,8 @@ from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import EventKind, World, step
 from nodeagent.daemon.containers import misnamed, stated
 from nodeagent.daemon.problems import misnamed_pods, refused_containers
-from tests.support.pods import app, burstable, exclusive, manifests, pod
-from tests.support.runtime_pods import sandbox_of, told
+from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar
+from tests.support.runtime_pods import kubelets, sandbox_of, told
 from tests.support.world import SMALL, START_MS, Node, empty_state, node
 
 NODE = node(SMALL, config={"check_allocatable": True})
@@ -55,6 +58,8 @@ class Runtime:
         self.containers: dict[str, Any] = {}
         self.events: list[Any] = []
         self.todo: tuple[Any, ...] = ()
+        self.says: dict[str, KubeletPod] = {}
+        """What kubelet answers when it is asked, by UID."""
 
     def node(self) -> TurnNode:
         world = World(
@@ -85,7 +90,9 @@ class Runtime:
 
     def call(self, event: Event, one: str, **more: Any) -> Response | Denial:
         container = self.containers[one]
-        call = Call(event, self.boxes[container.sandbox_id], container, **more)
+        box = self.boxes[container.sandbox_id]
+        is_asked = event in {Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER}
+        call = Call(event, box, container, **more, pod=self.says.get(box.uid) if is_asked else None)
         taken = self.happens(call)
         there = occupants(self.state, self.node(), self.seen(), {})
         node = self.node()
@@ -117,7 +124,9 @@ class Runtime:
         for entry in self.state.entries:
             for container in entry.pod.containers:
                 own = self.state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
-                is_its = self.state.runtime.key_of(one) == ContainerKey(entry.pod.uid, container.name)
+                key = self.state.runtime.key_of(one)
+                # Those of one pod have the same CPUs one after the other, as kubelet's do.
+                is_its = key is not None and key.pod_uid == entry.pod.uid
                 assert is_its or self.cpusets[one].isdisjoint(own)
         answer = self.call(Event.START_CONTAINER, one)
         if isinstance(answer, Denial):
@@ -160,7 +169,8 @@ class Runtime:
             resources = replace(container.resources, cpus=cpus, mems=NumaSet.of(0))
             found.append(replace(container, state=state, resources=resources))
         boxes = {container.sandbox_id for container in found}
-        return Synchronized(tuple(box for id_, box in sorted(self.boxes.items()) if id_ in boxes), tuple(found))
+        there = tuple(box for id_, box in sorted(self.boxes.items()) if id_ in boxes)
+        return Synchronized(there, tuple(found), tuple(self.says[box.uid] for box in there if box.uid in self.says))
 
 
 WEB = pod("web", app("main", "2"), app("side", "1"))
@@ -311,6 +321,107 @@ def test_pods_are_aligned_as_a_whole_only_if_all_is_known_of_them() -> None:
     stated = {"requests.nodeagent.io/side": amounts, "limits.nodeagent.io/side": amounts}
     runtime.run(WEB, "main", "m", **{"nodeagent.io/containers": "main=app, side=app"}, **stated)
     assert runtime.own(WEB, "side") is not None, "it is promised with its pod"
+
+
+def test_what_kubelet_says_makes_a_pod_whole_and_a_refusal_is_decided_on_again_once_it_says_it() -> None:
+    of = node(SMALL, topology_manager_policy="restricted", topology_manager_scope="pod")
+    runtime = Runtime(of)
+    denied = runtime.create(WEB, "main", "m")
+    assert isinstance(denied, Denial)
+    assert "kubelet's pods API (kubeletPodsSocket) has not told them" in denied.reason
+    assert runtime.create(WEB, "main", "n") == denied, "nothing has changed"
+    assert [event.kind for event in runtime.events] == [EventKind.POD_REFUSED]
+    runtime.says[WEB.uid] = kubelets(WEB)
+    runtime.run(WEB, "main", "o")
+    main, side = runtime.own(WEB, "main"), runtime.own(WEB, "side")
+    assert main is not None
+    assert side is not None
+    assert runtime.state.runtime.pods == (kubelets(WEB),)
+    runtime.says.clear()
+    runtime.run(WEB, "side", "s")
+    assert (runtime.own(WEB, "main"), runtime.own(WEB, "side")) == (main, side), (
+        "it is kept, and was promised with its pod"
+    )
+    (entry,) = runtime.state.entries
+    known = known_again(entry, runtime.state.runtime, lambda box: stated(box).pod, 0)
+    assert {one.by for one in known} == {ToldBy.CGROUP_PARENT, ToldBy.PODS_API}
+    assert all(one.is_exact for one in known)
+
+
+def test_what_was_refused_and_runs_is_decided_on_once_kubelet_has_been_asked_about_it() -> None:
+    """In the agent's absence it began; at the next look kubelet answers."""
+    of = node(SMALL, topology_manager_policy="restricted", topology_manager_scope="pod")
+    runtime = Runtime(of)
+    runtime.boxes["box"] = sandbox_of(WEB, "box")
+    path = f"{runtime.boxes['box'].cgroup_parent}:cri-containerd:m"
+    runtime.containers["m"] = told(WEB, WEB.container("main"), id="m", sandbox_id="box", cgroups_path=path)
+    runtime.cpusets["m"] = CpuSet.parse("0-7")
+    runtime.running.add("m")
+    runtime.happens(runtime.listed())
+    assert runtime.own(WEB, "main") is None
+    runtime.happens(Retried(WEB.uid))
+    assert runtime.own(WEB, "main") is None, "it is refused again: nobody has been asked since"
+    runtime.says[WEB.uid] = kubelets(WEB)
+    runtime.happens(Looked(runtime.listed()))
+    runtime.push()
+    assert runtime.cpusets["m"] == runtime.own(WEB, "main")
+    assert not runtime.state.runtime.refused
+
+
+def test_a_resize_that_is_not_done_counts_as_what_kubelet_has_made() -> None:
+    of = node(SMALL, topology_manager_policy="restricted", topology_manager_scope="pod")
+    runtime = Runtime(of)
+    larger = pod("web", app("main", "3"), app("side", "1"))
+    runtime.says[WEB.uid] = kubelets(larger)
+    runtime.run(WEB, "main", "m")
+    own = runtime.own(WEB, "main")
+    assert own is not None
+    assert len(own) == 2, "what kubelet has asked the runtime for is exact, too"
+
+
+def test_a_container_that_has_ended_is_promised_something_again_only_when_it_is_made_again() -> None:
+    of = pod("three", app("first", "2"), app("second", "1"), app("third", "1"))
+    runtime = Runtime()
+    runtime.says[of.uid] = kubelets(of)
+    runtime.run(of, "first", "a")
+    runtime.run(of, "second", "b")
+    third = runtime.own(of, "third")
+    assert third is not None
+    runtime.end("a")
+    runtime.look()
+    assert runtime.own(of, "first") is None
+    runtime.run(of, "third", "c")
+    assert (runtime.own(of, "first"), runtime.own(of, "third")) == (None, third)
+    runtime.run(of, "first", "again")
+    assert runtime.cpusets["again"] == runtime.own(of, "first")
+
+
+def test_an_app_container_follows_on_the_cpus_of_its_pods_init_container() -> None:
+    """As kubelet has it, which knows what is one: otherwise they would have CPUs beside each other."""
+    of = pod("chain", sidecar("proxy", "1"), init("setup", "4"), app("main", "2"))
+    runtime = Runtime()
+    runtime.says[of.uid] = kubelets(of)
+    runtime.run(of, "proxy", "p")
+    runtime.run(of, "setup", "s")
+    main, setup = runtime.own(of, "main"), runtime.own(of, "setup")
+    assert main is not None
+    assert setup is not None
+    assert main <= setup
+    runtime.end("s")
+    runtime.look()
+    runtime.run(of, "main", "m")
+    assert (runtime.own(of, "main"), runtime.own(of, "setup")) == (main, None)
+
+
+def test_what_kubelet_has_said_goes_with_the_pod() -> None:
+    runtime = Runtime()
+    runtime.says[WEB.uid] = kubelets(WEB)
+    runtime.run(WEB, "main", "m")
+    assert runtime.state.runtime.pods
+    runtime.end("m")
+    runtime.happens(Synchronized())
+    runtime.look()
+    assert runtime.state.runtime == Registry()
 
 
 def test_what_runs_without_having_asked_is_put_into_the_pool_or_where_it_belongs() -> None:
@@ -480,6 +591,13 @@ PODS = {
 }
 
 
+RESIZED = {
+    name: replace(of, containers=tuple(replace(one, resources=exclusive("2")) for one in of.containers))
+    for name, of in PODS.items()
+}
+"""As kubelet would have them, and hasn't made them."""
+
+
 class Churn(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -490,6 +608,10 @@ class Churn(RuleBasedStateMachine):
     def create(self, which: str, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from([one.name for one in PODS[which].containers]))
         self.count += 1
+        if data.draw(st.booleans()):
+            self.runtime.says[PODS[which].uid] = kubelets(data.draw(st.sampled_from([PODS[which], RESIZED[which]])))
+        else:
+            self.runtime.says.pop(PODS[which].uid, None)
         self.runtime.create(PODS[which], name, f"{which}{self.count}")
 
     @precondition(lambda self: set(self.runtime.cpusets) - self.runtime.running)

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
 from nodeagent.core.model.nri import HugepageLimit, NriResources
-from nodeagent.core.model.pod import Pod, QosClass
+from nodeagent.core.model.pod import ContainerKind, Pod, QosClass, ResourceRequirements, Resources
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import (
     Block,
@@ -59,7 +60,7 @@ from nodeagent.formats.checkpoint.node_state import (
 )
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
 from tests.support.node_model import Unit, started
-from tests.support.pods import app, cgroup_only, init, job, pod, sidecar, unit
+from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, job, pod, sidecar, unit
 from tests.support.world import node
 
 NODE = node()
@@ -149,14 +150,22 @@ RESOURCES = st.builds(
 ASKED = st.tuples(RESOURCES, st.none() | SIGNED, TEXTS, by_name(TEXTS)).map(lambda fields: Asked(*fields))
 KEYS = st.builds(ContainerKey, TEXTS, NAMES)
 MADE = st.builds(MadeContainer, TEXTS, TEXTS, st.sampled_from(Stage), ASKED, st.booleans(), TEXTS)
-REGISTRIES = st.builds(
-    Registry,
-    sandboxes=st.lists(st.builds(KnownSandbox, TEXTS, TEXTS, st.booleans()), max_size=2).map(tuple),
-    entries=st.lists(
+REQUIREMENTS = st.sampled_from([ResourceRequirements(), exclusive("1500m", "1Gi"), burstable("3", "4")])
+KUBELETS = st.builds(
+    KubeletPod,
+    TEXTS,
+    st.lists(st.builds(KubeletContainer, TEXTS, st.sampled_from(ContainerKind), REQUIREMENTS), max_size=2).map(tuple),
+    st.none() | REQUIREMENTS,
+    st.sampled_from([Resources(), amounts("250m", "120Mi")]),
+)
+REGISTRIES = st.tuples(
+    st.lists(st.builds(KnownSandbox, TEXTS, TEXTS, st.booleans()), max_size=2).map(tuple),
+    st.lists(
         st.builds(KeyEntry, KEYS, st.lists(MADE, max_size=2).map(tuple), st.booleans(), st.none() | ASKED), max_size=2
     ).map(tuple),
-    refused=st.lists(st.builds(RefusedKey, KEYS, ASKED, TEXTS), max_size=2).map(tuple),
-)
+    st.lists(st.builds(RefusedKey, KEYS, ASKED, TEXTS), max_size=2).map(tuple),
+    st.lists(KUBELETS, max_size=2).map(tuple),
+).map(lambda fields: Registry(*fields))
 
 
 PODS = st.sampled_from(

@@ -131,6 +131,7 @@ metricsBindAddress: unix:/r/m.sock
 metricsAliases: false
 podResourcesSocket: /r/p.sock
 nriSocket: /r/n.sock
+kubeletPodsSocket: /r/k.sock
 checkAllocatable: no
 maxPods: 7
 podsPerCore: 3
@@ -158,6 +159,7 @@ featureGates: {CustomCPUCFSQuotaPeriod: true}
         metrics_aliases=False,
         pod_resources_socket="/r/p.sock",
         nri_socket="/r/n.sock",
+        kubelet_pods_socket="/r/k.sock",
         check_allocatable=False,
         max_pods=7,
         pods_per_core=3,
@@ -264,6 +266,7 @@ FINDINGS = [
     (f"podResourcesSocket: /{'x' * 107}", "must be at most 107 bytes long"),
     ("podResourcesSocket: pod-resources.sock", "must be an absolute path"),
     ("nriSocket: nri.sock", "must be an absolute path"),
+    ("kubeletPodsSocket: pods.sock", "must be an absolute path"),
     ("podResourcesSocket: unix:/x", "must be an absolute path"),
     ("cgroupRoot: kubepods", "must be an absolute path"),
     ("metricsBindAddress: 9753", "must be a string"),

@@ -26,7 +26,7 @@ from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, SYSTEMD, 
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 from nodeagent.views.check import node_check
 from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
-from nodeagent.views.check.runtime import RuntimeFacts
+from nodeagent.views.check.runtime import PodsApiFacts, RuntimeFacts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
 from tests.project.test_every_error import STEP
@@ -85,10 +85,15 @@ def runtime(
     *,
     kubelet_problem: str = "",
     unreadable: tuple[str, ...] = (),
+    scope: str = "container",
     **found: Any,
 ) -> NodeFacts:
     """A node where a container runtime's containers are to be placed."""
-    given = facts(files, config=Config(STATIC, nri_socket="/run/nri.sock"), unreadable=unreadable)
+    given = facts(
+        files,
+        config=Config(replace(STATIC, topology_manager_scope=scope), nri_socket="/run/nri.sock"),
+        unreadable=unreadable,
+    )
     return replace(given, runtime=RuntimeFacts(**found), kubelet_problem=kubelet_problem)
 
 
@@ -248,6 +253,12 @@ CASES = [
     Case("nri-timeouts", "warning", "for a plugin to register", runtime(config=NriConfig(request_timeout_ms=Said(2000, "c"), registration_timeout_ms=Said(500, "c"))), "plugin_registration_timeout"),
     Case("nri-timeouts", "failure", "nothing could start", runtime(config=NriConfig(request_timeout_ms=Said(300, "c"))), "plugin_request_timeout"),
     Case("nri-timeouts", "unknown", "only itself says", runtime()),
+    Case("pods-api", "ok", "at /var/lib/kubelet/pods-api/pods-api.sock says what the runtime isn't told", runtime(pods_api=PodsApiFacts())),
+    Case("pods-api", "note", "Burstable container's memory request", runtime(pods_api=PodsApiFacts("x", "y", is_absent=True)), "kubelet 1.37 or later"),
+    Case("pods-api", "warning", "with topologyManagerScope pod", runtime(pods_api=PodsApiFacts("x", "y", is_absent=True), scope="pod"), "topologyManagerScope: container"),
+    Case("pods-api", "warning", "it has not answered in time", runtime(pods_api=PodsApiFacts("it has not answered in time", "systemctl status kubelet")), "systemctl status kubelet"),
+    Case("pods-api", "unknown", "only root may ask", runtime(pods_api=PodsApiFacts("Permission denied", "y", is_hidden=True)), "sudo nodeagent check"),
+    Case("pods-api", "unknown", "can only be found out on the node itself", runtime()),
     Case("numad", "warning", "moves processes and their memory", facts({service("numad"): RUNS}), "systemctl disable --now numad"),
     Case("tuned", "note", "its profile may set", facts({service("tuned"): RUNS}), "tuned-adm active"),
 ]  # fmt: skip

@@ -1,0 +1,295 @@
+"""Calls of kubelet's pods API, answered by grpcio's server, and by others that keep to nothing."""
+
+import socket
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import StreamEnded
+from hypothesis import given, settings, strategies as st
+
+from nodeagent.edge.kubelet_pods import KubeletPods, KubeletPodsError
+from nodeagent.formats.nri.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod, read_pod
+from nodeagent.formats.wire.grpc_messages import framed
+from tests.support.kubelet import serving
+from tests.support.pods import app, init, pod
+from tests.support.runtime_pods import kubelets
+
+PATIENCE_SECONDS = 60.0
+"""Nothing takes that long but a bug."""
+WEB = pod("web", init("setup", "3"), app("main", "2"))
+OK = [(":status", "200"), ("content-type", "application/grpc")]
+SETTINGS = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
+
+
+def request(uid: str) -> bytes:
+    found = get_pod(uid)
+    assert found is not None
+    return found
+
+
+def asked(path: Path, seconds: float = PATIENCE_SECONDS) -> bytes | None:
+    with KubeletPods(path, time.monotonic() + seconds, MAX_BYTES) as kubelet:
+        return kubelet.call(GET_POD, request(WEB.uid), METADATA)
+
+
+def failure(path: Path, seconds: float = PATIENCE_SECONDS) -> KubeletPodsError:
+    with pytest.raises(KubeletPodsError) as caught:
+        asked(path, seconds)
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+    assert len(caught.value.message) < 600
+    return caught.value
+
+
+def test_a_pod_is_asked_for_by_its_uid_and_only_what_is_needed_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "pods-api.sock"
+    with serving(path) as server:
+        server.has(WEB)
+        answer = asked(path)
+        assert answer is not None
+        assert read_pod(answer, WEB.uid) == kubelets(WEB)
+        assert (server.asked, server.masks) == ([WEB.uid], [[METADATA[0][1]]])
+
+
+def test_one_connection_carries_one_call_after_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "pods-api.sock"
+    pods = [pod(f"pod-{n}", app("main", "1")) for n in range(20)]
+    with serving(path) as server, KubeletPods(path, time.monotonic() + PATIENCE_SECONDS, MAX_BYTES) as kubelet:
+        for one in pods[::2]:
+            server.has(one)
+        found = [kubelet.call(GET_POD, request(one.uid)) for one in pods]
+    assert [answer is not None for answer in found] == [True, False] * 10
+    assert read_pod(found[18] or b"", "uid-pod-18") == kubelets(pods[18])
+
+
+def test_a_large_answer_passes_the_windows_and_a_larger_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pods-api.sock"
+    with serving(path) as server:
+        server.raw = b"\0" * (MAX_BYTES - 100)
+        answer = asked(path)
+        assert answer is not None
+        assert len(answer) > MAX_BYTES - 100
+        server.raw = b"\0" * (8 * MAX_BYTES)
+        assert "an answer of more than 262144 bytes" in failure(path).message
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT])
+def test_a_refusal_is_told_with_kubelets_words(tmp_path: Path, code: grpc.StatusCode) -> None:
+    path = tmp_path / "pods-api.sock"
+    with serving(path) as server:
+        server.refusal = (code, "not \x1b[2Jfor you" + "!" * 1000)
+        message = failure(path).message
+    assert "it refuses: not " in message
+    assert f"({code.value[0]})" in message
+    assert message.isprintable()
+
+
+def test_a_server_of_something_else_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "other.sock"
+    server = grpc.server(None)
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    assert "it refuses: " in failure(path).message
+    server.stop(None).wait()
+
+
+def test_where_there_is_no_socket(tmp_path: Path) -> None:
+    assert failure(tmp_path / "none").is_absent
+    (tmp_path / "file").write_text("")
+    assert "Connection refused" in failure(tmp_path / "file").message
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "left"))
+    left.close()
+    found = failure(tmp_path / "left")
+    assert "Connection refused" in found.message
+    assert not found.is_absent
+
+
+Behaviour = Callable[[socket.socket], None]
+
+
+@contextmanager
+def behaving(path: Path, behave: Behaviour) -> Iterator[None]:
+    """A server that does so with its one connection, and keeps it until the end."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    over = threading.Event()
+
+    def serve() -> None:
+        channel, _ = listener.accept()
+        with channel:
+            try:
+                behave(channel)
+            except OSError:
+                return
+            over.wait(PATIENCE_SECONDS)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        listener.close()
+
+
+def says(data: bytes) -> Behaviour:
+    return lambda channel: channel.sendall(data)
+
+
+def hangs_up(channel: socket.socket) -> None:
+    channel.recv(1)
+    channel.shutdown(socket.SHUT_RDWR)
+
+
+def floods(frame: bytes) -> Behaviour:
+    def behave(channel: socket.socket) -> None:
+        channel.sendall(SETTINGS)
+        threading.Thread(target=drain, args=(channel,), daemon=True).start()
+        while True:
+            channel.sendall(frame * 100)
+
+    return behave
+
+
+def drain(channel: socket.socket) -> None:
+    try:
+        while channel.recv(65536):
+            pass
+    except OSError:
+        pass
+
+
+def speaks(answer: Callable[[H2Connection, int], object]) -> Behaviour:
+    """HTTP/2, with such an answer to the first call."""
+
+    def behave(channel: socket.socket) -> None:
+        server = H2Connection(H2Configuration(client_side=False))
+        server.initiate_connection()
+        while True:
+            channel.sendall(server.data_to_send())
+            for event in server.receive_data(channel.recv(65536)):
+                if isinstance(event, StreamEnded):
+                    assert event.stream_id is not None
+                    answer(server, event.stream_id)
+                    channel.sendall(server.data_to_send())
+                    return
+
+    return behave
+
+
+def ended(*headers: tuple[str, str]) -> Behaviour:
+    return speaks(lambda h2, stream: h2.send_headers(stream, list(headers), end_stream=True))
+
+
+def body(data: bytes, *trailers: tuple[str, str]) -> Behaviour:
+    def answer(h2: H2Connection, stream: int) -> None:
+        h2.send_headers(stream, OK)
+        h2.send_data(stream, data, end_stream=not trailers)
+        if trailers:
+            h2.send_headers(stream, list(trailers), end_stream=True)
+
+    return speaks(answer)
+
+
+PING = struct.pack(">I", 8)[1:] + b"\x06\x00" + struct.pack(">I", 0) + b"12345678"
+GRPC_OK = ("grpc-status", "0")
+
+
+@pytest.mark.parametrize(
+    ("behave", "why"),
+    [
+        (hangs_up, "it closed the connection before it had answered"),
+        (says(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10), "a frame of more than 16384 bytes"),
+        (says(SETTINGS + b"\xff" * 40), "a frame of more than 16384 bytes"),
+        (says(b"\0\0\x05\x04\0\0\0\0\0" + b"x" * 40), "it does not speak gRPC as it should"),
+        (floods(PING), "an answer of more than 262144 bytes"),
+        (floods(SETTINGS), "an answer of more than 262144 bytes"),
+        (says(SETTINGS + b"\xff\xff\xff\x00" + b"x" * 10**6), "a frame of more than 16384 bytes"),
+        (ended((":status", "503")), "HTTP's status 503"),
+        (ended(*OK), "without gRPC's status"),
+        (ended(*OK, ("grpc-status", "zero")), "without gRPC's status"),
+        (ended(*OK, ("grpc-status", "9" * 5000)), "without gRPC's status"),
+        (ended(*OK, ("grpc-status", "7"), ("grpc-message", "no")), "it refuses: no (7)"),
+        (body(b"", GRPC_OK), "not one message"),
+        (body(b"\0\0\0\0", GRPC_OK), "not one message"),
+        (body(b"\1" + framed(b"x")[1:], GRPC_OK), "not one message without compression"),
+        (body(framed(b"x") * 2, GRPC_OK), "not one message"),
+        (body(framed(b"x")[:-1], GRPC_OK), "not one message"),
+        (body(framed(b"x")), "without gRPC's status"),
+        (speaks(lambda h2, stream: h2.reset_stream(stream)), "it broke the call off"),
+        (speaks(lambda h2, _: h2.close_connection()), "it ended the connection"),
+    ],
+)  # fmt: skip
+def test_who_keeps_to_nothing_is_told_apart(tmp_path: Path, behave: Behaviour, why: str) -> None:
+    path = tmp_path / "pods-api.sock"
+    with behaving(path, behave):
+        assert why in failure(path).message
+
+
+def test_one_that_never_answers_costs_no_more_than_the_time_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "pods-api.sock"
+    with behaving(path, says(SETTINGS)):
+        found = failure(path, 0.1)
+    assert found.is_late
+    assert "it has not answered in time" in found.message
+
+
+def test_one_that_nobody_serves_any_more_costs_no_more_either(tmp_path: Path) -> None:
+    """Its backlog is full, and so connect(2) waits."""
+    path = tmp_path / "pods-api.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(0)
+    others = [socket.socket(socket.AF_UNIX)]
+    others[0].connect(str(path))
+    assert failure(path, 0.1).is_late
+    for one in (*others, listener):
+        one.close()
+
+
+def test_there_may_be_no_time_left(tmp_path: Path) -> None:
+    path = tmp_path / "pods-api.sock"
+    with serving(path) as server:
+        assert failure(path, -1.0).is_late
+        assert server.asked == []
+
+
+FRAMES = st.lists(
+    st.tuples(
+        st.binary(max_size=40),
+        st.sampled_from([*range(11), 255]),
+        st.integers(0, 255),
+        st.sampled_from([0, 1, 2, 3, 2**31]),
+    ),
+    max_size=8,
+).map(
+    lambda frames: b"".join(
+        struct.pack(">I", len(data))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + data
+        for data, kind, flags, stream in frames
+    )
+)
+
+
+@given(FRAMES)
+@settings(max_examples=60, deadline=None)
+def test_whatever_comes_there_is_an_answer_or_one_error(frames: bytes) -> None:
+    def behave(channel: socket.socket) -> None:
+        channel.sendall(SETTINGS + frames)
+        channel.shutdown(socket.SHUT_WR)
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "s"
+        with behaving(path, behave), suppress(KubeletPodsError):
+            asked(path)
