@@ -163,7 +163,7 @@ def _is_held_back(change: Change, progress: _Execution) -> bool:
                 or any(is_within(change.path, path) for path in progress.not_handed_down)
             )
         case SetAttribute(vacates=vacated) if vacated:
-            return change.path in progress.missing
+            return change.path in progress.missing or bool(change.grants & progress.occupied)
         case SetAttribute(attribute=Attribute.FALLBACK_CPUS):
             return _is_out_of_reach(payload_path(change.path), progress)
         case SetAttribute():

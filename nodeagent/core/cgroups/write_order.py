@@ -5,7 +5,8 @@ The order is the promise that no exclusive CPU has two users at any moment:
 1. Remove empty cgroups that are no longer desired; create new ones and enable controllers, from the top down. End partitions. Give systemd
    its units back.
 2. Vacate CPUs: freeze those that no CPU is left for; then pods' cgroups, which bound those of their containers; then exclusive cgroups
-   that shrink, then all shared ones.
+   that shrink, then all shared ones. A unit of systemd's only leaves what others get: it starts whenever somebody wants, and has its CPUs
+   for itself from the moment when it has no others, so that comes with the grant.
 3. Grant exclusive CPUs, and write everything else that differs. Begin partitions (partitions.py).
 4. Thaw.
 
@@ -199,9 +200,14 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
         if not want.cpus() or _is_displaced(want, there):
             continue
         if not want.is_exclusive:
-            yield from _departure(want, there, want.cpus())
-        elif (kept := _held(want, there) & want.cpus()) and _held(want, there) - kept:
-            yield from _departure(want, there, kept)
+            yield from _departure(want, there, want.cpus(), want.cpus())
+        elif not is_of_systemd(want.path) and (kept := _held(want, there) & want.cpus()) and _held(want, there) - kept:
+            yield from _departure(want, there, kept, want.cpus())
+    for want in leaves:
+        there = observed.get(want.path)
+        left = _left(want, there, leaves, observed)
+        if left is not None:
+            yield from _departure(want, there, left, left)
     for want in leaves:
         there = observed.get(want.path)
         if there is not None and there.elsewhere:
@@ -222,10 +228,24 @@ def _bound(there: ObservedCgroup | None) -> CpuSet:
     return _usable(there) | named if isinstance(named, CpuSet) else _usable(there)
 
 
-def _departure(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet) -> Iterator[Change]:
+def _left(
+    want: DesiredCgroup, there: ObservedCgroup | None, leaves: Iterable[DesiredCgroup], observed: ObservedCgroups
+) -> CpuSet | None:
+    """Return the CPUs that an exclusive unit keeps until it is granted its own. None: none of them is somebody else's to get, or it isn't one."""
+    if not want.is_exclusive or not is_of_systemd(want.path):
+        return None
+    coming = CpuSet()
+    for other in leaves:
+        if other is not want and not _has_alone(observed.get(other.path), other.cpus()):
+            coming |= other.exclusive_cpus
+    held = _held(want, there)
+    return (held - coming or want.cpus()) if held & coming else None
+
+
+def _departure(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet, kept: CpuSet) -> Iterator[Change]:
     before = there.get(Attribute.CPUSET_CPUS) if there else None
     if before != cpus:
-        yield SetAttribute(want.path, Attribute.CPUSET_CPUS, cpus, before, vacates=_usable(there) - want.cpus())
+        yield SetAttribute(want.path, Attribute.CPUSET_CPUS, cpus, before, vacates=_usable(there) - kept)
 
 
 def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
@@ -240,6 +260,8 @@ def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
 
 def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Exclusive CPUs are granted, and everything else that differs is written."""
+    desired = tuple(desired)
+    leaves = tuple(want for want in desired if want.is_leaf)
     for want in desired:
         there = observed.get(want.path)
         for attribute, value in want.attributes:
@@ -249,7 +271,14 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
             if attribute is not Attribute.CPUSET_CPUS:
                 if before != value:
                     yield SetAttribute(want.path, attribute, value, before)
-            elif want.is_exclusive and not _holds(there, want.cpus()):
+            elif not want.is_exclusive:
+                continue
+            elif is_of_systemd(want.path):
+                left = _left(want, there, leaves, observed)
+                if left != want.cpus() and not _has_alone(there, want.cpus()):
+                    vacates = (_usable(there) if left is None else left) - want.cpus()
+                    yield SetAttribute(want.path, attribute, value, before, vacates, want.exclusive_cpus)
+            elif not _holds(there, want.cpus()):
                 yield SetAttribute(want.path, attribute, value, before, grants=want.exclusive_cpus)
 
 
@@ -257,6 +286,11 @@ def _holds(there: ObservedCgroup | None, cpus: CpuSet) -> bool:
     """Whether a cpuset has CPUs by its own content, not as those that the one above leaves to it. It may name others that are offline."""
     own = there.get(Attribute.CPUSET_CPUS) if there else None
     return own == cpus or (isinstance(own, CpuSet) and own >= cpus and _usable(there) >= cpus)
+
+
+def _has_alone(there: ObservedCgroup | None, cpus: CpuSet) -> bool:
+    """Whether it holds these, and no others."""
+    return _holds(there, cpus) and not _usable(there) - cpus
 
 
 def _thaws(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:

@@ -12,7 +12,7 @@ from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, MakeCgroup,
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.daemon.execution import carry_out
+from nodeagent.daemon.execution import carry_out, not_left
 from nodeagent.daemon.problems import units_without_cpus
 from nodeagent.edge.cgroupfs import CgroupError
 from tests.support.builders import GIB
@@ -235,10 +235,21 @@ def test_a_unit_that_cannot_be_told_before_it_starts_holds_its_cpus_back() -> No
     assert len(machine.starts) == 1
 
 
+@pytest.mark.parametrize("is_active", [True, False])
+def test_one_has_no_cpus_of_its_own_while_a_runtimes_container_is_on_them(*, is_active: bool) -> None:
+    desired = (leaf(DB, "2-3", is_exclusive=True),)
+    plan = diff(desired, {DB: replace(seen(DB, ALL), is_populated=is_active)})
+    (grant,) = plan.changes
+    outcome = carry_out(replace(plan, occupied=CpuSet.of(3)), desired, Refusing())
+    assert (outcome.written, outcome.held_back, outcome.ready) == ((), (grant,), frozenset())
+    assert not_left(outcome) == ALL - CpuSet.parse("2-3"), "it is still where it was"
+    assert carry_out(plan, desired, Refusing()).written == (grant,)
+
+
 class Refusing:
     """A writer that fails at one change."""
 
-    def __init__(self, broken: Change) -> None:
+    def __init__(self, broken: Change | None = None) -> None:
         self._broken = broken
 
     def apply(self, change: Change) -> None:

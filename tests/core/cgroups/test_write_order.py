@@ -15,6 +15,7 @@ from nodeagent.core.model.cgroup import (
     cpu_shares,
     cpu_weight,
 )
+from nodeagent.core.model.cgroup_layout import is_of_systemd
 from nodeagent.core.model.idset import CpuSet
 
 ALL = CpuSet.parse("0-7")
@@ -114,6 +115,51 @@ def test_no_prefix_gives_a_granted_cpu_a_second_user(situation):
                     assert state.cpus_effective.isdisjoint(exclusive[path]), (
                         f"{other} may run on {path}'s CPUs after {change}"
                     )
+
+
+@st.composite
+def units(draw):
+    """Units of systemd's, running or not, beside containers: anywhere at first, all of them on at least one CPU that no other is to get."""
+    free, desired, there = ALL, [DesiredCgroup("", CONTROLLERS)], {"": seen("", CpuSet())}
+    names = draw(st.lists(st.sampled_from(["a", "b", *(f"units/podu{n}/{n}.service" for n in range(4))]), unique=True))
+    owned = {}
+    for name in names:
+        own = draw(st.one_of(st.just(NONE), CPUS)) & free
+        own = own if own != free else NONE
+        free = free - own
+        owned[name] = own
+    for name, own in owned.items():
+        desired.append(leaf(name, own or free, exclusive=bool(own)))
+        there[name] = seen(name, draw(CPUS) | (own or free), populated=draw(st.booleans()))
+    return there, desired
+
+
+@given(units())
+def test_a_unit_has_its_cpus_for_itself_from_the_moment_when_it_has_no_others(situation):
+    """It starts whenever somebody wants: nobody asks the agent then. One that has nowhere else to be meanwhile comes to its own at once."""
+    there, desired = situation
+    wants = {want.path: want for want in desired if is_of_systemd(want.path) and want.is_exclusive}
+    before = {path: there[path].cpus_effective for path in wants}
+    taken = NONE
+    for want in desired:
+        taken |= want.exclusive_cpus
+    for change in diff(desired, there).changes:
+        there = replay(there, change)
+        for path, want in wants.items():
+            if there[path].cpus_effective != want.cpus() or before[path] <= taken:
+                continue
+            for other, state in there.items():
+                if other in {"", path} or not (state.is_populated or is_of_systemd(other)) or state.is_frozen:
+                    continue
+                assert state.cpus_effective.isdisjoint(want.cpus()), f"{other} may run on {path}'s CPUs after {change}"
+
+
+@given(units())
+def test_units_are_told_what_they_should_have(situation):
+    there, desired = situation
+    for change in diff(desired, there).changes:
+        there = replay(there, change)
+    assert diff(desired, there).changes == ()
 
 
 @given(situations())
