@@ -231,7 +231,7 @@ def _bound(there: ObservedCgroup | None) -> CpuSet:
 def _left(
     want: DesiredCgroup, there: ObservedCgroup | None, leaves: Iterable[DesiredCgroup], observed: ObservedCgroups
 ) -> CpuSet | None:
-    """Return the CPUs that an exclusive unit keeps until it is granted its own. None: none of them is somebody else's to get, or it isn't one."""
+    """Return the CPUs that an exclusive unit keeps until it is granted its own. None: nobody is to get any of them, or it is none."""
     if not want.is_exclusive or not is_of_systemd(want.path):
         return None
     coming = CpuSet()
