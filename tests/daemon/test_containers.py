@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
 from nodeagent.core.model.pod import Pod
@@ -98,10 +99,11 @@ class Desk:
         self.state = empty_state(NODE)
         self.occupied = CpuSet()
         self.runtime: Any = None
+        self.devices = lambda _topology: PlacedDevices()
 
     def turn(self, *, unsaved: str = "", not_left: str = "") -> tuple[Trouble, ...]:
         world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS)
-        decided = self.containers.decide(Turn(self.state), world, NODE.kernel)
+        decided = self.containers.decide(Turn(self.state), world, NODE.kernel, self.devices)
         if unsaved:
             self.containers.not_saved(Trouble(unsaved))
         else:

@@ -151,6 +151,7 @@ def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, 
     """Explain the refusal step by step; nothing if the node's state is not for us to read."""
     from nodeagent.cli.support.explained_pods import explained_alone
     from nodeagent.cli.support.known_state import known_state
+    from nodeagent.cli.support.near import this_with_devices
     from nodeagent.cli.support.places import DEFAULT_CONFIG
     from nodeagent.cli.support.what_if_source import what_if_of
     from nodeagent.formats.manifest.job_pod import job_pod
@@ -161,7 +162,7 @@ def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, 
         known = known_state(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
         node = what_if_of(known)
         pod = job_pod(name, name, amounts, options.numa, options.core_class)
-        explained = (explained_alone(node.what_if, pod),)
+        explained = (explained_alone(this_with_devices(node.what_if, (pod,)), pod),)
         document = explanation(
             explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False
         )

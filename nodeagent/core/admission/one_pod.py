@@ -5,6 +5,7 @@ The order is that of kubelet's container manager: CPUs, then memory. Core never 
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +33,9 @@ from nodeagent.core.model.refusals import Refusal
 from nodeagent.core.numa.hints import Merged
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, ResourceManager
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
+
+if TYPE_CHECKING:
+    from nodeagent.core.model.devices import PlacedDevices
 
 
 class Allocated(Struct, frozen=True):
@@ -62,6 +66,13 @@ class Providers(Struct, frozen=True, dict=True):  # the dictionary holds cached 
     quirks: frozenset[Erratum]
     observer: AllocationObserver | None = None
     """Gets what each manager has allocated; decides nothing."""
+    devices: "PlacedDevices | None" = None
+    """What a pod may ask to be near. None: nobody has looked, as no pod that is decided on asks for it."""
+    near: ResourceHints = ()
+    """The hints of what this pod asks to be near, by name: kubelet's device manager is asked first."""
+
+    def hints_near(self, names: Sequence[str]) -> ResourceHints:
+        return tuple([hints for hints in self.near if hints[0] in names]) if self.near else ()
 
     @cached_property
     def managers(self) -> tuple[ResourceManager, ...]:
@@ -151,7 +162,7 @@ def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand
     for container in pod.containers:
         promises = outcome.promises
         hints = tuple([each for m in providers.managers for each in m.container_hints(promises, pod, container)])
-        outcome = _merged(providers, outcome, pod, container, hints)
+        outcome = _merged(providers, outcome, pod, container, (*providers.hints_near(container.near), *hints))
         if outcome.refusal is not None:
             return outcome
         outcome = _allocated(providers, _with_hint(outcome, pod, (container,)), pod, container)
@@ -163,7 +174,7 @@ def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand
 
 def _by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     hints = tuple([each for m in providers.managers for each in m.pod_hints(outcome.promises, pod)])
-    outcome = _merged(providers, outcome, pod, None, hints)
+    outcome = _merged(providers, outcome, pod, None, (*providers.near, *hints))
     if outcome.refusal is not None:
         return outcome
     outcome = _with_hint(outcome, pod, pod.containers)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.model.nri import NriContainer, NriResources, Sandbox
 from nodeagent.core.model.pod import (
@@ -137,10 +138,9 @@ def runtime_pod(
     contradictions: list[Contradiction] = []
     made = []
     for name in names:
-        container, about, against = _container(
-            stated.container(name), seen.get(name), QosClass(qos.value), capacity_bytes
-        )
-        made.append(container)
+        of = stated.container(name)
+        container, about, against = _container(of, seen.get(name), QosClass(qos.value), capacity_bytes)
+        made.append(replace(container, near=stated.near) if of.near is None else container)
         known += about
         contradictions += against
     pod = Pod(
@@ -220,6 +220,7 @@ def _container(
         restart_policy=RestartPolicy.ALWAYS if kind is ContainerKind.SIDECAR else None,
         exclusive_cpus=stated.exclusive_cpus,
         interrupts=stated.interrupts,
+        near=stated.near or (),
     )
     against: list[Contradiction] = []
     if seen is not None and stated.limits is not None:

@@ -15,6 +15,7 @@ class StatedContainer(Struct, frozen=True):
     """All of them."""
     exclusive_cpus: int | None = None
     interrupts: tuple[str, ...] = ()
+    near: tuple[str, ...] | None = None
 
 
 class StatedPod(Struct, frozen=True):
@@ -26,6 +27,8 @@ class StatedPod(Struct, frozen=True):
     numa_node: int | None = None
     core_class: str | None = None
     preferred_core_class: str | None = None
+    near: tuple[str, ...] = ()
+    """Of containers that don't say otherwise."""
 
     def container(self, name: str) -> StatedContainer:
         return next((stated for stated in self.containers if stated.name == name), StatedContainer(name))

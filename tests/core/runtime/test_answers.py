@@ -190,7 +190,10 @@ def test_an_undecided_container_in_the_way_is_named() -> None:
 @pytest.mark.parametrize(
     ("starting", "text"),
     [
-        (replace(STARTING, effective=cpus("0-3")), "server may run on CPUs 0-3, and was given 2-3: the runtime did not get that"),
+        (
+            replace(STARTING, effective=cpus("0-3")),
+            "server may run on CPUs 0-3, and was given 2-3: the runtime did not get that",
+        ),
         (replace(STARTING, effective=CpuSet()), "server is in no cgroup that can be read, and was given 2-3"),
         (replace(STARTING, wanted=None), "server was not decided on before it was created: `nodeagent inspect`"),
         (replace(STARTING, wanted=WantedPlacement(CpuSet())), "server has no CPU left to run on: `nodeagent inspect`"),
