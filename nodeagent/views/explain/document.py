@@ -21,7 +21,7 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.demand import demand_of
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import Origin, PodEntry
@@ -127,6 +127,7 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "name": pod.name,
         "namespace": pod.namespace,
         "nodes": [headroom_document(node) for node in _headroom(explained)] if with_headroom else [],
+        "near": _near(explained),
         "notes": list(explained.notes),
         "numaNode": pod.numa_node,
         "preferredCoreClass": _preferred_class(explained),
@@ -141,6 +142,18 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
 
 
 def _preferred_class(explained: Explained) -> Document | None:
+def _near(explained: Explained) -> list[Document]:
+    """Describe what it asks to be near, each with the devices that this means here; null: devices were not looked at."""
+    there = explained.before.managers.providers.devices
+    found = []
+    for name in explained.trace.pod.near:
+        devices = None if there is None else there.called(name)
+        nodes = NumaSet.from_ids(node for _, node in devices or () if node is not None)
+        addresses = None if devices is None else [device.address for device, _ in devices]
+        found.append({"devices": addresses, "name": name, "numaNodes": str(nodes)})
+    return found
+
+
     """Describe the class of cores that counted first; null: all were alike to it."""
     trace, managers = explained.trace, explained.before.managers
     undecided = demand_of(managers.rules, trace.pod)

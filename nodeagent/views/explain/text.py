@@ -155,6 +155,13 @@ def _asked_for(pod: Document, config: Document) -> Iterator[str]:
         yield f"it asks for {pod['coreClass']} cores: its exclusive CPUs are to be among them"
     wish = pod["preferredCoreClass"]
     if wish is not None and wish["granted"] is not None:
+    if pod["near"]:
+        ignored = (
+            ""
+            if config["topologyManagerPolicy"] != "none"
+            else "; topologyManagerPolicy is none, so that decides nothing"
+        )
+        yield f"it asks to be near {', '.join(map(_near_text, pod['near']))}{ignored}"
         who = "exclusiveCoreClass prefers" if wish["isTheNodes"] else "it prefers"
         end = "all its exclusive CPUs are among them" if wish["granted"] else "these alone would not do, so all counted"
         yield f"{who} {wish['coreClass']} cores: {end}"
@@ -162,6 +169,18 @@ def _asked_for(pod: Document, config: Document) -> Iterator[str]:
 
 def container_text(container: Document) -> list[str]:
     """Describe a container in cells: its name, its CPUs, where they and its memory are, why it shares."""
+def _near_text(near: Document) -> str:
+    if near["devices"] is None:
+        return str(near["name"])
+    if not near["devices"]:
+        where = "there is none"
+    elif not near["numaNodes"]:
+        where = "of no known NUMA node: nothing is near it"
+    else:
+        where = f"NUMA {near['numaNodes']}"
+    return f"{near['name']} ({where})"
+
+
     level = {"container": "exclusive", "mixed": "exclusive", "pod": "the pod's", "host": "shared"}[
         container["isolation"]
     ]
