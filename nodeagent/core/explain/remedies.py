@@ -149,6 +149,8 @@ def _placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str,
         scope = placement.topology_manager_scope
         other = "pod" if scope == "container" else "container"
         yield "topologyManagerScope", scope, other, replace(placement, topology_manager_scope=other)
+    if pod.near and policy == "restricted" and not placement.prefer_cpus_numa_node:
+        yield "preferCPUsNumaNode", "false", "true", replace(placement, prefer_cpus_numa_node=True)
     options = placement.cpu_manager_policy_options
     for name, value in options:
         left = tuple(item for item in options if item[0] != name)

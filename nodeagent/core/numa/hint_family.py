@@ -62,6 +62,17 @@ class HintFamily(Struct, frozen=True):
 Hints = HintList | HintFamily
 
 
+def preferred_nodes(hints: Hints) -> tuple[NumaMask, ...]:
+    """Return the single nodes that are preferred hints."""
+    listed = hints.single_nodes() if isinstance(hints, HintFamily) else hints
+    return tuple(mask for mask, preferred in listed if preferred and mask is not None and mask.bit_count() == 1)
+
+
+def is_fine_with(hints: Hints, mask: NumaMask) -> bool:
+    """Whether a set is a preferred hint, or any set is."""
+    return hints.prefers(mask) if isinstance(hints, HintFamily) else (mask, True) in hints or (None, True) in hints
+
+
 def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> Merged:
     """Find the best hint that takes one from each list or family, under the policies best-effort and restricted.
 

@@ -91,6 +91,7 @@ def configuration(config: Config) -> Document:
         "exclusiveCoreClass": placement.exclusive_core_class,
         "isolatedCPUs": placement.isolated_cpus,
         "memoryManagerPolicy": placement.memory_manager_policy,
+        "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
         "sharedCoreClass": placement.shared_core_class,
         "topologyManagerPolicy": placement.topology_manager_policy,
         "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),
@@ -126,8 +127,8 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
         "namespace": pod.namespace,
-        "nodes": [headroom_document(node) for node in _headroom(explained)] if with_headroom else [],
         "near": _near(explained),
+        "nodes": [headroom_document(node) for node in _headroom(explained)] if with_headroom else [],
         "notes": list(explained.notes),
         "numaNode": pod.numa_node,
         "preferredCoreClass": _preferred_class(explained),
@@ -141,7 +142,6 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
     }
 
 
-def _preferred_class(explained: Explained) -> Document | None:
 def _near(explained: Explained) -> list[Document]:
     """Describe what it asks to be near, each with the devices that this means here; null: devices were not looked at."""
     there = explained.before.managers.providers.devices
@@ -154,6 +154,7 @@ def _near(explained: Explained) -> list[Document]:
     return found
 
 
+def _preferred_class(explained: Explained) -> Document | None:
     """Describe the class of cores that counted first; null: all were alike to it."""
     trace, managers = explained.trace, explained.before.managers
     undecided = demand_of(managers.rules, trace.pod)
@@ -295,6 +296,7 @@ def step_document(step: TraceStep) -> Document:
                 ],
                 "container": step.container,
                 "nodes": None if step.nodes is None else str(step.nodes),
+                "overruled": list(step.overruled),
                 "preferred": step.preferred,
                 "silent": list(step.silent),
                 "step": "merge",

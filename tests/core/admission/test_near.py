@@ -6,15 +6,17 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, readmit
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, build, initial, readmit
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
+from nodeagent.core.numa.hint_family import is_fine_with, preferred_nodes
+from nodeagent.core.numa.hints import Merged
 from tests.support.builders import GIB, MACHINE_A, admitted, machine, managers
 from tests.support.pods import app, mixed, pod
-from tests.support.strategies import Add, Event, lived, lives, nodes
+from tests.support.strategies import Add, Event, happen, lived, lives, nodes
 
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
@@ -197,3 +199,53 @@ def test_whoever_is_preferred_near_a_device_is_there(node: Managers, life: list[
         if isinstance(moment.decision, Admitted):
             for merge in moment.decision.report.merges:
                 assert not merge.merged.preferred or merge.merged.mask in {1 << where, None}
+
+
+def preferring_cpus(node: Managers, *, on: bool = True) -> Managers:
+    made = build(node.topology, replace(node.placement, prefer_cpus_numa_node=on))
+    assert isinstance(made, Managers)
+    return made.knowing(node.providers.devices)
+
+
+@pytest.mark.parametrize("policy", ["best-effort", "restricted"])
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_where_its_node_is_full_its_cpus_may_count_for_more(policy: str, scope: str) -> None:
+    node = preferring_cpus(knowing(managers(topology_manager_policy=policy, topology_manager_scope=scope)))
+    full = admitted(node, near("first", "7", "eth0"))
+    asking = near("second", "4", "eth0", "eth1")
+    decision = admit(node, full, asking)
+    assert isinstance(decision, Admitted)
+    assert nodes_of(node, decision.promises, asking) == (0,)
+    (merge,) = decision.report.merges
+    assert (merge.merged, merge.admitted, merge.overruled) == (Merged(0b01, preferred=True), True, ("eth0",))
+    hint = decision.promises.of_pod(asking.uid).hints[0][1]
+    assert (hint.mask, hint.preferred) == (NumaSet.of(0), True)
+
+
+@given(nodes(), lives(), st.sampled_from([(), ("eth0",), ("eth0", "nvme0"), ("card0",)]), st.data())
+def test_it_changes_nothing_but_merges_that_devices_spoil(
+    node: Managers, life: list[Event], names: tuple[str, ...], data: st.DataObject
+) -> None:
+    ids = [each.id for each in node.topology.numa]
+    eth, disk = data.draw(st.sampled_from(ids)), data.draw(st.sampled_from(ids))
+    there = knowing(node, device("eth0", eth), device("nvme0", disk, DeviceKind.NVME), device("card0", None))
+    on = preferring_cpus(there)
+    promises, active = initial(on), ()
+    for event in asking_for(life, *names):
+        if isinstance(event, Add) and all(one.uid != event.pod.uid for one in active):
+            usual, decision = admit(there, promises, event.pod), admit(on, promises, event.pod)
+            if not any(merge.overruled for merge in decision.report.merges):
+                assert decision == usual
+            for merge in decision.report.merges:
+                if merge.overruled:
+                    assert on.placement.topology_manager_policy in {"best-effort", "restricted"}
+                    mask = merge.merged.mask
+                    assert merge.merged.preferred
+                    assert mask is not None
+                    assert mask.bit_count() == 1
+                    hints = dict(merge.hints)
+                    assert mask in preferred_nodes(hints["cpu"])
+                    others = [each for name, each in merge.hints if name not in names]
+                    assert all(is_fine_with(each, mask) for each in others)
+                    assert not on.providers.topology.merge(list(hints.values()), lambda _a, _b: None).preferred
+        promises, active, _ = happen(on, promises, active, event)
