@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import JobBounds
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import JOBS
@@ -392,6 +393,21 @@ def test_a_class_of_cores_is_part_of_the_request(served: Daemon) -> None:
         "message": "it asks for performance cores, and all cores of this machine are of one kind",
     }
     assert asked(served)["coreClass"] is None
+
+
+def test_devices_are_part_of_the_request(served: Daemon) -> None:
+    def near(name: str) -> Any:
+        amounts = {"cpu": "1", "memory": "64Mi"}
+        socket = f"{served.directory}/{JOB_SOCKET}"
+        return answered(served, lambda: call(socket, "job", name="forwarder", amounts=amounts, near=name))
+
+    card = Device("0000:3b:00.0", DeviceKind.NETWORK, 0x020000, names=("eth0",))
+    served.hardware.placed = PlacedDevices.of((card,), served.hardware.topology)
+    assert near("eth9")["refused"] == {
+        "reason": "DeviceUnavailable",
+        "message": "it asks to be near eth9, and this machine has none: it has eth0 (network)",
+    }
+    assert near("eth0")["near"] == ["eth0"]
 
 
 @pytest.mark.parametrize(
