@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import NumaMask
@@ -60,6 +60,7 @@ def test_a_device_of_an_unknown_node_is_near_nothing() -> None:
 
 
 @settings(max_examples=300)
+@example(devices=[[3]], wanted=3, free=[0, 0, 0, 1, 0, 2, 2])  # the device gives up what CPUs could, too
 @given(
     st.lists(places, min_size=1, max_size=2), st.integers(1, 20), st.lists(st.integers(0, 4), min_size=7, max_size=7)
 )
