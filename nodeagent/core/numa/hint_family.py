@@ -77,7 +77,8 @@ def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> M
     """Find the best hint that takes one from each list or family, under the policies best-effort and restricted.
 
     Exact while the steps last. After that a preferred hint may be missed (restricted refuses; best-effort uses another one), and a hint
-    that isn't preferred may be worse than another.
+    that isn't preferred may be worse than another: of the same size, but with higher nodes, if it is the first that a search has found
+    and the steps that are left for a lower one don't do (node_search.py).
     """
     preferred = _best_preferred(rules, lists, steps)
     if preferred is not None:
