@@ -22,10 +22,12 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, resume
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.host.settings import Cpus, Record, SettingKind, plan
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.pod_resources import PodResources
 from nodeagent.edge.grpc_server import GrpcConnection
 from nodeagent.edge.host_settings import HostSettingsFiles
@@ -96,6 +98,7 @@ def grown(name: str, few: Timing, many: Timing, goal: float | None = None) -> Ro
 def rows(clock: Clock) -> Iterator[Row]:
     yield from shapes(clock)
     yield from many_nodes(clock)
+    yield from devices(clock)
     yield from growth(clock)
     yield from restoration(clock)
     yield from encoding(clock)
@@ -135,6 +138,45 @@ def many_nodes(clock: Clock) -> Iterator[Row]:
                     goal,
                     kubelet,
                 )
+
+
+def devices(clock: Clock) -> Iterator[Row]:
+    """CPUs, memory, and two kinds of devices on every NUMA node, each of which has all sets of nodes as hints."""
+    requests = (("one node", "4", "8Gi"), ("CPUs of three, memory of one", "20", "8Gi"), ("four nodes", "26", "200Gi"))
+    for nodes, goal, kubelet in ((8, 20, "21 minutes"), (34, 100, "never ends")):
+        machine = topology(nodes * 8, nodes)
+        for policy in POLICIES:
+            for words, cpus, memory in requests:
+                of = node(machine, policy=policy, memory=True).knowing(cards(machine, everywhere=True))
+                one = asking("p", cpus, memory=memory, near=("network", "nvme"))
+                yield timed(
+                    "devices on many NUMA nodes",
+                    f"{nodes} nodes × 4 providers, two of them devices, {policy}, {words}",
+                    clock.time(admission(of, core.initial(of), one), 9),
+                    goal,
+                    kubelet,
+                )
+            of = node(machine, policy=policy, memory=True).knowing(cards(machine, everywhere=False))
+            one = asking("p", "4", memory="8Gi", near=("network", "nvme"))
+            yield timed(
+                "devices on many NUMA nodes",
+                f"{nodes} nodes × 4 providers, two of them devices on different nodes, {policy}",
+                clock.time(admission(of, core.initial(of), one), 9),
+                goal,
+                kubelet,
+            )
+
+
+def cards(of: Topology, *, everywhere: bool) -> PlacedDevices:
+    """A network card and a disk on each node; or one of each, on the last two."""
+    ids = sorted(of.node_ids)
+    found = [(DeviceKind.NETWORK, each) for each in (ids if everywhere else ids[-1:])]
+    found += [(DeviceKind.NVME, each) for each in (ids if everywhere else ids[-2:-1])]
+    named = (
+        Device(f"0000:{number:02x}:00.0", kind, class_code=0, numa_node=each)
+        for number, (kind, each) in enumerate(found)
+    )
+    return PlacedDevices.of(tuple(named), of)
 
 
 def admission(of: Managers, promises: Promises, one: Pod) -> Callable[[], object]:

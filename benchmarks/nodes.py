@@ -56,9 +56,9 @@ def node(
     )
 
 
-def asking(name: str, cpus: str, *, memory: str = "64Mi", pages: int = 0) -> Pod:
+def asking(name: str, cpus: str, *, memory: str = "64Mi", pages: int = 0, near: Sequence[str] = ()) -> Pod:
     wanted = {resource.replace("-", "_"): "1Gi" for resource, _ in PAGES[:pages]}
-    return pod(name, app("c", cpus, memory, **wanted))
+    return pod(name, app("c", cpus, memory, near=tuple(near), **wanted))
 
 
 def crowd(of: Managers, present: int, *, alone: int | None = None) -> Promises:

@@ -67,7 +67,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 _GUESTS = pytest.StashKey[Guests]()
-_ORDER = ("", "four_nodes", "four_caches", "two_sockets")
+_ORDER = ("", "four_nodes", "two_cards", "four_caches", "two_sockets")
 """Debian 13 first: its image is built while the other lane builds that of Debian 12."""
 
 
@@ -105,3 +105,9 @@ def four_caches(request: pytest.FixtureRequest) -> Guest:
 def four_nodes(request: pytest.FixtureRequest) -> Guest:
     """Debian 13: kernel 6.12, systemd 257. Four NUMA nodes at three distances, 16 CPUs."""
     return _guest(request, "four_nodes")
+
+
+@pytest.fixture
+def two_cards(request: pytest.FixtureRequest) -> Guest:
+    """Debian 13. Two sockets, and a network card on each NUMA node. For long tests: it is one more boot."""
+    return _guest(request, "two_cards")

@@ -20,6 +20,7 @@ SECOND_LANE = (
     "interrupt_isolation",
     "last_cpu",
     "metrics_live",
+    "near_devices",
     "no_overlap",
     "no_overlap_isolated",
     "pinned_units",

@@ -31,6 +31,11 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
         "where cores are of several kinds, `performance` or `efficiency`: exclusive CPUs are of this kind, if that is possible",
     ),
     ("sharedCoreClass", _PLACED.shared_core_class, "likewise: containers without exclusive CPUs run on this kind"),
+    (
+        "preferCPUsNumaNode",
+        "false",
+        "`true`: where a pod's devices and its CPUs conflict, a NUMA node that its CPUs prefer wins over the devices'",
+    ),
     ("topologyManagerScope", _PLACED.topology_manager_scope, "`pod`: one decision for all containers of a pod"),
     ("topologyManagerPolicyOptions", "", "`prefer-closest-numa-nodes`, `max-allowable-numa-nodes`, `prefer-most-allocated-numa-node`"),
     ("memoryManagerPolicy", _PLACED.memory_manager_policy, "`Static`: Guaranteed pods' memory and huge pages on chosen NUMA nodes"),

@@ -1,8 +1,10 @@
 """A virtual machine's hardware as a value, and as QEMU's arguments. A topology that no machine has can be one too."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LOCAL_DISTANCE = 10
+_FIRST_BUS, _BUSES = 64, 16
+"""Numbers of the buses below additional host bridges."""
 
 # Measured with QEMU 7.2 under emulation: with another vendor the kernel sees no SMT siblings; with cx16 the emulated
 # 16-byte compare-and-swap corrupts flags under load, and kernel 6.12 dies of it in every second boot.
@@ -40,6 +42,8 @@ class Machine:
     nodes: tuple[Node, ...]
     distances: tuple[tuple[int, ...], ...]
     huge_pages: tuple[HugePages, ...] = ()
+    cards: tuple[int, ...] = ()
+    """The NUMA node of each network card that has one. They lead nowhere."""
 
     def __post_init__(self) -> None:
         count = len(self.nodes)
@@ -66,6 +70,12 @@ class Machine:
             for source, row in enumerate(self.distances):
                 for target, distance in enumerate(row):
                     arguments += ["-numa", f"dist,src={source},dst={target},val={distance}"]
+        for index, place in enumerate(self.cards):
+            # A host bridge of its own has a node: a device below it has the same (docs/pci_expander_bridge.txt).
+            bus = _FIRST_BUS + _BUSES * index
+            arguments += ["-device", f"pxb,id=bridge{index},bus=pci.0,bus_nr={bus},numa_node={place}"]
+            arguments += ["-netdev", f"hubport,id=card{index},hubid={index + 1}"]
+            arguments += ["-device", f"virtio-net-pci,bus=bridge{index},addr=1,netdev=card{index}"]
         return tuple(arguments)
 
     def kernel_arguments(self) -> tuple[str, ...]:
@@ -106,4 +116,5 @@ FOUR_NODES = Machine(
     distances=((10, 16, 32, 22), (16, 10, 22, 32), (32, 22, 10, 16), (22, 32, 16, 10)),
     huge_pages=(HugePages("2M", (16, 16, 16, 16)),),
 )
-MACHINES = {machine.name: machine for machine in (TWO_SOCKETS, FOUR_CACHES, FOUR_NODES)}
+TWO_CARDS = replace(TWO_SOCKETS, name="two-cards", cards=(0, 1))
+MACHINES = {machine.name: machine for machine in (TWO_SOCKETS, FOUR_CACHES, FOUR_NODES, TWO_CARDS)}

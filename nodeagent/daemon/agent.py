@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import shortfalls
+from nodeagent.core.admission.managers import Managers, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import withheld
@@ -41,7 +41,7 @@ from nodeagent.core.turn.actions import (
     stopping,
 )
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
-from nodeagent.core.turn.pod_sources import PodSource, is_unclear, offered
+from nodeagent.core.turn.pod_sources import PodSource, asking_for_devices, is_unclear, offered
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.domains import Domains, Systemd, unit_paths
@@ -77,6 +77,10 @@ from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.node_view import NodeView
+
+if TYPE_CHECKING:
+    from nodeagent.core.model.devices import PlacedDevices
+    from nodeagent.core.model.topology import Topology
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RETRY_SECONDS = 1.0
@@ -117,7 +121,9 @@ class ContainerRuntime(Protocol):
     @property
     def is_unsettled(self) -> bool: ...
     def problem(self) -> str | None: ...
-    def decide(self, decided: Turn, world: World, kernel: Kernel, /) -> Turn: ...
+    def decide(
+        self, decided: Turn, world: World, kernel: Kernel, devices: "Callable[[Topology], PlacedDevices]", /
+    ) -> Turn: ...
     def not_saved(self, why: Trouble, /) -> None: ...
     def occupied(self, state: NodeState, /) -> CpuSet: ...
     def answer(
@@ -134,7 +140,9 @@ class _NoRuntime:
     def problem(self) -> None:
         return None
 
-    def decide(self, decided: Turn, _world: World, _kernel: Kernel, /) -> Turn:
+    def decide(
+        self, decided: Turn, _world: World, _kernel: Kernel, _devices: "Callable[[Topology], PlacedDevices]", /
+    ) -> Turn:
         return decided
 
     def not_saved(self, why: Trouble, /) -> None: ...
@@ -256,7 +264,7 @@ class Agent:
         now_ms = self._follow_clock()
         world = World(
             config=self.node.config,
-            managers=self.node.managers,
+            managers=self._managers(sources, requests),
             allocatable=self.node.allocatable,
             sources=sources,
             runs=runs,
@@ -269,7 +277,7 @@ class Agent:
         )
         watch = Stopwatch(alive=self._alive)
         decided = step(self._on_this_machine(), world, watch.decide)
-        decided = self._runtime.decide(decided, world, self._kernel(world))
+        decided = self._runtime.decide(decided, world, self._kernel(world), self._machine.devices)
         unsaved = self._save(decided)
         self._kept = replace(self._kept, save_failed=unsaved is not None)
         if unsaved is not None:
@@ -384,6 +392,13 @@ class Agent:
             self.state = moved(self.state, set_by_ms)
             self._kept = replace(self._kept, is_saved=False)
         return now_ms
+
+    def _managers(self, sources: tuple[PodSource, ...], requests: Iterable[TurnRequest]) -> Managers:
+        managers = self.node.managers
+        retried = frozenset[str]().union(*(request.retried for request in requests))
+        if not asking_for_devices(offered(sources), self.state.entries, retried):
+            return managers
+        return managers.knowing(self._machine.devices(self.node.topology))
 
     def _on_this_machine(self) -> NodeState:
         """Return the state adapted to the machine as it is now. It stays a proposal until a turn has saved it."""

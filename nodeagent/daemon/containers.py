@@ -7,10 +7,12 @@ The runtime's calls wait for their answers in a thread of its own, and so does w
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -72,7 +74,11 @@ from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.nri import Answered, NriError
 from nodeagent.formats.manifest.pod_rules import misnamed as names_amiss
-from nodeagent.formats.nri.annotations import read_annotations
+from nodeagent.formats.nri.annotations import names_devices, read_annotations
+
+if TYPE_CHECKING:
+    from nodeagent.core.model.devices import PlacedDevices
+    from nodeagent.core.model.topology import Topology
 
 _INDEX = 90
 """Behind plugins that change what is asked for."""
@@ -280,10 +286,18 @@ class Containers:
         """Whether something is to change that wakes nobody."""
         return self._is_waiting
 
-    def decide(self, decided: Turn, world: World, kernel: Kernel) -> Turn:
-        """Decide on what the runtime has told and asked since the last turn."""
+    def decide(
+        self, decided: Turn, world: World, kernel: Kernel, devices: "Callable[[Topology], PlacedDevices]"
+    ) -> Turn:
+        """Decide on what the runtime has told and asked since the last turn.
+
+        Args:
+            decided: the turn as far as it is decided.
+            world: what was observed for it.
+            kernel: the machine's.
+            devices: looks at them, if a pod asks to be near some.
+        """
         told = Told(self._sandboxes, self._containers)
-        node = self._node = Node(world, kernel, told, stated, str(self._tree.mount), misnamed)
         state, events, deltas = decided.state, decided.events, decided.deltas
         asked = self._take()
         self._look(state)
@@ -300,6 +314,9 @@ class Containers:
             with self._lock:
                 self._is_to_look = True
         happenings += [(one, one.what) for one in asked]
+        if any(self._asks_for_devices(what) for _, what in happenings):
+            world = replace(world, managers=world.managers.knowing(devices(world.managers.topology)))
+        node = self._node = Node(world, kernel, told, stated, str(self._tree.mount), misnamed)
         self._open, self._untold, self._left = [], (), ""
         for one, what in happenings:
             if isinstance(what, Call | Synchronized | Looked):
@@ -313,6 +330,19 @@ class Containers:
         self._look(state, again=False)
         self._look_for_strangers(state)
         return replace(decided, state=state, events=events, deltas=deltas)
+
+    def _asks_for_devices(self, what: Happening) -> bool:
+        """Whether a pod may be decided on now that asks to be near devices."""
+        match what:
+            case Call():
+                return names_devices(what.sandbox)
+            case Synchronized():
+                return any(map(names_devices, what.sandboxes))
+            case Looked():
+                return any(map(names_devices, what.found.sandboxes))
+            case Retried():
+                return any(names_devices(one) for one in self._sandboxes.values() if one.uid == what.pod_uid)
+        return False
 
     def not_saved(self, why: Trouble) -> None:
         """Answer those who wait that nothing was decided. What has happened is taken up by the next turn."""

@@ -52,12 +52,12 @@ class JobRequests:
         asked = JsonValue(dict(arguments))
         try:
             name, amounts = asked.field("name").text(), dict(asked.field("amounts").by_name(JsonValue.text))
-            numa_node, core_class = (
-                None if found is None else found.text() for found in map(asked.optional, ("numa", "coreClass"))
+            numa_node, core_class, near = (
+                None if found is None else found.text() for found in map(asked.optional, ("numa", "coreClass", "near"))
             )
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
-        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class)
+        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near)
         own, every = self._waiting[peer.uid], self._waiting.total()
         if every >= _MOST_WAITING or (own >= _MOST_WAITING_PER_USER and peer.uid not in _ROOT):
             raise JobRequestError(
@@ -92,6 +92,7 @@ class JobRequests:
         return {
             "pod": pod.full_name,
             "coreClass": pod.core_class,
+            "near": list(pod.near),
             "exclusiveCPUs": str(placement.exclusive_cpus),
             "sharedCPUs": str(placement.shared_cpus),
             "numaNodes": str(self._agent.node.topology.numa_of(placement.exclusive_cpus | placement.shared_cpus)),

@@ -1,5 +1,7 @@
 """Rereads the machine periodically: CPUs, memory and huge pages come and go while pods run."""
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
@@ -7,9 +9,13 @@ from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
-from nodeagent.edge.sysfs import read_machine, read_witness
+from nodeagent.edge.sysfs import read_devices, read_machine, read_witness
 from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.kernel.sysfs_witness import Witness, witness_of
+
+if TYPE_CHECKING:
+    from nodeagent.core.model.devices import PlacedDevices
 
 
 class Machine:
@@ -32,6 +38,16 @@ class Machine:
         # Only now: a failed reading must be repeated.
         self._witness = witness
         return topology
+
+    def devices(self, topology: Topology) -> "PlacedDevices":
+        """Look at its devices, which come, go and are renamed at any time."""
+        from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few agents have a pod that asks for one
+        from nodeagent.formats.kernel.pci_devices import devices_of  # noqa: PLC0415 - as above
+
+        try:
+            return PlacedDevices.of(devices_of(read_devices(self._root)), topology)
+        except SysfsError as err:
+            return PlacedDevices(problem=err.message)
 
 
 def on_what_is_there(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tuple[StartRefused, ...]]:

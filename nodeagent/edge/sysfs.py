@@ -39,6 +39,17 @@ class VanishedError(SysfsError):
     """A directory lists a file that doesn't exist."""
 
 
+def read_devices(root: str = "/") -> SysfsSample:
+    """Read what is needed of devices.
+
+    Raises:
+        SysfsError: a file can't be read.
+    """
+    from nodeagent.formats.kernel.pci_devices import CLASSES, wanted_of  # noqa: PLC0415 - only where somebody asks for devices
+
+    return read_files(wanted_of(read_files(CLASSES, root)), root)
+
+
 def read_machine(root: str = "/") -> SysfsSample:
     """Read everything that discovery needs, as a consistent set: no CPU hotplug event may fall into it.
 

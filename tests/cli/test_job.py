@@ -104,6 +104,22 @@ def test_a_class_of_cores_is_asked_for_and_answered() -> None:
     assert run("none", "--core-class", "fast", "--", "true").returncode == 2
 
 
+def test_devices_are_asked_for_and_answered() -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        asked.append(arguments)
+        return {**let_in(arguments, peer), "near": ["eth0", "nvme"]}
+
+    with agent(remember) as socket:
+        assert run(socket, "--near", "eth0, nvme", "--", "true").returncode == 0
+    with agent(let_in) as socket:
+        older = run(socket, "--near", "eth0", "--", "true")
+    assert [one["near"] for one in asked] == ["eth0, nvme"]
+    assert older.returncode == 125
+    assert "the agent doesn't know of devices\nhint: is the agent older" in older.stderr
+
+
 def test_the_command_has_what_the_caller_has(tmp_path: Path) -> None:
     shell = 'echo "$NODEAGENT_EXCLUSIVE_CPUS $MINE $PWD $(umask)"; cat; echo error >&2; exit 9'
     words = ("--", "sh", "-c", shell)

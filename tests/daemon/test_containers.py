@@ -11,9 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.step import Turn, World
 from nodeagent.daemon import containers
 from nodeagent.daemon.containers import Containers
@@ -99,11 +101,12 @@ class Desk:
         self.state = empty_state(NODE)
         self.occupied = CpuSet()
         self.runtime: Any = None
+        self.devices: Callable[[Topology], PlacedDevices] = lambda _topology: PlacedDevices()
 
     def turn(self, *, unsaved: str = "", not_left: str = "", retried: str = "") -> tuple[Trouble, ...]:
         uids = frozenset({retried} - {""})
         world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS, retried=uids)
-        decided = self.containers.decide(Turn(self.state), world, NODE.kernel)
+        decided = self.containers.decide(Turn(self.state), world, NODE.kernel, self.devices)
         if unsaved:
             self.containers.not_saved(Trouble(unsaved))
         else:
@@ -187,6 +190,27 @@ def test_a_call_waits_for_the_turn_that_decides_on_it(desk: Desk) -> None:
     own = desk.state.promises.own_set(WEB.uid, "main")
     assert own is not None
     assert answer.adjustment.cpus == own
+
+
+def test_devices_are_looked_at_for_a_pod_that_asks_to_be_near_some(desk: Desk) -> None:
+    looks = []
+
+    def look(topology: Topology) -> PlacedDevices:
+        looks.append(topology)
+        return PlacedDevices()
+
+    desk.devices = look
+    desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
+    assert looks == []
+    near = pod("near", app("main", "1"))
+    asking = event(Event.CREATE_CONTAINER, near, "n")
+    asking = replace(asking, sandbox=sandbox_of(near, **{"near.nodeagent.io/main": "eth0"}))
+    answer = desk.answered(asking)
+    assert isinstance(answer, Denial)
+    assert "DeviceUnavailable: it asks to be near eth0, and this machine has no devices" in answer.reason
+    assert len(looks) == 1
+    assert desk.answered(event(Event.CREATE_CONTAINER, pod("last", app("main", "1")), "o")).adjustment.cpus
+    assert len(looks) == 1
 
 
 def test_what_was_sent_counts_as_taken_until_it_is_seen(desk: Desk) -> None:

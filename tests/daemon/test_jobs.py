@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import JobBounds
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import JOBS
@@ -394,6 +395,21 @@ def test_a_class_of_cores_is_part_of_the_request(served: Daemon) -> None:
     assert asked(served)["coreClass"] is None
 
 
+def test_devices_are_part_of_the_request(served: Daemon) -> None:
+    def near(name: str) -> Any:
+        amounts = {"cpu": "1", "memory": "64Mi"}
+        socket = f"{served.directory}/{JOB_SOCKET}"
+        return answered(served, lambda: call(socket, "job", name="forwarder", amounts=amounts, near=name))
+
+    card = Device("0000:3b:00.0", DeviceKind.NETWORK, 0x020000, names=("eth0",))
+    served.hardware.placed = PlacedDevices.of((card,), served.hardware.topology)
+    assert near("eth9")["refused"] == {
+        "reason": "DeviceUnavailable",
+        "message": "it asks to be near eth9, and this machine has none: it has eth0 (network)",
+    }
+    assert near("eth0")["near"] == ["eth0"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -404,6 +420,7 @@ def test_a_class_of_cores_is_part_of_the_request(served: Daemon) -> None:
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": "a"}, "must be the number of a NUMA node"),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": 1}, "numa: must be a text"),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "coreClass": "fast"}, "must be one of performance"),
+        ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "near": "a/b"}, "must be devices, or kinds of them"),
     ],
 )
 def test_a_request_that_is_none_is_refused(served: Daemon, arguments: dict[str, Any], said: str) -> None:

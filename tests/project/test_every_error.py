@@ -68,6 +68,7 @@ from nodeagent.core.admission.node_setup import on_machine
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
 from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
+from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.podmap import PodMap
@@ -720,6 +721,12 @@ def refused_by_managers(placement: Placement, new: Pod) -> World:
     return world
 
 
+def without_devices(new: Pod) -> World:
+    world = World()
+    world.managers = world.managers.knowing(PlacedDevices())
+    return world.add(new)
+
+
 def refused_by_the_node(new: Pod, **room: int) -> World:
     amounts = tuple(sorted((name.replace("_", "-"), amount) for name, amount in room.items() if name != "pods"))
     short = insufficient(new, usage_of(()), Allocatable(room.get("pods", 10), amounts))
@@ -760,6 +767,7 @@ REASONS: list[tuple[str, Callable[[], World], str]] = [
     ),
     ("UnexpectedAdmissionError", lambda: refused_by_managers(STATIC, big("8")), "requested=8, available=7"),
     ("CoreClassUnavailable", lambda: refused_by_managers(STATIC, replace(big("2"), core_class="efficiency")), "of one kind"),
+    ("DeviceUnavailable", lambda: without_devices(big(near=("eth0",))), "no devices that anything could be near"),
     ("OutOfcpu", lambda: refused_by_the_node(big("2"), cpu=1500), "requested: 2000, used: 0, capacity: 1500"),
     ("OutOfmemory", lambda: refused_by_the_node(big(), cpu=9000, memory=1), "requested: 67108864, used: 0, capacity: 1"),
     ("OutOfpods", lambda: refused_by_the_node(big(), pods=0), "requested: 1, used: 0, capacity: 0"),

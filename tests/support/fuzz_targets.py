@@ -719,7 +719,7 @@ KUBELET_WORDS = JSON_WORDS + words(
 API_WORDS = JSON_WORDS + words('"op": "snapshot" "retry" "ok": "result": "error": "message": "hint":')
 JOB_WORDS = words(
     '"pid": "startTicks": "user": "pod": "metadata": "annotations": {"nodeagent.io/numa-node":"0"} "spec": "containers": "resources": '
-    '{"nodeagent.io/core-class":"any"} '
+    '{"nodeagent.io/core-class":"any"} {"near.nodeagent.io/main":"eth0, nvme"} '
     '"limits": "requests": "cpu": "memory": "1Gi" "2" "name": "uid": "namespace": "jobs" 4194304 4194305'
 )
 LAUNCHER_WORDS = JSON_WORDS + words(

@@ -19,6 +19,7 @@ from nodeagent.cli.support.manifest_changes import (
     unwritable_hint,
 )
 from nodeagent.cli.support.manifest_decisions import WaitError, after_undecided, check_wait, decided, waited
+from nodeagent.cli.support.near import this_with_devices
 from nodeagent.cli.support.pod_files import PodFile, pod_files
 from nodeagent.cli.support.what_if_source import WhatIfNode
 from nodeagent.core.model.state import NodeState
@@ -88,7 +89,9 @@ def _tried(
     held = held_files(place)
     changes = planned(files, held, place)
     before = undecided(files, held, place)
-    pods = [applied_document(pod) for pod in decided(changes, after_undecided(node.what_if, before))]
+    coming = (*before, *(one.pod for change in changes for one in change.pods))
+    what_if = this_with_devices(node.what_if, coming)
+    pods = [applied_document(pod) for pod in decided(changes, after_undecided(what_if, before))]
     names = [pod.full_name for pod in before] if any(not pod["decided"] for pod in pods) else []
     document = {"kind": kind, "version": VERSION, "undecided": names}
     return changes, document | {"pods": [pod | {"admitted": None} for pod in pods]}

@@ -8,7 +8,6 @@ import time
 from msgspec.structs import replace
 
 from nodeagent import __version__
-from nodeagent.cli.support.devices import devices_below
 from nodeagent.cli.support.documents import add_out_argument, write_out
 from nodeagent.cli.support.known_state import with_observation
 from nodeagent.cli.support.sources import (
@@ -20,7 +19,7 @@ from nodeagent.cli.support.sources import (
     machine_file,
 )
 from nodeagent.daemon.startup import StartError
-from nodeagent.edge.sysfs import read_machine, read_settings
+from nodeagent.edge.sysfs import read_devices, read_machine, read_settings
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import Capture, encode_capture
 from nodeagent.formats.kernel.sysfs import topology_of
@@ -90,7 +89,7 @@ def _capture(options: argparse.Namespace) -> Capture:
 
 def _devices(root: str) -> SysfsSample | None:
     try:
-        return devices_below(root)
+        return read_devices(root)
     except SysfsError as err:
         print(f"nodeagent: devices are left out: {err.message}", file=sys.stderr)
         print(f"hint: {err.hint}", file=sys.stderr)

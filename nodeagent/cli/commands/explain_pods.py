@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from nodeagent.cli.support.documents import printed
 from nodeagent.cli.support.exit_status import EXIT_REFUSED
 from nodeagent.cli.support.explained_pods import explained_alone, explained_on
+from nodeagent.cli.support.near import selected_with_devices
 from nodeagent.cli.support.pod_files import pod_files
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.sources import inspect_command
@@ -37,6 +38,8 @@ def explain_pods(options: argparse.Namespace) -> int:
     files = () if options.file is None else pod_files(options.file)
     pods = tuple(found for file in files for found in file.pods)
     node = what_if_node(options)
+    what_if = selected_with_devices(node.what_if, (found.pod for found in pods), options)
+    node = replace(node, what_if=what_if)
     explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
     with_headroom = options.output != "text"  # text output needs none
     document = explanation(

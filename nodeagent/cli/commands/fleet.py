@@ -97,6 +97,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _capacity(options: argparse.Namespace) -> int:
+    from nodeagent.cli.support.near import captured_with_devices
     from nodeagent.cli.support.pod_files import pods_of
     from nodeagent.cli.support.progress import Progress
     from nodeagent.cli.support.what_if_source import what_if_of
@@ -112,7 +113,9 @@ def _capacity(options: argparse.Namespace) -> int:
                 hint = "name one with --config FILE, or take a capture while the agent runs"
                 unread = (*unread, UnreadNode(node.source, "its file holds no configuration", hint))
             else:
-                found.append((node, search_capacity(what_if_of(node.view).what_if, pods, progress.step)))
+                devices = None if node.capture is None else node.capture.devices
+                there = captured_with_devices(what_if_of(node.view).what_if, pods, devices)
+                found.append((node, search_capacity(there, pods, progress.step)))
     document = fleet_capacity(found, pods, unread)
     _show(document, options, unread)
     return _status(unread, 0 if document["summary"]["fitting"] else EXIT_REFUSED)

@@ -34,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]
-                     [--core-class CLASS] [--name NAME] [--user USER]
-                     [--report] [--socket PATH] -- COMMAND [ARG ...]"""
+                     [--core-class CLASS] [--near DEVICES] [--name NAME]
+                     [--user USER] [--report] [--socket PATH] --
+                     COMMAND [ARG ...]"""
     add_amount_arguments(parser)
     parser.add_argument(
         "--name", metavar="NAME", help="the pod is then jobs/NAME (default: from the command and its process id)"
@@ -115,6 +116,7 @@ def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
     socket = options.socket or DEFAULT_JOB_SOCKET
     asked = {"name": name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
     asked |= {} if options.core_class is None else {"coreClass": options.core_class}
+    asked |= {} if options.near is None else {"near": options.near}
     try:
         answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, **asked)
     except ApiError as err:
@@ -136,6 +138,8 @@ def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
             raise JobError(f"memory is of NUMA nodes {nodes}, not of {options.numa}", hint=_OLDER)
     if options.core_class is not None and answer.get("coreClass") != options.core_class:
         raise JobError("the agent doesn't know of classes of cores", hint=_OLDER)
+    if options.near is not None and not answer.get("near"):
+        raise JobError("the agent doesn't know of devices", hint=_OLDER)
     if options.report and "cgroup" not in answer:
         raise JobError("the agent doesn't say where the job's cgroup is, for its report", hint=_OLDER)
     found: Mapping[str, Any] = answer
@@ -151,6 +155,7 @@ def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, 
     """Explain the refusal step by step; nothing if the node's state is not for us to read."""
     from nodeagent.cli.support.explained_pods import explained_alone
     from nodeagent.cli.support.known_state import known_state
+    from nodeagent.cli.support.near import this_with_devices
     from nodeagent.cli.support.places import DEFAULT_CONFIG
     from nodeagent.cli.support.what_if_source import what_if_of
     from nodeagent.formats.manifest.job_pod import job_pod
@@ -160,8 +165,8 @@ def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, 
     try:
         known = known_state(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
         node = what_if_of(known)
-        pod = job_pod(name, name, amounts, options.numa, options.core_class)
-        explained = (explained_alone(node.what_if, pod),)
+        pod = job_pod(name, name, amounts, options.numa, options.core_class, options.near)
+        explained = (explained_alone(this_with_devices(node.what_if, (pod,)), pod),)
         document = explanation(
             explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False
         )

@@ -39,6 +39,7 @@ examples:
   nodeagent pin postgresql.service --cpus 4 --memory 8Gi --wait
   nodeagent pin nginx --cpus 500m --memory 1Gi
   nodeagent pin backup.service --cpus 8 --memory 4Gi --while-inactive give-back
+  nodeagent pin forwarder --cpus 4 --memory 8Gi --near eth0
   nodeagent pin machine-qemu\\x2d1\\x2dvm.scope --cpus 8 --memory 32Gi --numa 1
 
 Needs root. Installs a pod units/UNIT that stands for the unit. The agent decides on it as on any pod, and has systemd set AllowedCPUs=
@@ -63,7 +64,9 @@ def run(options: argparse.Namespace) -> int:
 
     unit = _known_as(options.unit)
     gives_back = options.while_inactive == GIVE_BACK
-    content = unit_manifest(unit, amounts_of(options), options.numa, options.core_class, gives_back=gives_back)
+    content = unit_manifest(
+        unit, amounts_of(options), options.numa, options.core_class, near=options.near, gives_back=gives_back
+    )
     path = f"{unit_pod_name(unit)}.yaml"
     return install(options, (PodFile(path, content, pods_in(path, content)),), ("pin", options.unit))
 

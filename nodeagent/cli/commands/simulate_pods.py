@@ -3,8 +3,11 @@
 import argparse
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import printed, spelled_xml
+from nodeagent.cli.support.near import selected_with_devices
 from nodeagent.cli.support.pod_files import pods_of
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfNode, empty_node, errata_of, machine_of, what_if_node
@@ -29,7 +32,7 @@ def simulate_pods(options: argparse.Namespace) -> str:
     pods = () if options.manifests is None else pods_of(options.manifests)
     if options.compare is not None:
         return _compared(options, pods)
-    node = what_if_node(options)
+    node = _knowing(what_if_node(options), pods, options)
     if options.capacity:
         with Progress("copies") as progress:
             capacity = search_capacity(node.what_if, pods, progress.step)
@@ -39,6 +42,10 @@ def simulate_pods(options: argparse.Namespace) -> str:
     if options.output == "svg":
         return _picture(found)
     return printed(run_document(found, node.where), options.output, render_run)
+
+
+def _knowing(node: WhatIfNode, pods: Sequence[Pod], options: argparse.Namespace) -> WhatIfNode:
+    return replace(node, what_if=selected_with_devices(node.what_if, pods, options))
 
 
 def _picture(run: Simulation) -> str:
@@ -78,7 +85,7 @@ def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
     if not every:
         raise SimulateError("there is no pod to decide on", hint="name manifests with --file")
     first, second = (
-        _run(empty_node(machine, config, path, errata_of(options)), path, every, ended)
+        _run(_knowing(empty_node(machine, config, path, errata_of(options)), every, options), path, every, ended)
         for config, path in zip(configs, options.compare, strict=True)
     )
     return printed(comparison(first, second, machine.where), options.output, render_comparison)

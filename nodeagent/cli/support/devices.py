@@ -4,18 +4,9 @@ import argparse
 
 from nodeagent.cli.support.sources import SourceError, machine_file
 from nodeagent.core.model.devices import Device
-from nodeagent.edge.sysfs import read_files
-from nodeagent.formats.kernel.pci_devices import CLASSES, devices_of, wanted_of
+from nodeagent.edge.sysfs import read_devices
+from nodeagent.formats.kernel.pci_devices import devices_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
-
-
-def devices_below(root: str) -> SysfsSample:
-    """Read what is needed of devices.
-
-    Raises:
-        SysfsError: a file can't be read.
-    """
-    return read_files(wanted_of(read_files(CLASSES, root)), root)
 
 
 def devices_from(options: argparse.Namespace) -> tuple[Device, ...]:
@@ -24,12 +15,21 @@ def devices_from(options: argparse.Namespace) -> tuple[Device, ...]:
     Raises:
         NodeAgentError: they can't be read, or a named file has none.
     """
+    return devices_of(device_sample(options))
+
+
+def device_sample(options: argparse.Namespace) -> SysfsSample:
+    """Return what was read of them.
+
+    Raises:
+        NodeAgentError: it can't be read, or a named file has none.
+    """
     if options.machine is None:
-        return devices_of(devices_below(options.root or "/"))
+        return read_devices(options.root or "/")
     capture = machine_file(options.machine)[1]
     if capture is None or capture.devices is None:
         raise SourceError(
             f"{options.machine} says nothing about devices",
             hint="take a capture on the node with this version: nodeagent capture --out FILE",
         )
-    return devices_of(capture.devices)
+    return capture.devices

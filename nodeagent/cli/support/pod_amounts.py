@@ -26,6 +26,12 @@ def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CLASS",
         help="where cores are of several kinds: CPUs of its own of this kind, performance or efficiency, or it is refused",
     )
+    parser.add_argument(
+        "--near",
+        metavar="DEVICES",
+        help="near these: network interfaces, PCI addresses, NVMe disks, or kinds of devices (`nodeagent topology --devices` shows them), "
+        "such as eth0 or eth0,nvme; topologyManagerPolicy decides what that means",
+    )
 
 
 def amounts_of(options: argparse.Namespace) -> dict[str, str]:

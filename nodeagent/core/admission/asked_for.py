@@ -1,8 +1,8 @@
-"""A pod that asks for a NUMA node, or for a class of cores: its managers have only those to give, or it is refused.
+"""A pod that asks for a NUMA node, or for a class of cores: its managers have only those to give, or it is refused. And one near devices.
 
 Decides nothing about other pods. Kubelet has nothing like it, and none of its rules is changed for it: the managers decide by the
 configured policy, as on a machine on which everything else is taken, or without other cores: so hints count these cores alone, and what is
-a whole core, node or socket is so among them.
+a whole core, node or socket is so among them. Devices give hints, as kubelet's do (near.py).
 """
 
 from msgspec.structs import replace
@@ -19,6 +19,11 @@ def seen_by(providers: Providers, pod: PodDemand) -> Providers:
     """Return the managers as this pod sees them."""
     if pod.core_class is not None and any(one.name == pod.core_class for one in providers.cpu.classes):
         providers = replace(providers, cpu=providers.cpu.of_class(pod.core_class))
+    if pod.near:
+        from nodeagent.core.admission.near import hints_near  # noqa: PLC0415 - few pods name devices
+
+        near = hints_near(providers.devices, pod.near, providers.topology.rules.default_mask)
+        providers = replace(providers, near=near)
     if pod.numa_node is None:
         return providers
     only = NumaMask(1 << pod.numa_node)
@@ -34,7 +39,19 @@ def seen_by(providers: Providers, pod: PodDemand) -> Providers:
 def unfit(providers: Providers, machine: Topology, pod: PodDemand) -> Refusal | None:
     """Refuse a pod that asks for what nothing can be promised to it of; None: it is to be tried."""
     has_own = providers.cpu.static and pod.asks_for_cpus
-    return _without_such_cores(machine, pod, has_own=has_own) or _without_such_a_node(machine, pod, has_own=has_own)
+    return (
+        _without_such_cores(machine, pod, has_own=has_own)
+        or _without_such_a_node(machine, pod, has_own=has_own)
+        or _without_such_devices(providers, pod)
+    )
+
+
+def _without_such_devices(providers: Providers, pod: PodDemand) -> Refusal | None:
+    if not pod.near:
+        return None
+    from nodeagent.core.admission.near import without_such_devices  # noqa: PLC0415 - as above
+
+    return without_such_devices(providers.devices, pod.near)
 
 
 def _without_such_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:
@@ -73,6 +90,6 @@ def _affinity(message: str) -> Refusal:
 
 def among_its_cores(refusal: Refusal, pod: PodDemand) -> Refusal:
     """Say of which cores a refusal by the managers speaks."""
-    if pod.core_class is None or refusal.reason is Reason.CORE_CLASS:
+    if pod.core_class is None or refusal.reason in {Reason.CORE_CLASS, Reason.DEVICE}:
         return refusal
     return replace(refusal, message=f"{refusal.message} ({pod.core_class} cores alone, for which it asks)")

@@ -3,6 +3,8 @@
 Every function takes promises and returns the next ones. Knows no time, no files and no cgroups; the daemon acts on the results.
 """
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -38,6 +40,9 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
 
+if TYPE_CHECKING:
+    from nodeagent.core.model.devices import PlacedDevices
+
 
 class Managers(Struct, frozen=True):
     """Everything that decides, built once from the machine and the configuration."""
@@ -53,6 +58,10 @@ class Managers(Struct, frozen=True):
     def is_pod_level(self, pod: Pod) -> bool:
         """Whether the pod gets one set, which its containers share (KEP-5526)."""
         return self.rules.gates.is_managed_pod(pod)
+
+    def knowing(self, devices: "PlacedDevices | None") -> "Managers":
+        """Return them for decisions on pods that ask to be near devices."""
+        return replace(self, providers=replace(self.providers, devices=devices))
 
     def reproduces(self, erratum: Erratum) -> bool:
         return erratum in self.quirks

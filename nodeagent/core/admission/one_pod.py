@@ -5,6 +5,7 @@ The order is that of kubelet's container manager: CPUs, then memory. Core never 
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,9 +30,13 @@ from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import NOTHING, Hint, Promises, put
 from nodeagent.core.model.refusals import Refusal
+from nodeagent.core.numa.hint_family import is_fine_with
 from nodeagent.core.numa.hints import Merged
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, ResourceManager
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
+
+if TYPE_CHECKING:
+    from nodeagent.core.model.devices import PlacedDevices
 
 
 class Allocated(Struct, frozen=True):
@@ -62,6 +67,13 @@ class Providers(Struct, frozen=True, dict=True):  # the dictionary holds cached 
     quirks: frozenset[Erratum]
     observer: AllocationObserver | None = None
     """Gets what each manager has allocated; decides nothing."""
+    devices: "PlacedDevices | None" = None
+    """What a pod may ask to be near. None: nobody has looked, as no pod that is decided on asks for it."""
+    near: ResourceHints = ()
+    """The hints of what this pod asks to be near, by name: kubelet's device manager is asked first."""
+
+    def hints_near(self, names: Sequence[str]) -> ResourceHints:
+        return tuple([hints for hints in self.near if hints[0] in names]) if self.near else ()
 
     @cached_property
     def managers(self) -> tuple[ResourceManager, ...]:
@@ -78,6 +90,8 @@ class MergeReport(Struct, frozen=True):
     """Of all managers, in the order of asking."""
     merged: Merged
     admitted: bool
+    overruled: tuple[str, ...] = ()
+    """The devices against whose hints the result is (`preferCPUsNumaNode`)."""
 
 
 class AdmissionResult(Struct, frozen=True):
@@ -151,7 +165,7 @@ def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand
     for container in pod.containers:
         promises = outcome.promises
         hints = tuple([each for m in providers.managers for each in m.container_hints(promises, pod, container)])
-        outcome = _merged(providers, outcome, pod, container, hints)
+        outcome = _merged(providers, outcome, pod, container, providers.hints_near(container.near), hints)
         if outcome.refusal is not None:
             return outcome
         outcome = _allocated(providers, _with_hint(outcome, pod, (container,)), pod, container)
@@ -163,7 +177,7 @@ def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand
 
 def _by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     hints = tuple([each for m in providers.managers for each in m.pod_hints(outcome.promises, pod)])
-    outcome = _merged(providers, outcome, pod, None, hints)
+    outcome = _merged(providers, outcome, pod, None, providers.near, hints)
     if outcome.refusal is not None:
         return outcome
     outcome = _with_hint(outcome, pod, pod.containers)
@@ -182,23 +196,39 @@ def _merged(
     outcome: AdmissionResult,
     pod: PodDemand,
     container: ContainerDemand | None,
+    near: ResourceHints,
     hints: ResourceHints,
 ) -> AdmissionResult:
-    """Merge; the report's last entry has the result."""
+    """Merge the hints of devices and of all managers; the report's last entry has the result."""
     topology = providers.topology
     promises = outcome.promises
     merged = topology.merge(
-        [each for _, each in hints], lambda a, b: preferred_of_two(providers.managers, promises, a, b)
+        [each for _, each in (*near, *hints)], lambda a, b: preferred_of_two(providers.managers, promises, a, b)
     )
+    overruled: tuple[str, ...] = ()
+    if near and not merged.preferred:
+        merged, overruled = _despite_devices(topology, merged, near, hints)
     admitted = topology.admits(merged)
     name = None if container is None else container.name
-    outcome = replace(outcome, merges=(*outcome.merges, MergeReport(name, hints, merged, admitted)))
+    report = MergeReport(name, (*near, *hints), merged, admitted, overruled)
+    outcome = replace(outcome, merges=(*outcome.merges, report))
     if admitted:
         return outcome
     if topology.policy is TopologyPolicy.SINGLE_NUMA_NODE:
         outcome = _moved(outcome, aligned_failure(topology.scope.value, "numa_node"))
     refusal = affinity_refusal(topology.scope, is_managed_pod=pod.is_managed)
     return _counted_error(replace(outcome, refusal=refusal))
+
+
+def _despite_devices(
+    topology: TopologyManager, merged: Merged, near: ResourceHints, hints: ResourceHints
+) -> tuple[Merged, tuple[str, ...]]:
+    cpus = next(each for name, each in hints if name == CpuResource.name)
+    instead = topology.despite_devices([each for _, each in near], cpus, [each for _, each in hints])
+    if instead is None or instead.mask is None:
+        return merged, ()
+    mask = instead.mask
+    return instead, tuple(name for name, each in near if not is_fine_with(each, mask))
 
 
 def _with_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[ContainerDemand]) -> AdmissionResult:

@@ -75,6 +75,8 @@ class MergeTrace(Struct, frozen=True):
     """By size, then by number."""
     all_sets: bool
     """Every set that at least one resource offers is among the candidates."""
+    overruled: tuple[str, ...] = ()
+    """The devices against whose hints the result is."""
     silent: tuple[str, ...] = ()
     """Resources that are requested but gave no hint: what the memory manager (like kubelet's) does when it has too little."""
 
@@ -115,6 +117,7 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
             Candidate(NumaSet(mask), opinions[mask], *judge.verdict(mask, opinions[mask]))
             for mask in sorted(seen, key=lambda mask: (mask.bit_count(), mask))
         ),
+        overruled=report.overruled,
         silent=_silent(report, pod),
         all_sets=all_sets,
     )

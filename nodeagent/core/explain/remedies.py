@@ -25,6 +25,7 @@ BUDGETS = {
     RequestChange.REQUEST: 400,
     RequestChange.NODE: 60,
     RequestChange.CORE_CLASS: 4,
+    RequestChange.DEVICES: 8,
     RequestChange.CONFIGURATION: 60,
     RequestChange.REMOVAL: 440,
 }
@@ -52,6 +53,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
         RequestChange.REQUEST: smaller_requests,
         RequestChange.NODE: _other_nodes,
         RequestChange.CORE_CLASS: _other_classes,
+        RequestChange.DEVICES: _fewer_devices,
         RequestChange.CONFIGURATION: _configurations,
         RequestChange.REMOVAL: pods_to_end,
     }
@@ -102,10 +104,24 @@ def _other_classes(attempts: Attempts) -> Iterator[Remedy]:
             yield Remedy(RequestChange.CORE_CLASS, (), (), asked, other)
 
 
+def _fewer_devices(attempts: Attempts) -> Iterator[Remedy]:
+    """Try without each of what it asks to be near, and without all of it only if no single one is enough."""
+    names = attempts.pod.near
+    found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_not_near(attempts.pod, (name,)))]
+    if not found and len(names) > 1 and attempts.admits(_not_near(attempts.pod, names)):
+        found = [names]
+    yield from (Remedy(RequestChange.DEVICES, each) for each in found)
+
+
+def _not_near(pod: Pod, names: tuple[str, ...]) -> Pod:
+    kept = (replace(one, near=tuple(name for name in one.near if name not in names)) for one in pod.containers)
+    return replace(pod, containers=tuple(kept))
+
+
 def _configurations(attempts: Attempts) -> Iterator[Remedy]:
     placement = attempts.what_if.managers.placement
     tried = False
-    for field, before, after, changed in _placements(placement):
+    for field, before, after, changed in _placements(placement, attempts.pod):
         if field == "topologyManagerPolicy" and tried:
             continue
         other = attempts.what_if.under(changed)
@@ -124,7 +140,7 @@ def _configurations(attempts: Attempts) -> Iterator[Remedy]:
                 yield Remedy(RequestChange.CONFIGURATION, (name,), (), str(most), str(fewest))
 
 
-def _placements(placement: Placement) -> Iterator[tuple[str, str, str, Placement]]:
+def _placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
     """Return (field, current value, possible value, resulting configuration); of the policies the strictest laxer one first."""
     policy = placement.topology_manager_policy
     for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():
@@ -133,6 +149,8 @@ def _placements(placement: Placement) -> Iterator[tuple[str, str, str, Placement
         scope = placement.topology_manager_scope
         other = "pod" if scope == "container" else "container"
         yield "topologyManagerScope", scope, other, replace(placement, topology_manager_scope=other)
+    if pod.near and policy == "restricted" and not placement.prefer_cpus_numa_node:
+        yield "preferCPUsNumaNode", "false", "true", replace(placement, prefer_cpus_numa_node=True)
     options = placement.cpu_manager_policy_options
     for name, value in options:
         left = tuple(item for item in options if item[0] != name)

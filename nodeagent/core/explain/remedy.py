@@ -19,6 +19,8 @@ class RequestChange(enum.StrEnum):
     """Another NUMA node than the one for which the pod asks, or any."""
     CORE_CLASS = "core class"
     """Another class of cores than the one for which the pod asks, or none required."""
+    DEVICES = "devices"
+    """Without asking to be near a device."""
     CONFIGURATION = "configuration"
     REMOVAL = "removal"
     """Other pods end first."""
@@ -39,8 +41,8 @@ class Remedy(Struct, frozen=True):
 
     change: RequestChange
     subject: tuple[str, ...]
-    """REQUEST: the containers' names, none for pod-level amounts; NODE and CORE_CLASS: nothing; CONFIGURATION: the field; REMOVAL: the
-    pods' names.
+    """REQUEST: the containers' names, none for pod-level amounts; NODE and CORE_CLASS: nothing; DEVICES: what it asks to be near;
+    CONFIGURATION: the field; REMOVAL: the pods' names.
     """
     amounts: tuple[Amount, ...] = ()
     """REQUEST: at least one for each of the containers."""

@@ -99,6 +99,7 @@ class WhatIf(Struct, frozen=True):
         managers = build(self.managers.topology, placement)
         if isinstance(managers, StartRefused):
             return managers
+        managers = managers.knowing(self.managers.providers.devices)
         promises = resume(managers, self.promises)
         if isinstance(promises, StartRefused):
             return promises

@@ -87,6 +87,8 @@ class Placement(Struct, frozen=True):
     """The class of cores that a pod's exclusive CPUs are of, if that is possible and it doesn't say otherwise; `any`: same as kubelet."""
     shared_core_class: str = ANY_CLASS
     """The class of cores that containers without exclusive CPUs run on while the shared pool has any; `any`: same as kubelet."""
+    prefer_cpus_numa_node: bool = False
+    """Where hints of devices conflict with those of CPUs and memory, a single NUMA node that these prefer wins; off: same as kubelet."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
     """Only the configured ones; read them with `gate()`."""
     errata: Errata = Errata.FIXED

@@ -83,6 +83,8 @@ class ContainerDemand(Struct, frozen=True):
     """Exclusive CPUs; 0: it shares."""
     memory: Amounts | None = ()
     """None: an amount isn't a whole number of bytes."""
+    near: tuple[str, ...] = ()
+    """Devices, or kinds of them, whose NUMA node is hinted at."""
 
 
 class PodDemand(Struct, frozen=True):
@@ -98,6 +100,11 @@ class PodDemand(Struct, frozen=True):
     """On which all of it has to be. None: on any."""
     core_class: str | None = None
     """Of which all its exclusive CPUs have to be. None: of any."""
+
+    @property
+    def near(self) -> tuple[str, ...]:
+        """What its containers ask to be near, each once."""
+        return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
 
     @property
     def asks_for_cpus(self) -> bool:
@@ -176,9 +183,9 @@ def _container(
 ) -> ContainerDemand:
     annotated = _annotated_cpus(pod, container)
     if not guaranteed or (managed and not has_equal_limits(container.resources)):
-        return ContainerDemand(container.name, container.kind, annotated or 0, ())
+        return ContainerDemand(container.name, container.kind, annotated or 0, (), container.near)
     cpus = _whole_cpus(container.resources) if annotated is None else annotated
-    return ContainerDemand(container.name, container.kind, cpus, _amounts(rules, container.resources))
+    return ContainerDemand(container.name, container.kind, cpus, _amounts(rules, container.resources), container.near)
 
 
 def _annotated_cpus(pod: Pod, container: Container) -> int | None:

@@ -1,6 +1,7 @@
 """Devices that do work beside CPUs: network and storage cards, accelerators, memory behind CXL; and where they are. Decides nothing."""
 
 import enum
+import re
 
 from msgspec import Struct
 
@@ -15,6 +16,11 @@ class DeviceKind(enum.StrEnum):
     GPU = "gpu"
     ACCELERATOR = "accelerator"
     CXL_MEMORY = "cxl-memory"
+
+
+DEVICE_KINDS = tuple(kind.value for kind in DeviceKind)
+_NAMESPACE = re.compile(r"(nvme[0-9]+)n[0-9]+(?:p[0-9]+)?")
+"""An NVMe disk or a partition of it, and the controller that it is of."""
 
 
 class NodeDoubt(enum.StrEnum):
@@ -85,3 +91,23 @@ def by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tuple[int 
     known = NumaSet.from_ids(node for node in places.values() if node is not None)
     nodes: list[int | None] = [*known, *([None] if None in places.values() else [])]
     return tuple((node, tuple(d for d in devices if places[d.address] == node)) for node in nodes)
+
+
+class PlacedDevices(Struct, frozen=True):
+    """What there is to be near on a machine."""
+
+    placed: tuple[tuple[Device, int | None], ...] = ()
+    """Each with its NUMA node, by address. None: the node is unknown."""
+    problem: str = ""
+    """Why they are not known. Empty: these are all."""
+
+    @classmethod
+    def of(cls, devices: tuple[Device, ...], topology: Topology) -> "PlacedDevices":
+        return cls(tuple((device, place_of(device, topology).node) for device in devices))
+
+    def called(self, name: str) -> tuple[tuple[Device, int | None], ...]:
+        """Return the devices that go by a name: the one with this address or interface, the controller of this disk, or all of a kind."""
+        disk = _NAMESPACE.fullmatch(name)
+        names = {name, disk[1]} if disk else {name}
+        found = tuple(each for each in self.placed if each[0].address == name or not names.isdisjoint(each[0].names))
+        return found or tuple(each for each in self.placed if each[0].kind == name)

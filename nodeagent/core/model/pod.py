@@ -93,6 +93,8 @@ class Container(Struct, frozen=True):
 
     interrupts: tuple[str, ...] = ()
     """By annotation: PCI devices and network interfaces whose interrupts it wants on its exclusive CPUs."""
+    near: tuple[str, ...] = ()
+    """By annotation: PCI devices, by any of their names, or kinds of them, whose NUMA node is hinted at for its CPUs and memory."""
     unit: str = ""
     """By annotation: the systemd unit that it stands for, whose processes systemd starts and ends. Empty: it is a cgroup of the agent's."""
 
@@ -140,6 +142,11 @@ class Pod(Struct, frozen=True):
     def units(self) -> tuple[str, ...]:
         """The systemd units that its containers stand for: all of them, or none."""
         return tuple(container.unit for container in self.containers if container.unit)
+
+    @property
+    def near(self) -> tuple[str, ...]:
+        """The devices, or kinds of them, that its containers ask to be near, each once."""
+        return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
 
     def container(self, name: str) -> Container:
         return next(c for c in self.containers if c.name == name)

@@ -14,6 +14,8 @@ class Reason(enum.StrEnum):
     EMPTY_POD_SHARED_POOL = "EmptyPodSharedPoolError"
     CORE_CLASS = "CoreClassUnavailable"
     """Of the class of cores that it asks for, nothing can be promised to it. The agent's own reason."""
+    DEVICE = "DeviceUnavailable"
+    """The node has no device as the one that it asks to be near. The agent's own reason."""
 
 
 STATE_NOT_SAVED = "StateNotSaved"

@@ -62,11 +62,23 @@ class HintFamily(Struct, frozen=True):
 Hints = HintList | HintFamily
 
 
+def preferred_nodes(hints: Hints) -> tuple[NumaMask, ...]:
+    """Return the single nodes that are preferred hints."""
+    listed = hints.single_nodes() if isinstance(hints, HintFamily) else hints
+    return tuple(mask for mask, preferred in listed if preferred and mask is not None and mask.bit_count() == 1)
+
+
+def is_fine_with(hints: Hints, mask: NumaMask) -> bool:
+    """Whether a set is a preferred hint, or any set is."""
+    return hints.prefers(mask) if isinstance(hints, HintFamily) else (mask, True) in hints or (None, True) in hints
+
+
 def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> Merged:
     """Find the best hint that takes one from each list or family, under the policies best-effort and restricted.
 
     Exact while the steps last. After that a preferred hint may be missed (restricted refuses; best-effort uses another one), and a hint
-    that isn't preferred may be worse than another.
+    that isn't preferred may be worse than another: of the same size, but with higher nodes, if it is the first that a search has found
+    and the steps that are left for a lower one don't do (node_search.py).
     """
     preferred = _best_preferred(rules, lists, steps)
     if preferred is not None:

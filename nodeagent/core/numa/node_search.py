@@ -24,6 +24,10 @@ State = tuple[Any, ...]
 """The result of the decisions so far, in the terms of the question asked."""
 
 
+_MORE_STEPS = 500
+"""After a set has been found, for a lower one: some milliseconds, of which few searches need more than one."""
+
+
 class Steps(Struct):
     """Work done, and its limit: a merge looks at this many partial sets of nodes and no more."""
 
@@ -159,38 +163,40 @@ def _fittest(
     distances: Distances | None,
     is_allowed: Callable[[NumaMask], bool] | None,
 ) -> NumaMask | None:
-    """Go through all choices of `count` more nodes in ascending order of their masks, as far as necessary."""
+    """Go through all choices of `count` more nodes, as far as necessary: in ascending order of their masks, but for those that differ in
+    who gives up a node. So there may be a lower one than the first: that is looked for in a few more steps.
+    """
     ids = problem.ids
     kinds = _kinds(problem, distances)
+    decided = [sum(1 << node for node in ids[:position]) for position in range(len(ids) + 1)]
     best: NumaMask | None = None
     best_cost = 0
-    dead_ends = set()
+    seen: dict[tuple[int, int, State, int], int] = {}
     pending: list[tuple[int, int, int, State, int]] = [(0, forced, count, problem.start, 0)]
-    while pending and not steps.are_over:
+    last = steps.limit
+    while pending and steps.taken < last:
         steps.taken += 1
         position, kept, left, state, kept_kinds = pending.pop()
         ahead = len(ids) - position
         if left > ahead or problem.is_hopeless(state, position, left):
             continue
-        if (
-            distances is not None
-            and best is not None
-            and _least_cost(distances, kept, ids[position:], left) >= best_cost
+        cost = 0 if distances is None else _least_cost(distances, kept, ids[position:], left)
+        if best is not None and (
+            cost >= best_cost if distances is not None else kept & decided[position] > best & decided[position]
         ):
             continue
         if not ahead:
             found = NumaMask(kept)
-            if is_allowed is not None and not is_allowed(found):
-                continue
-            if distances is None:
-                return found
-            best, best_cost = found, _least_cost(distances, kept, (), 0)
+            if (best is None or distances is not None or found < best) and (is_allowed is None or is_allowed(found)):
+                if best is None and distances is None:
+                    last = min(last, steps.taken + _MORE_STEPS)
+                best, best_cost = found, cost
             continue
         if distances is None and is_allowed is None:
-            # A later visit with the same state has a higher mask, and the same nodes ahead.
-            if (position, left, state, kept_kinds) in dead_ends:
+            # A visit with the same state and a higher mask has the same nodes ahead.
+            if seen.get((position, left, state, kept_kinds), kept + 1) <= kept:
                 continue
-            dead_ends.add((position, left, state, kept_kinds))
+            seen[position, left, state, kept_kinds] = kept
         node = ids[position]
         if left:
             pending.append(

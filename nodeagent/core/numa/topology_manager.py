@@ -1,6 +1,7 @@
 """The topology manager's configuration: policy, scope and options, and whether a merged hint admits a pod. Knows no managers."""
 
 import enum
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -9,8 +10,15 @@ from nodeagent.core.model.go_text import go_quoted
 from nodeagent.core.model.policy_options import parse_boolean
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints, merge_families
-from nodeagent.core.numa.hints import Comparison, Merged, MergeRules, merge
+from nodeagent.core.numa.hint_family import (
+    MAX_STEPS,
+    HintFamily,
+    Hints,
+    is_fine_with,
+    merge_families,
+    preferred_nodes,
+)
+from nodeagent.core.numa.hints import Comparison, Merged, MergeRules, fitness, merge
 from nodeagent.core.numa.node_search import Steps
 
 _CLOSEST = "prefer-closest-numa-nodes"
@@ -40,14 +48,40 @@ class TopologyManager(Struct, frozen=True):
     rules: MergeRules
     prefer_most_allocated: bool = False
     """Of two single nodes, take the one that the managers have already allocated more of."""
+    prefer_cpus_node: bool = False
+    """Where devices and the rest have no preferred set in common, take a single node that the rest prefers."""
 
-    def merge(self, hints: list[Hints], compare: Comparison) -> Merged:
+    def merge(self, hints: Sequence[Hints], compare: Comparison) -> Merged:
         lists = [each for each in hints if not isinstance(each, HintFamily)]
         if len(lists) < len(hints):
             if not self.rules.single_node:
                 return merge_families(self.rules, hints, Steps(MAX_STEPS))
             lists = [each.single_nodes() if isinstance(each, HintFamily) else each for each in hints]
         return merge(self.rules, lists, compare if self.prefer_most_allocated else None)
+
+    def despite_devices(self, devices: Sequence[Hints], cpus: Hints, rest: Sequence[Hints]) -> Merged | None:
+        """Return what counts instead of a merge that isn't preferred (`preferCPUsNumaNode`). None: nothing.
+
+        A single node that CPUs prefer, and that the rest prefers, too, or doesn't care about; of several the one that most devices prefer,
+        and then the fittest.
+
+        Args:
+            devices: the hints of each.
+            cpus: the CPU manager's.
+            rest: all other hints.
+        """
+        if not self.prefer_cpus_node:
+            return None
+        wanted = [
+            mask
+            for mask in preferred_nodes(cpus)
+            if mask & self.rules.default_mask and all(is_fine_with(each, mask) for each in rest)
+        ]
+        fit = fitness(self.rules)
+        best = min(
+            wanted, key=lambda mask: (-sum(is_fine_with(each, mask) for each in devices), fit(mask)), default=None
+        )
+        return None if best is None else Merged(best, preferred=True)
 
     def admits(self, merged: Merged) -> bool:
         return self.policy is TopologyPolicy.BEST_EFFORT or merged.preferred
@@ -94,7 +128,13 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
         ids = [node.id for node in topology.numa]
         distances = {node.id: dict(zip(ids, node.distances or (), strict=False)) for node in topology.numa}
     rules = MergeRules(default_mask, single_node=single_node, distances=distances)
-    return TopologyManager(policy, scope, rules, prefer_most_allocated=options.prefer_most_allocated and single_node)
+    return TopologyManager(
+        policy,
+        scope,
+        rules,
+        prefer_most_allocated=options.prefer_most_allocated and single_node,
+        prefer_cpus_node=placement.prefer_cpus_numa_node and not single_node,
+    )
 
 
 def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:

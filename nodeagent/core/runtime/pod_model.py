@@ -146,10 +146,9 @@ def runtime_pod(
     if stated.resources is not None:
         known += _of_pod(stated.resources)
     for name in names:
-        container, about, against = _container(
-            stated.container(name), seen.get(name), QosClass(qos.value), capacity_bytes, of_pod
-        )
-        made.append(container)
+        of = stated.container(name)
+        container, about, against = _container(of, seen.get(name), QosClass(qos.value), capacity_bytes, of_pod)
+        made.append(replace(container, near=stated.near) if of.near is None else container)
         known += about
         contradictions += against
     pod = Pod(
@@ -241,6 +240,7 @@ def _container(
         restart_policy=RestartPolicy.ALWAYS if kind is ContainerKind.SIDECAR else None,
         exclusive_cpus=stated.exclusive_cpus,
         interrupts=stated.interrupts,
+        near=stated.near or (),
     )
     against: list[Contradiction] = []
     if seen is not None and stated.limits is not None and not stated.is_kubelets:

@@ -19,6 +19,7 @@ class StatedContainer(Struct, frozen=True):
     """All of them."""
     exclusive_cpus: int | None = None
     interrupts: tuple[str, ...] = ()
+    near: tuple[str, ...] | None = None
     is_kubelets: bool = False
     """Kind and amounts are what kubelet says."""
 
@@ -32,6 +33,8 @@ class StatedPod(Struct, frozen=True):
     numa_node: int | None = None
     core_class: str | None = None
     preferred_core_class: str | None = None
+    near: tuple[str, ...] = ()
+    """Of containers that don't say otherwise."""
     resources: ResourceRequirements | None = None
     """Of the pod as a whole. None: there are none, or nobody has said so."""
     overhead: Resources = Resources()

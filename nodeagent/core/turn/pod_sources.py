@@ -61,6 +61,15 @@ def offered(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:
     return tuple(manifest for source in sources if not source.is_blind for manifest in source.pods)
 
 
+def asking_for_devices(manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...], retried: frozenset[str]) -> bool:
+    """Whether a pod that may be decided on now asks to be near devices: then they are to be looked at."""
+    if any(entry.pod.near and (entry.idle is not None or entry.pod.uid in retried) for entry in entries):
+        return True
+    coming = [manifest.pod for manifest in manifests if manifest.pod.near]
+    decided = {entry.pod.full_name: entry.pod for entry in entries} if coming else {}
+    return any(decided.get(pod.full_name) != pod for pod in coming)
+
+
 def wanted(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
     """Return the manifests that count if no pod runs yet, in their order."""
     return tuple(counting(manifests, ())[0].values())

@@ -30,6 +30,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "isolatedCPUs": placement.isolated_cpus,
         "exclusiveCoreClass": placement.exclusive_core_class,
         "sharedCoreClass": placement.shared_core_class,
+        "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
         "memoryManagerPolicy": placement.memory_manager_policy,
         "reservedMemory": [
             {"numaNode": entry.numa_node, "limits": _amounts(entry.limits)} for entry in placement.reserved_memory

@@ -286,6 +286,10 @@ class _ConfigReader:
         self._check_reserved_memory(placement)
         for option, needed in options_without_effect(placement):
             self._notes.append(f"topologyManagerPolicyOptions[{option}] has no effect here: it needs {needed}")
+        if placement.prefer_cpus_numa_node and placement.topology_manager_policy not in {"best-effort", "restricted"}:
+            self._notes.append(
+                "preferCPUsNumaNode has no effect here: it needs topologyManagerPolicy: best-effort or restricted"
+            )
         return replace(placement, feature_gates=self._gates(dict(placement.feature_gates)))
 
     def _gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:

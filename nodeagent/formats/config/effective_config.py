@@ -62,6 +62,7 @@ def config_document(config: Config) -> Document:
         "isolatedCPUs": placement.isolated_cpus,
         "exclusiveCoreClass": placement.exclusive_core_class,
         "sharedCoreClass": placement.shared_core_class,
+        "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
     }
 
 
@@ -84,6 +85,7 @@ def config_from_document(document: JsonValue) -> Config:
         isolated_cpus=of("isolatedCPUs").among(ISOLATED_CPUS),
         exclusive_core_class=_class(document, "exclusiveCoreClass"),
         shared_core_class=_class(document, "sharedCoreClass"),
+        prefer_cpus_numa_node=_flag(document, "preferCPUsNumaNode"),
         topology_manager_policy_options=of("topologyManagerPolicyOptions").by_name(JsonValue.text),
         memory_manager_policy=of("memoryManagerPolicy").among(MEMORY_MANAGER_POLICIES),
         reserved_memory=of("reservedMemory").each(_reserved_memory),
@@ -110,6 +112,11 @@ def config_from_document(document: JsonValue) -> Config:
 def _class(document: JsonValue, name: str) -> str:
     chosen = document.optional(name)  # older captures lack it
     return ANY_CLASS if chosen is None else chosen.among(CORE_CLASS_CHOICES)
+
+
+def _flag(document: JsonValue, name: str) -> bool:
+    chosen = document.optional(name)  # older captures lack it
+    return chosen is not None and chosen.flag()
 
 
 def _amounts(resources: Resources) -> dict[str, str]:

@@ -60,6 +60,7 @@ class PlacementReader:
             exclusive_core_class=fields.one_of("exclusiveCoreClass", CORE_CLASS_CHOICES)
             or default.exclusive_core_class,
             shared_core_class=fields.one_of("sharedCoreClass", CORE_CLASS_CHOICES) or default.shared_core_class,
+            prefer_cpus_numa_node=fields.boolean("preferCPUsNumaNode") or default.prefer_cpus_numa_node,
             feature_gates=fields.booleans("featureGates"),
             errata=errata,
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from nodeagent.core.model.pod import Pod, RestartPolicy
 from nodeagent.formats.manifest.pod_manifest import checked_pod_from_document
-from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NUMA_NODE
+from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NEAR, NUMA_NODE
 
 JOB_NAMESPACE = "jobs"
 JOB_CONTAINER = "main"
@@ -13,7 +13,12 @@ GRACE_SECONDS = 10
 
 
 def job_pod(
-    name: str, uid: str, amounts: Mapping[str, str], numa_node: str | None = None, core_class: str | None = None
+    name: str,
+    uid: str,
+    amounts: Mapping[str, str],
+    numa_node: str | None = None,
+    core_class: str | None = None,
+    near: str | None = None,
 ) -> Pod:
     """Return the pod.
 
@@ -23,11 +28,12 @@ def job_pod(
         amounts: its limits, which are its requests, too.
         numa_node: the number of the NUMA node on which it has to be. None: any.
         core_class: of which its exclusive CPUs have to be. None: any.
+        near: the devices that it asks to be near. None: none.
 
     Raises:
         DocumentError: the API server would not accept such a pod.
     """
-    asked = {NUMA_NODE: numa_node, CORE_CLASS: core_class}
+    asked = {NUMA_NODE: numa_node, CORE_CLASS: core_class, NEAR: near}
     annotations = {key: value for key, value in asked.items() if value is not None}
     return checked_pod_from_document(
         {

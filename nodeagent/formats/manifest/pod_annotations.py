@@ -29,6 +29,18 @@ def read_interrupts(annotations: Fields, key: str) -> tuple[str, ...]:
     return devices
 
 
+def read_near(annotations: Fields, key: str = pod_schema.NEAR) -> tuple[str, ...]:
+    text = annotations.string(key)
+    if text is None:
+        return ()
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(pod_schema.NEAR_NAME.fullmatch(name) for name in names):
+        rule = "must be devices, or kinds of them, such as eth0, 0000:3b:00.0, nvme0 or network"
+        annotations.report(key, rule, text)
+        return ()
+    return names
+
+
 def read_is_isolated(annotations: Fields) -> bool:
     return annotations.one_of(pod_schema.PARTITION, pod_schema.PARTITIONS) == pod_schema.ISOLATED
 

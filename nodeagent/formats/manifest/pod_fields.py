@@ -27,6 +27,7 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_gives_back,
     read_interrupts,
     read_is_isolated,
+    read_near,
     read_numa_node,
     read_unit,
 )
@@ -37,7 +38,7 @@ MAX_GRACE_SECONDS = 7 * 24 * 3600
 """A pod that refuses to end holds its CPUs for this long; the API server has no cap, but draining a node needs one."""
 _MAX_ID = 2**31 - 1
 """Largest user and group id: the API server's bound (IsValidUserID)."""
-_OF_CONTAINERS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.UNIT)
+_OF_CONTAINERS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.NEAR_OF, pod_schema.UNIT)
 """Kinds of annotations whose keys name a container."""
 _OF_PODS = (*pod_schema.OF_PODS, pod_schema.WHILE_INACTIVE)
 """Other annotations."""
@@ -122,9 +123,11 @@ class PodReader:
         counts: dict[str, int | None] = {}
         devices: dict[str, tuple[str, ...]] = {}
         units: dict[str, str] = {}
+        near: dict[str, tuple[str, ...]] = {}
         names = tuple(container.name for container in pod.containers)
         is_isolated, numa_node = read_is_isolated(annotations), read_numa_node(annotations)
         core_class, preferred_core_class = read_core_class(annotations)
+        near_all = read_near(annotations)
         for key in annotations.present():
             if key in _OF_PODS or not is_own_annotation(key):
                 continue
@@ -138,6 +141,8 @@ class PodReader:
                 annotations.report(key, f"must name a container of this pod after the slash{meant}")
             elif kind == pod_schema.INTERRUPTS:
                 devices[name] = read_interrupts(annotations, key)
+            elif kind == pod_schema.NEAR_OF:
+                near[name] = read_near(annotations, key)
             elif kind == pod_schema.UNIT:
                 units[name] = read_unit(annotations, key)
             else:
@@ -154,6 +159,7 @@ class PodReader:
                     c,
                     exclusive_cpus=counts.get(c.name),
                     interrupts=devices.get(c.name, ()),
+                    near=near.get(c.name, near_all),
                     unit=units.get(c.name, ""),
                 )
                 for c in pod.containers
@@ -288,6 +294,7 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     annotations |= {
         f"{pod_schema.INTERRUPTS}/{c.name}": ", ".join(c.interrupts) for c in pod.containers if c.interrupts
     }
+    annotations |= {f"{pod_schema.NEAR_OF}/{c.name}": ", ".join(c.near) for c in pod.containers if c.near}
     annotations |= {f"{pod_schema.UNIT}/{c.name}": c.unit for c in pod.containers if c.unit}
     annotations |= {pod_schema.PARTITION: pod_schema.ISOLATED} if pod.is_isolated else {}
     annotations |= {pod_schema.WHILE_INACTIVE: pod_schema.GIVE_BACK} if pod.gives_back else {}

@@ -27,7 +27,14 @@ CORE_CLASS = f"{ANNOTATION_DOMAIN}/core-class"
 PREFERRED_CORE_CLASS = f"{ANNOTATION_DOMAIN}/preferred-core-class"
 """They are of this class if that is possible."""
 
-OF_PODS = (PARTITION, NUMA_NODE, CORE_CLASS, PREFERRED_CORE_CLASS)
+NEAR = f"{ANNOTATION_DOMAIN}/near"
+"""All containers of the pod ask to be near these devices, but those that say otherwise by an annotation of their own."""
+NEAR_OF = f"near.{ANNOTATION_DOMAIN}"
+"""The container that the key names asks to be near these devices."""
+NEAR_NAME = re.compile(r"(?!\.{1,2}$)[^\s/,]{1,32}")
+"""An address of a PCI device, a name of one, or a kind."""
+
+OF_PODS = (PARTITION, NUMA_NODE, CORE_CLASS, PREFERRED_CORE_CLASS, NEAR)
 """Annotations that name no container."""
 
 INTERRUPTS = f"interrupts.{ANNOTATION_DOMAIN}"

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from nodeagent.formats.manifest.pod_schema import CORE_CLASS, GIVE_BACK, NUMA_NODE, UNIT, WHILE_INACTIVE
+from nodeagent.formats.manifest.pod_schema import CORE_CLASS, GIVE_BACK, NEAR, NUMA_NODE, UNIT, WHILE_INACTIVE
 
 UNIT_NAMESPACE = "units"
 UNIT_CONTAINER = "unit"
@@ -49,6 +49,7 @@ def unit_manifest(
     numa_node: str | None = None,
     core_class: str | None = None,
     *,
+    near: str | None = None,
     gives_back: bool = False,
 ) -> bytes:
     """Return the manifest of a pod that stands for a unit.
@@ -58,10 +59,12 @@ def unit_manifest(
         amounts: its limits, which are its requests, too.
         numa_node: the number of the NUMA node on which it has to be. None: any.
         core_class: of which its exclusive CPUs have to be. None: any.
+        near: the devices that it asks to be near. None: none.
         gives_back: others may have its CPUs and memory while it isn't active.
     """
     idle = GIVE_BACK if gives_back else None
-    asked = {f"{UNIT}/{UNIT_CONTAINER}": unit, NUMA_NODE: numa_node, CORE_CLASS: core_class, WHILE_INACTIVE: idle}
+    asked = {f"{UNIT}/{UNIT_CONTAINER}": unit, NUMA_NODE: numa_node, CORE_CLASS: core_class, NEAR: near}
+    asked |= {WHILE_INACTIVE: idle}
     annotations = {key: value for key, value in asked.items() if value is not None}
     limits = "".join(f"          {name}: {json.dumps(amount)}\n" for name, amount in amounts.items())
     return f"""\

@@ -31,6 +31,7 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_exclusive_cpus,
     read_interrupts,
     read_is_isolated,
+    read_near,
     read_numa_node,
 )
 from nodeagent.formats.syntax.fields import Fields, fields_of, nearest
@@ -40,7 +41,7 @@ from nodeagent.formats.syntax.quantity_words import no_quantity
 CONTAINERS = f"{ANNOTATION_DOMAIN}/containers"
 REQUESTS = f"requests.{ANNOTATION_DOMAIN}"
 LIMITS = f"limits.{ANNOTATION_DOMAIN}"
-_KINDS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, REQUESTS, LIMITS)
+_KINDS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.NEAR_OF, REQUESTS, LIMITS)
 _OF_POD = (CONTAINERS, *pod_schema.OF_PODS)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _HUGEPAGES = re.compile(rf"{HUGEPAGES_PREFIX}[1-9][0-9]{{0,5}}[KMG]i")
@@ -70,6 +71,11 @@ def read_annotations(sandbox: Sandbox) -> ReadAnnotations:
     return ReadAnnotations(_stated(annotations), findings.all())
 
 
+def names_devices(sandbox: Sandbox) -> bool:
+    """Whether the pod asks to be near devices."""
+    return any(key.partition("/")[0] == pod_schema.NEAR_OF or key == pod_schema.NEAR for key, _ in sandbox.annotations)
+
+
 def _stated(annotations: Fields) -> StatedPod:
     listed = _listed(annotations)
     read = {name: StatedContainer(name, kind) for name, kind in (listed or {}).items()}
@@ -96,6 +102,7 @@ def _stated(annotations: Fields) -> StatedPod:
         read_numa_node(annotations),
         core_class,
         preferred_core_class,
+        read_near(annotations),
     )
 
 
@@ -104,6 +111,8 @@ def _with(stated: StatedContainer, annotations: Fields, kind: str, key: str) -> 
         return replace(stated, exclusive_cpus=read_exclusive_cpus(annotations, key))
     if kind == pod_schema.INTERRUPTS:
         return replace(stated, interrupts=read_interrupts(annotations, key))
+    if kind == pod_schema.NEAR_OF:
+        return replace(stated, near=read_near(annotations, key))
     amounts = _amounts(annotations, key)
     return replace(stated, requests=amounts) if kind == REQUESTS else replace(stated, limits=amounts)
 

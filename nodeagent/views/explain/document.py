@@ -21,7 +21,7 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.demand import demand_of
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import Origin, PodEntry
@@ -91,6 +91,7 @@ def configuration(config: Config) -> Document:
         "exclusiveCoreClass": placement.exclusive_core_class,
         "isolatedCPUs": placement.isolated_cpus,
         "memoryManagerPolicy": placement.memory_manager_policy,
+        "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
         "sharedCoreClass": placement.shared_core_class,
         "topologyManagerPolicy": placement.topology_manager_policy,
         "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),
@@ -126,6 +127,7 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
         "namespace": pod.namespace,
+        "near": _near(explained),
         "nodes": [headroom_document(node) for node in _headroom(explained)] if with_headroom else [],
         "notes": list(explained.notes),
         "numaNode": pod.numa_node,
@@ -138,6 +140,18 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "uid": pod.uid,
         "why": [] if is_admitted else why_refused(explained.before, trace),
     }
+
+
+def _near(explained: Explained) -> list[Document]:
+    """Describe what it asks to be near, each with the devices that this means here; null: devices were not looked at."""
+    there = explained.before.managers.providers.devices
+    found = []
+    for name in explained.trace.pod.near:
+        devices = None if there is None else there.called(name)
+        nodes = NumaSet.from_ids(node for _, node in devices or () if node is not None)
+        addresses = None if devices is None else [device.address for device, _ in devices]
+        found.append({"devices": addresses, "name": name, "numaNodes": str(nodes)})
+    return found
 
 
 def _preferred_class(explained: Explained) -> Document | None:
@@ -282,6 +296,7 @@ def step_document(step: TraceStep) -> Document:
                 ],
                 "container": step.container,
                 "nodes": None if step.nodes is None else str(step.nodes),
+                "overruled": list(step.overruled),
                 "preferred": step.preferred,
                 "silent": list(step.silent),
                 "step": "merge",

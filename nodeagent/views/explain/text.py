@@ -73,6 +73,8 @@ def rules_text(config: Document) -> str:
     if config["isolatedCPUs"] != "ignore":
         parts.append(f"isolatedCPUs {config['isolatedCPUs']}")
     parts += [f"{name} {config[name]}" for name in ("exclusiveCoreClass", "sharedCoreClass") if config[name] != "any"]
+    if config["preferCPUsNumaNode"]:
+        parts.append("preferCPUsNumaNode")
     if config["errata"] != "fixed":
         parts.append(f"with the errata of {config['errata']}")
     return ", ".join(parts)
@@ -153,11 +155,30 @@ def _asked_for(pod: Document, config: Document) -> Iterator[str]:
         yield f"it asks for NUMA node {pod['numaNode']}: for exclusive CPUs there, and memory from there alone{books}"
     if pod["coreClass"] is not None:
         yield f"it asks for {pod['coreClass']} cores: its exclusive CPUs are to be among them"
+    if pod["near"]:
+        ignored = (
+            ""
+            if config["topologyManagerPolicy"] != "none"
+            else "; topologyManagerPolicy is none, so that decides nothing"
+        )
+        yield f"it asks to be near {', '.join(map(_near_text, pod['near']))}{ignored}"
     wish = pod["preferredCoreClass"]
     if wish is not None and wish["granted"] is not None:
         who = "exclusiveCoreClass prefers" if wish["isTheNodes"] else "it prefers"
         end = "all its exclusive CPUs are among them" if wish["granted"] else "these alone would not do, so all counted"
         yield f"{who} {wish['coreClass']} cores: {end}"
+
+
+def _near_text(near: Document) -> str:
+    if near["devices"] is None:
+        return str(near["name"])
+    if not near["devices"]:
+        where = "there is none"
+    elif not near["numaNodes"]:
+        where = "of no known NUMA node: nothing is near it"
+    else:
+        where = f"NUMA {near['numaNodes']}"
+    return f"{near['name']} ({where})"
 
 
 def container_text(container: Document) -> list[str]:
@@ -226,6 +247,8 @@ def _merge_result(step: Document, config: Document) -> str:
     if step["admitted"] and _is_open(step):
         return "any: nothing that it asks for is given by NUMA node"
     nodes = "any" if step["nodes"] is None else f"NUMA {step['nodes']}"
+    if step["overruled"]:
+        return f"{nodes}, which its CPUs prefer: preferCPUsNumaNode puts them before {' and '.join(step['overruled'])}"
     if step["admitted"]:
         how = "preferred by all" if step["preferred"] else f"not preferred by all, which {policy} accepts"
         return f"{nodes}, {how}"
@@ -266,7 +289,7 @@ def _verdict(candidate: Document, step: Document) -> str:
             return f"loses: not preferred by {names[0]}" if len(names) == 1 else "loses: not preferred"
         case "wins" if not step["admitted"]:
             return "best, and refused"
-        case "wins" if "no" in candidate["opinions"].values():
+        case "wins" if "no" in candidate["opinions"].values() and not step["overruled"]:
             return "taken, though not all offer it: nothing else is left"
         case verdict:
             return _VERDICTS[verdict]

@@ -279,6 +279,8 @@ def remedy_text(remedy: Remedy) -> str:
             if not remedy.after:
                 return f"let it prefer {remedy.before} cores instead of requiring them"
             return f"let it be on {remedy.after} cores instead of {remedy.before} cores"
+        case RequestChange.DEVICES:
+            return f"let it not ask to be near {' and '.join(remedy.subject)}"
         case RequestChange.CONFIGURATION:
             field, _, option = remedy.subject[0].partition(".")
             if option:

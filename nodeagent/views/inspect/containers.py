@@ -88,6 +88,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     return {
         "cgroup": observed.view.shown_cgroup(observed.path),
         "closedToHost": _closed_to_host(observed, own),
+        "near": list(observed.container.near),
         "coreClasses": list(topology.classes_of(own or CpuSet())),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,

@@ -156,6 +156,7 @@ def _node(view: NodeView) -> Document:
             "cpuManagerPolicyOptions": dict(sorted(placement.cpu_manager_policy_options)),
             "exclusiveCoreClass": placement.exclusive_core_class,
             "memoryManagerPolicy": placement.memory_manager_policy,
+            "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
             "sharedCoreClass": placement.shared_core_class,
             "topologyManagerPolicy": placement.topology_manager_policy,
             "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),

@@ -36,6 +36,10 @@ _ADVICE = {
         "let the pod prefer such cores (`nodeagent.io/preferred-core-class`) instead of requiring them, let it request whole CPUs, or run "
         "it where such cores are (`nodeagent topology` shows them)"
     ),
+    "DeviceUnavailable": (
+        "name a device that there is in `nodeagent.io/near` (`nodeagent topology --devices` shows them), or plug it in and load its "
+        "driver, and decide again"
+    ),
     UNIT_TAKEN: "end the other pod (`nodeagent unpin UNIT`, or delete its manifest)",
     RELEASED: "to bring it back, while its manifest exists",
     INVALID_ANNOTATIONS: "correct the pod's annotations, which the message names, and make the pod again",

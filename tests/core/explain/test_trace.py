@@ -17,6 +17,7 @@ from nodeagent.core.explain.remedy import Remedy, RequestChange
 from nodeagent.core.explain.trace import CpuStep, MemoryStep, Trace, trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Errata, Placement
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import MEMORY, Container, Pod, ResourceRequirements, Resources
 from nodeagent.core.model.pod_amounts import MIB
@@ -115,7 +116,7 @@ def test_every_remedy_is_one() -> None:
         for remedy in remedies(what_if, reported.pod).found:
             assert isinstance(carried_out(remedy, what_if, reported.pod), Admitted), remedy
             seen.add(remedy.change)
-    ours = {RequestChange.NODE, RequestChange.CORE_CLASS}
+    ours = {RequestChange.NODE, RequestChange.CORE_CLASS, RequestChange.DEVICES}
     assert seen == set(RequestChange) - ours, "which ask for what kubelet doesn't know"
 
 
@@ -139,6 +140,30 @@ def test_another_class_of_cores_is_a_remedy(cpus: int, after: list[str]) -> None
     found = [remedy for remedy in remedies(before, asking).found if remedy.change is RequestChange.CORE_CLASS]
     assert [(remedy.before, remedy.after) for remedy in found] == [("performance", name) for name in after]
     assert all(isinstance(carried_out(remedy, before, asking), Admitted) for remedy in found)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("eth0",), [("eth0",)]),
+        (("eth0", "nvme0"), [("eth0",)]),
+        (("eth0", "eth1"), [("eth0", "eth1")]),
+        (("nvme0", "eth9"), [("eth9",)]),
+    ],
+)
+def test_asking_for_no_device_is_a_remedy(names: tuple[str, ...], found: list[tuple[str, ...]]) -> None:
+    devices = tuple(
+        Device(address, DeviceKind.NETWORK, 0, names=(name,), numa_node=node)
+        for address, name, node in (("a", "eth0", 1), ("b", "eth1", 1), ("c", "nvme0", 0))
+    )
+    node = managers(topology_manager_policy="restricted")
+    node = node.knowing(PlacedDevices.of(devices, node.topology))
+    there = pod("there", app("c", "6", "1Gi"), numa_node=1)
+    before = WhatIf.of(node, admitted(node, there), (there,))
+    asking = pod("new", app("c", "3", "1Gi", near=names), app("d", "100m", near=names))
+    these = [remedy for remedy in remedies(before, asking).found if remedy.change is RequestChange.DEVICES]
+    assert [remedy.subject for remedy in these] == found
+    assert all(isinstance(carried_out(remedy, before, asking), Admitted) for remedy in these)
 
 
 def test_what_came_to_nothing_is_no_step() -> None:
@@ -194,6 +219,10 @@ def carried_out(remedy: Remedy, what_if: WhatIf, new: Pod) -> object:
             name = remedy.after or None
             wish = None if remedy.after else remedy.before
             return what_if.judge(replace(new, core_class=name, preferred_core_class=wish))
+        case RequestChange.DEVICES:
+            kept = (tuple(name for name in one.near if name not in remedy.subject) for one in new.containers)
+            near = zip(new.containers, kept, strict=True)
+            return what_if.judge(replace(new, containers=tuple(replace(one, near=names) for one, names in near)))
         case RequestChange.REQUEST:
             return what_if.judge(requesting(new, remedy))
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.cli.support.devices import devices_below
 from nodeagent.core.model.devices import Device, DeviceKind, DevicePlace, NodeDoubt, by_node, place_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
+from nodeagent.edge.sysfs import read_devices
 from nodeagent.formats.kernel.pci_devices import PCI, devices_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.builders import MACHINE_A, machine
@@ -15,7 +15,7 @@ from tests.support.machine_tree import put_device as put
 
 
 def found(root: Path) -> tuple[Device, ...]:
-    return devices_of(devices_below(str(root)))
+    return devices_of(read_devices(str(root)))
 
 
 def test_everything_that_is_said_of_a_card(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_names_of_each_kind(tmp_path: Path) -> None:
 def test_of_other_devices_nothing_but_the_class_is_read(tmp_path: Path) -> None:
     put(tmp_path, "0000:00:01.0", **{"class": "0x060400"}, numa_node="nonsense")
     put(tmp_path, "0000:02:00.0", **{"class": "0x020000"}, numa_node="-1", irq="34")
-    sample = devices_below(str(tmp_path))
+    sample = read_devices(str(tmp_path))
     assert sorted(sample.files) == [f"{PCI}/0000:02:00.0/{name}" for name in ("class", "irq", "numa_node")]
     (card,) = devices_of(sample)
     assert (card.numa_node, card.interrupts, card.driver, card.local_cpus) == (None, (34,), None, None)

@@ -484,8 +484,9 @@ def test_exclusive_cpus_need_a_request_and_no_resources_of_the_pod_as_a_whole() 
     (found,) = refused(annotated('exclusive-cpu.nodeagent.io/web: "1"'))
     assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container>, " in found
     assert (
-        "interrupts.nodeagent.io/<container>, unit.nodeagent.io/<container>, nodeagent.io/partition, nodeagent.io/numa-node, "
-        "nodeagent.io/core-class, nodeagent.io/preferred-core-class or nodeagent.io/while-inactive, or remove it"
+        "interrupts.nodeagent.io/<container>, near.nodeagent.io/<container>, unit.nodeagent.io/<container>, nodeagent.io/partition, "
+        "nodeagent.io/numa-node, nodeagent.io/core-class, nodeagent.io/preferred-core-class, nodeagent.io/near or "
+        "nodeagent.io/while-inactive, or remove it"
     ) in found
 
 
@@ -526,6 +527,25 @@ def test_what_is_no_numa_node_is_refused(node: str) -> None:
     (refusal,) = refused(annotated(f"nodeagent.io/numa-node: {node}"))
     assert "metadata.annotations[nodeagent.io/numa-node]" in refusal
     assert 'must be the number of a NUMA node, such as "0"' in refusal
+
+
+def test_a_pod_asks_to_be_near_devices_and_a_container_to_be_near_others() -> None:
+    two = "containers: [{name: web}, {name: log}]"
+    pod = accepted(annotated('nodeagent.io/near: "eth0, 0000:3b:00.0,eth0"', two)).pod
+    assert [container.near for container in pod.containers] == [("eth0", "0000:3b:00.0")] * 2
+    assert pod.near == ("eth0", "0000:3b:00.0")
+    assert pod_from_document(pod_to_document(pod)) == pod
+    pod = accepted(annotated("nodeagent.io/near: eth0, near.nodeagent.io/log: nvme1n1", two)).pod
+    assert [container.near for container in pod.containers] == [("eth0",), ("nvme1n1",)]
+    assert pod_from_document(pod_to_document(pod)) == pod
+
+
+@pytest.mark.parametrize("key", ["nodeagent.io/near", "near.nodeagent.io/web"])
+@pytest.mark.parametrize("text", ['""', "'eth0,'", "'eth0 eth1'", "'.'", "'../eth0'", "x" * 33])
+def test_what_is_no_name_of_a_device_is_refused(key: str, text: str) -> None:
+    (refusal,) = refused(annotated(f"{key}: {text}", "containers: [{name: web}]"))
+    assert f"metadata.annotations[{key}]" in refusal
+    assert "must be devices, or kinds of them, such as eth0, 0000:3b:00.0, nvme0 or network" in refusal
 
 
 @pytest.mark.parametrize("name", ["performance", "efficiency"])
@@ -580,6 +600,7 @@ def pods(draw: st.DrawFn) -> Pod:
             run_as_group=draw(st.none() | st.integers(0, 9)),
             restart_policy=RestartPolicy.ALWAYS if kind is ContainerKind.SIDECAR else None,
             exclusive_cpus=draw(st.none() | st.integers(1, 9)),
+            near=draw(st.sampled_from([(), (), ("eth0",), ("0000:3b:00.0", "nvme")])),
         )
         for kind in (*early, ContainerKind.APP)
     ]

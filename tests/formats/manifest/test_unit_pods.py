@@ -163,7 +163,9 @@ def test_its_manifest_is_a_pod_that_stands_for_the_unit(unit: str) -> None:
     assert made.startswith(f"# made by `nodeagent pin {unit}`; ")
     assert accepted(unit_manifest(unit, {"cpu": "500m", "memory": "1Gi"}).decode()).pod.numa_node is None
     classed = accepted(unit_manifest(unit, {"cpu": "2", "memory": "1Gi"}, core_class="efficiency").decode()).pod
-    assert (classed.numa_node, classed.core_class) == (None, "efficiency")
+    assert (classed.numa_node, classed.core_class, classed.near) == (None, "efficiency", ())
+    beside = accepted(unit_manifest(unit, {"cpu": "2", "memory": "1Gi"}, near="eth0, nvme").decode()).pod
+    assert (beside.core_class, beside.near) == (None, ("eth0", "nvme"))
 
 
 def test_amounts_are_read_as_in_any_manifest() -> None:

@@ -30,6 +30,8 @@ def test_everything_that_can_be_stated() -> None:
             "nodeagent.io/partition": "isolated",
             "nodeagent.io/numa-node": "1",
             "nodeagent.io/preferred-core-class": "performance",
+            "nodeagent.io/near": "eth0",
+            "near.nodeagent.io/proxy": "nvme, nvme0",
             "kubernetes.io/config.source": "file",
             "example.com/requests.nodeagent.io": "not ours",
         }
@@ -38,7 +40,7 @@ def test_everything_that_can_be_stated() -> None:
         StatedPod(
             (
                 StatedContainer("setup", ContainerKind.INIT, limits=amounts("1", None)),
-                StatedContainer("proxy", ContainerKind.SIDECAR),
+                StatedContainer("proxy", ContainerKind.SIDECAR, near=("nvme", "nvme0")),
                 StatedContainer(
                     "worker",
                     ContainerKind.APP,
@@ -53,6 +55,7 @@ def test_everything_that_can_be_stated() -> None:
             is_isolated=True,
             numa_node=1,
             preferred_core_class="performance",
+            near=("eth0",),
         )
     )
 

@@ -14,11 +14,10 @@ import pytest
 
 from nodeagent.cli.commands import topology as command
 from nodeagent.cli.main import main
-from nodeagent.cli.support.devices import devices_below
 from nodeagent.core.model.devices import place_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.edge.sysfs import read_devices, read_machine
 from nodeagent.formats.kernel.pci_devices import devices_of
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.topology.topology_json import topology_from_document
@@ -325,7 +324,7 @@ def test_deviations_are_about_machines_that_exist() -> None:
 
 def test_devices_are_where_lstopo_has_them(machine: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     name, root = machine
-    topology, devices = topology_of(read_machine(str(root))), devices_of(devices_below(str(root)))
+    topology, devices = topology_of(read_machine(str(root))), devices_of(read_devices(str(root)))
     shown = []
     for device in devices:
         assert device.local_cpus is not None
@@ -354,7 +353,7 @@ def test_each_device_is_drawn(machine: tuple[str, Path], output: str, capsys: py
     assert command.run(parser.parse_args(["--root", str(root), "-o", output, "--devices"])) == 0
     text = capsys.readouterr().out
     drawn = set(re.findall(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", text))
-    assert drawn == {device.address for device in devices_of(devices_below(str(root)))}
+    assert drawn == {device.address for device in devices_of(read_devices(str(root)))}
     assert ("devices: none" in text) is (name not in DEVICES)
     if output == "text":
         assert max(map(len, text.splitlines())) <= 80

@@ -114,7 +114,7 @@ def test_document_is_plain_and_its_names_are_stable():
     ]  # fmt: skip
     assert sorted(container_of(document)) == [
         "cgroup", "closedToHost", "coreClasses", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit",
-        "name", "notes", "oomKills", "partition", "pid", "places", "processes", "promised", "restarts", "starved", "state", "unit",
+        "name", "near", "notes", "oomKills", "partition", "pid", "places", "processes", "promised", "restarts", "starved", "state", "unit",
         "whyShared",
     ]  # fmt: skip
     assert sorted(container_of(document)["effective"]) == [

@@ -1,0 +1,29 @@
+"""Hints of devices, by the rules of kubelet's device manager: a set of NUMA nodes is one if a device that will do is on one of them.
+
+Preferred are those of as few nodes as could do, which is one. A device of which the node is unknown can't be near to anything, and where
+no other will do there is no opinion. Devices are not given to anybody here: any number of pods may be near one.
+"""
+
+from collections.abc import Collection
+
+from nodeagent.core.model.idset import NumaMask
+from nodeagent.core.numa.hint_family import MAX_LISTED_NODES, HintFamily, Hints
+from nodeagent.core.numa.hints import DONT_CARE, masks_by_size
+from nodeagent.core.numa.node_search import Cover
+
+
+def device_hints(nodes: Collection[int | None], every: NumaMask) -> Hints:
+    """Return the hints of one request for any one of several devices.
+
+    Args:
+        nodes: of these devices. None: unknown.
+        every: all NUMA nodes of the machine.
+    """
+    there = NumaMask(sum(1 << node for node in {*nodes} - {None} if node is not None) & every)
+    if not there:
+        return DONT_CARE
+    ids = [node for node in range(every.bit_length()) if every >> node & 1]
+    if len(ids) <= MAX_LISTED_NODES:
+        return tuple((mask, mask.bit_count() == 1) for mask in masks_by_size(ids) if mask & there)
+    cover = Cover(every, needs=(1,), amounts=tuple((node, (there >> node & 1,)) for node in ids))
+    return HintFamily((), cover, preferred_count=1)

@@ -1,0 +1,111 @@
+"""The agent looks at devices in turns that may decide on a pod that asks to be near some, and in no others."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.refusals import Reason
+from nodeagent.daemon.machine import Machine as Hardware
+from nodeagent.daemon.requests import TurnRequest
+from tests.daemon.test_recovery import two_nodes
+from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.machine_tree import DEVICES, Machine as Tree, put_device
+from tests.support.node_model import Machine
+from tests.support.pods import app, pod
+from tests.support.world import node
+
+NODE = two_nodes()
+
+
+def cards(**nodes: int) -> PlacedDevices:
+    found = (
+        Device(f"0000:0{number}:00.0", DeviceKind.NETWORK, 0, names=(name,), numa_node=where)
+        for number, (name, where) in enumerate(nodes.items())
+    )
+    return PlacedDevices.of(tuple(found), NODE)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    machine = Machine(node(NODE, topology_manager_policy="restricted"))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = (pod("plain", app("app", "1")),)
+        daemon.start()
+        daemon.rest()
+        assert daemon.hardware.looks == 0
+        daemon.hardware.placed = cards(eth0=1)
+        yield daemon
+
+
+def near(name: str, *names: str) -> Pod:
+    return pod(name, app("app", "1", near=names))
+
+
+def where(daemon: Daemon, of: str) -> str:
+    entry = next(e for e in daemon.agent.state.entries if e.pod.name == of)
+    if entry.refusal is not None:
+        return str(entry.refusal.reason)
+    own = daemon.agent.state.promises.own_set(entry.pod.uid, "app")
+    assert own is not None
+    return str(NODE.numa_of(own))
+
+
+def test_they_are_looked_at_when_such_a_pod_comes_and_never_again(daemon: Daemon) -> None:
+    daemon.files.pods = (*daemon.files.pods, near("p", "eth0"))
+    daemon.rest()
+    assert (where(daemon, "p"), daemon.hardware.looks) == ("1", 1)
+    daemon.hardware.placed = PlacedDevices()
+    daemon.rest()
+    daemon.files.pods = (*daemon.files.pods, pod("later", app("app", "1")))
+    daemon.rest()
+    assert (where(daemon, "p"), daemon.hardware.looks) == ("1", 1)
+
+
+def test_a_refused_pod_waits_for_its_device_until_it_is_retried(daemon: Daemon) -> None:
+    asking = near("p", "eth1")
+    daemon.files.pods = (*daemon.files.pods, asking)
+    daemon.rest()
+    assert (where(daemon, "p"), daemon.hardware.looks) == (Reason.DEVICE, 1)
+    daemon.hardware.placed = cards(eth0=1, eth1=0)
+    daemon.rest()
+    assert (where(daemon, "p"), daemon.hardware.looks) == (Reason.DEVICE, 1)
+    daemon.agent.requests.put(TurnRequest(retried=frozenset({asking.uid})))
+    daemon.rest()
+    assert (where(daemon, "p"), daemon.hardware.looks) == ("0", 2)
+
+
+def test_a_changed_manifest_is_tried_with_devices_as_they_are(daemon: Daemon) -> None:
+    daemon.files.pods = (near("p", "eth0"),)
+    daemon.rest()
+    daemon.hardware.placed = cards(eth0=0)
+    daemon.files.pods = (replace(near("p", "eth0"), uid="changed", termination_grace_seconds=1),)
+    daemon.rest()
+    assert (where(daemon, "p"), daemon.agent.state.entries[0].pod.uid) == ("0", "changed")
+
+
+def test_who_runs_keeps_its_cpus_over_a_restart_without_the_device(daemon: Daemon) -> None:
+    daemon.files.pods = (near("p", "eth0"), near("q", "eth1"))
+    daemon.rest()
+    promises = daemon.agent.state.promises
+    daemon.start()
+    daemon.rest()
+    assert daemon.agent.state.promises == promises
+    assert (where(daemon, "p"), where(daemon, "q")) == ("1", Reason.DEVICE)
+    assert daemon.hardware.looks == 0
+
+
+def test_they_are_those_below_the_machines_root(tmp_path: Path) -> None:
+    root = Tree(cores=("0-1", "2-3"), packages=("0-1", "2-3"), nodes=((0, "0-1"), (1, "2-3"))).grow(tmp_path / "root")
+    put_device(root, "0000:3b:00.0", **{"class": "0x020000"}, numa_node="1", net__eth0__="")
+    hardware = Hardware(str(root))
+    found = hardware.devices(hardware.look(NODE))
+    assert [(one.names, place) for one, place in found.called("eth0")] == [(("eth0",), 1)]
+    (root / DEVICES / "0000:3b:00.0" / "numa_node").write_text("many\n")
+    broken = hardware.devices(NODE)
+    assert broken.placed == ()
+    assert "numa_node" in broken.problem
