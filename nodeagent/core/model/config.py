@@ -6,6 +6,7 @@ Field names follow the KubeletConfiguration (in snake case). Knows no YAML (form
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -65,11 +66,38 @@ class ReservedMemory(Struct, frozen=True):
     limits: Resources
 
 
+class PluginCode(Protocol):
+    """The code of a CPU plugin, as it was loaded (edge/cpu_plugins.py)."""
+
+    @property
+    def points(self) -> frozenset[str]:
+        """The points that it implements, by their names (core/cpu/points.py)."""
+
+    def ask(self, point: str, *question: object) -> object:
+        """Return its answer, unjudged.
+
+        Raises:
+            PluginFailedError: there is none, there are two, or it comes too late.
+        """
+
+
+class CpuPlugin(Struct, frozen=True):
+    """One entry of `cpuManagerPlugins`."""
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
+    """By name, sorted."""
+    code: PluginCode | None = None
+    """None: not loaded. Only decisions need it."""
+
+
 class Placement(Struct, frozen=True):
     """Everything that decides where pods go. Texts are as configured; the managers judge them (and word the refusals)."""
 
     cpu_manager_policy: str = "none"
     cpu_manager_policy_options: tuple[tuple[str, str], ...] = ()
+    cpu_plugins: tuple[CpuPlugin, ...] = ()
+    """Asked in this order; none: same as kubelet."""
     reserved_system_cpus: CpuSet = CpuSet()
     """Empty: reserve by amount."""
     reserved_cpu_milli: int | None = None

@@ -14,6 +14,10 @@ class Reason(enum.StrEnum):
     EMPTY_POD_SHARED_POOL = "EmptyPodSharedPoolError"
     CORE_CLASS = "CoreClassUnavailable"
     """Of the class of cores that it asks for, nothing can be promised to it. The agent's own reason."""
+    CPU_PLUGIN_FAILED = "CPUPluginFailed"
+    """A CPU plugin has no answer about it, or none that can be. The agent's own reason."""
+    CPU_PLUGIN_REFUSED = "CPUPluginRefused"
+    """A CPU plugin's Allocate doesn't let it have the CPUs that were chosen. The agent's own reason."""
 
 
 STATE_NOT_SAVED = "StateNotSaved"
