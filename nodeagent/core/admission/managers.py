@@ -217,7 +217,7 @@ def _run(
 ) -> tuple[AdmissionResult, PodDemand]:
     """Return the outcome, and what was asked for in the end: a class that is preferred is required first, and then not at all."""
     demand = demand_of(managers.rules, pod)
-    untold = _untold(managers, pod)
+    untold = _untold(managers, pod) if managers.providers.cpu.plugins else None
     wish = preferred_class(managers, pod, demand)
     if wish is not None and untold is None:
         first = replace(demand, core_class=wish)
@@ -241,12 +241,9 @@ def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item]
 
 def _untold(managers: Managers, pod: Pod) -> Refusal | None:
     """Refuse a pod that a CPU plugin can't sort."""
-    plugins = managers.providers.cpu.plugins
-    if not plugins:
-        return None
     from nodeagent.core.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
-    turn = turn_of(plugins, pod)
+    turn = turn_of(managers.providers.cpu.plugins, pod)
     return turn if isinstance(turn, Refusal) else None
 
 

@@ -98,7 +98,7 @@ class CpuManager(Struct, frozen=True):
     @property
     def policy(self) -> Select:
         """The Select that the configured options make."""
-        return self.picking if self.distributing is None else self.distributing
+        return self.distributing or self.picking
 
     def assign(self, question: Question) -> CpuSet | CpuShortage:
         """Choose CPUs: by the policy, if no plugin selects or scores."""
@@ -108,22 +108,16 @@ class CpuManager(Struct, frozen=True):
             from nodeagent.core.cpu.plugins import selected  # noqa: PLC0415 - only where there are plugins
 
             return selected(self, question)
-        found = self.policy.select(question)
-        assert found is not None, "the policy has an opinion on everything"
-        return found
+        return (self.distributing or self.picking).select(question)
 
     def offered(self, asked: Question, observer: PickObserver | None = None) -> Question:
         """Return what plugins leave of the CPUs that a pod is asking for, and how they like each."""
-        if not self.plugins:
-            return asked
         from nodeagent.core.cpu.plugins import offered  # noqa: PLC0415 - as above
 
         return offered(self, asked, observer)
 
     def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
         """Return why plugins don't let it have what was chosen."""
-        if not self.plugins:
-            return None
         from nodeagent.core.cpu.plugins import vetoed  # noqa: PLC0415 - as above
 
         return vetoed(self.plugins, asked, cpus)
@@ -363,8 +357,9 @@ def allocate_container(
     kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
     full_cores = manager.options.full_pcpus_only
     reusable = reusable_cpus(promises, pod.uid)
-    asked = manager.asking(promises, pod, container.name, manager.free_cpus(promises) | reusable, container.cpus)
-    if held is None:
+    free = CpuSet(CpuMask(manager.free_cpus(promises) | reusable))
+    asked = Question(manager.topology, promises, pod, container.name, free, container.cpus)
+    if held is None and manager.plugins:
         asked = manager.offered(asked, manager.observer)
     if full_cores and not kept_unchecked:
         refusal = check_full_cores(manager, asked)
@@ -377,7 +372,7 @@ def allocate_container(
     cpus = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(cpus, CpuShortage):
         return _failed(manager, promises, (requests,), unexpected(cpus.message))
-    veto = manager.vetoed(asked, cpus)
+    veto = manager.vetoed(asked, cpus) if manager.plugins else None
     if veto is not None:
         return _failed(manager, promises, (requests,), veto)
     of_pod = promises.of_pod(pod.uid)
@@ -456,6 +451,10 @@ def _choose_near(
     if manager.observer is not None:
         source = Source.ANYWHERE if mask is None else Source.ELSEWHERE
         manager.observer(Choosing(source, left, missing, isolated))
+    if missing == 0:
+        return near
+    if missing == count:
+        return manager.assign(asked)
     rest = manager.assign(over(asked, left, missing))
     return rest if isinstance(rest, CpuShortage) else near | rest
 

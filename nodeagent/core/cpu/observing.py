@@ -60,7 +60,7 @@ class Took(Struct, frozen=True):
     """Whose choice it is, under Rule.PLUGIN."""
 
 
-class Answered(Struct, frozen=True):
+class PluginAnswered(Struct, frozen=True):
     """A CPU plugin has answered, and its answer holds."""
 
     plugin: str
@@ -70,4 +70,4 @@ class Answered(Struct, frozen=True):
     score: int | None
 
 
-PickObserver = Callable[[Choosing | Spread | Took | Answered], None]
+PickObserver = Callable[[Choosing | Spread | Took | PluginAnswered], None]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from nodeagent.core.cpu.observing import Answered, PickObserver, Rule, Took
-from nodeagent.core.cpu.points import CpuShortage, PluginFailedError, Point, Question, Returned, Scores
+from nodeagent.core.cpu.observing import PickObserver, PluginAnswered, Rule, Took
+from nodeagent.core.cpu.points import CpuShortage, PluginFailedError, Point, Question, ReturnedCpus, Scores
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import Pod
@@ -145,7 +145,7 @@ def notes_on(
             continue
         for uid, name, cpus in back:
             try:
-                answer = _ask(plugin, Point.DEALLOCATE, Returned(topology, after, uid, name, cpus))
+                answer = _ask(plugin, Point.DEALLOCATE, ReturnedCpus(topology, after, uid, name, cpus))
                 note = _words(plugin, Point.DEALLOCATE, answer)
             except PluginFailedError as err:
                 note = str(err)
@@ -177,7 +177,7 @@ def _tell(
     observer: PickObserver | None, plugin: CpuPlugin, point: Point, cpus: CpuSet, score: int | None = None
 ) -> None:
     if observer is not None:
-        observer(Answered(plugin.name, point.value, cpus, score))
+        observer(PluginAnswered(plugin.name, point.value, cpus, score))
 
 
 def _taken(observer: PickObserver | None, by: CpuPlugin | None, cpus: CpuSet) -> CpuSet:

@@ -72,9 +72,9 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     refusal = check_pod(manager, pod)
     if refusal is not None:
         return _failed(promises, (), refusal)
-    asked = manager.offered(
-        manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus), manager.observer
-    )
+    asked = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
+    if manager.plugins:
+        asked = manager.offered(asked, manager.observer)
     if manager.options.full_pcpus_only:
         refusal = check_full_cores(manager, asked) or _check_slices(manager, asked)
         if refusal is not None:
@@ -83,7 +83,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     chosen = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(chosen, CpuShortage):
         return _failed(promises, (), unexpected(chosen.message))
-    veto = manager.vetoed(asked, chosen)
+    veto = manager.vetoed(asked, chosen) if manager.plugins else None
     if veto is not None:
         return _failed(promises, (), veto)
     held = promises.of_pod(pod.uid)

@@ -41,7 +41,7 @@ Scores = Mapping[int, int]
 NO_SCORES: Scores = MappingProxyType({})
 
 
-class Question(Struct, frozen=True):
+class Question(Struct, frozen=True, gc=False):  # one or two for each decision: nothing in it refers to it
     """A number of CPUs, and those they are to be chosen from."""
 
     topology: Topology
@@ -65,7 +65,7 @@ class CpuShortage(Struct, frozen=True):
     message: str
 
 
-class Returned(Struct, frozen=True):
+class ReturnedCpus(Struct, frozen=True):
     """CPUs that a container gives back."""
 
     topology: Topology
@@ -114,7 +114,7 @@ class Allocate(Protocol):
 
 
 class Deallocate(Protocol):
-    def deallocate(self, returned: Returned) -> str | None:
+    def deallocate(self, returned: ReturnedCpus) -> str | None:
         """Say what is to be noted in the log about CPUs that have been given back. None: nothing."""
 
 

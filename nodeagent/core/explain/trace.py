@@ -11,7 +11,7 @@ from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.one_pod import Allocated, DecidedAnew
 from nodeagent.core.admission.units import UnitTaken
-from nodeagent.core.cpu.observing import Answered, Choosing, Rule, Source, Spread, Took
+from nodeagent.core.cpu.observing import Choosing, PluginAnswered, Rule, Source, Spread, Took
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
 from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.demand import PodDemand, demand_of
@@ -55,7 +55,7 @@ class CpuStep(Struct, frozen=True):
     """Those that the pod's init containers had before."""
     choices: tuple[CpuChoice, ...]
     refused: bool
-    answers: tuple[Answered, ...] = ()
+    answers: tuple[PluginAnswered, ...] = ()
     """Of CPU plugins, in the order in which they were asked."""
 
 
@@ -90,7 +90,7 @@ class Trace(Struct, frozen=True):
     """In the order in which they were taken."""
 
 
-_Pick = Choosing | Spread | Took | Answered
+_Pick = Choosing | Spread | Took | PluginAnswered
 _Seen = _Pick | Allocated
 
 
@@ -155,7 +155,7 @@ def _cpu_step(event: Allocated, picks: list[_Pick], pod: Pod) -> CpuStep | None:
     reuse = event.before.cpu_reuse
     reusable = CpuSet() if reuse is None or reuse.pod_uid != pod.uid else reuse.cpus
     cpus = CpuSet() if event.refusal is not None or given is None else given
-    answers = tuple(pick for pick in picks if isinstance(pick, Answered))
+    answers = tuple(pick for pick in picks if isinstance(pick, PluginAnswered))
     return CpuStep(event.container, cpus, cpus & reusable, _choices(picks), event.refusal is not None, answers)
 
 

@@ -96,8 +96,6 @@ class Placement(Struct, frozen=True):
 
     cpu_manager_policy: str = "none"
     cpu_manager_policy_options: tuple[tuple[str, str], ...] = ()
-    cpu_plugins: tuple[CpuPlugin, ...] = ()
-    """Asked in this order; none: same as kubelet."""
     reserved_system_cpus: CpuSet = CpuSet()
     """Empty: reserve by amount."""
     reserved_cpu_milli: int | None = None
@@ -118,6 +116,8 @@ class Placement(Struct, frozen=True):
     feature_gates: tuple[tuple[str, bool], ...] = ()
     """Only the configured ones; read them with `gate()`."""
     errata: Errata = Errata.FIXED
+    cpu_plugins: tuple[CpuPlugin, ...] = ()
+    """Asked in this order; none: same as kubelet."""
 
     def gate(self, name: str) -> bool:
         return dict(self.feature_gates).get(name, DEFAULT_GATES[name])

@@ -12,7 +12,7 @@ from nodeagent.core.admission.managers import Admitted, Managers, isolation, pre
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.cgroups.closing import Why, closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
-from nodeagent.core.cpu.observing import Answered
+from nodeagent.core.cpu.observing import PluginAnswered
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
@@ -311,7 +311,7 @@ def step_document(step: TraceStep) -> Document:
             }
 
 
-def _answer(answer: Answered) -> Document:
+def _answer(answer: PluginAnswered) -> Document:
     """Describe what a CPU plugin has answered."""
     return {"cpus": str(answer.cpus), "plugin": answer.plugin, "point": answer.point, "score": answer.score}
 

@@ -17,7 +17,7 @@ from nodeagent.core.admission.managers import (
     violations,
 )
 from nodeagent.core.cpu.plugins import HIGHEST, MOST_CHARACTERS, notes_on
-from nodeagent.core.cpu.points import PluginFailedError, Point, Question, Returned
+from nodeagent.core.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.core.cpu.shipped import prefer_class, spread_caches
 from nodeagent.core.explain.trace import CpuStep, trace
 from nodeagent.core.explain.what_if import WhatIf
@@ -177,7 +177,7 @@ def test_sort_is_the_order_of_those_that_wait_and_who_cannot_be_sorted_is_refuse
     def sort(one: Pod) -> int:
         if one.uid == "bad":
             raise PluginFailedError("by-size", Point.SORT, "it raises")
-        return -sum(int(c.resources.requests.get("cpu").value()) for c in one.containers)  # type: ignore[union-attr]
+        return -sum(int(c.resources.requests.get("cpu").value()) for c in one.containers)
 
     built = with_plugins(plugin("by-size", sort=sort))
     waiting = [two("a", "1"), two("bad", "1"), two("b", "4"), two("c", "1")]
@@ -187,7 +187,7 @@ def test_sort_is_the_order_of_those_that_wait_and_who_cannot_be_sorted_is_refuse
 
 
 def test_deallocate_hears_what_is_given_back_and_refuses_nothing() -> None:
-    def deallocate(returned: Returned) -> str | None:
+    def deallocate(returned: ReturnedCpus) -> str | None:
         if returned.pod_uid == "b":
             raise PluginFailedError("told", Point.DEALLOCATE, "it raises")
         return f"{returned.cpus} of {returned.container}, {returned.promises.default} are shared now"
