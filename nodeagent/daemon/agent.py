@@ -26,7 +26,6 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import UNITS_LEFT, is_of_systemd, unit_at
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
 from nodeagent.core.model.violations import NodeOverdrawn, Shortfall
@@ -458,20 +457,22 @@ class Agent:
             # Retry even if there is nothing left to decide: that shows whether the problem is over.
             self._kept = replace(self._kept, is_saved=False)
             return trouble_of(err)
-        before, self.state = self.state.promises, state
+        before, self.state = self.state, state
         self._note_returned(before)
         self._kept = replace(self._kept, settled_on=self.node.managers, is_saved=True, held_off=())
         return None
 
-    def _note_returned(self, before: Promises) -> None:
+    def _note_returned(self, before: NodeState) -> None:
         """Log what CPU plugins have to say about CPUs that have been given back, and are so on disk."""
         plugins = self.node.managers.providers.cpu.plugins
-        if not plugins or before.pods == self.state.promises.pods:
+        if not plugins or before.promises.pods == self.state.promises.pods:
             return
         from nodeagent.core.cpu.plugins import notes_on  # noqa: PLC0415 - only where there are plugins
 
-        for plugin, uid, container, note in notes_on(plugins, self.node.topology, before, self.state.promises):
-            self.log.info("cpus_returned", plugin=plugin, pod_uid=uid, container=container, note=note)
+        names = {entry.pod.uid: entry.pod.full_name for entry in before.entries}
+        for plugin, uid, container, note in notes_on(plugins, self.node.topology, before.promises, self.state.promises):
+            # The pod's name is known: whoever held CPUs had an entry.
+            self.log.info("cpus_returned", plugin=plugin, pod=names[uid], pod_uid=uid, container=container, note=note)
 
     def _without_saving(self, decided: Turn) -> Turn:
         """Do what may be done without saving it: end the pods that must end, which may free space. Nothing is allocated or released."""
