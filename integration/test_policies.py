@@ -265,3 +265,51 @@ def test_impossible_options_stop_the_start_and_lose_nothing(
         assert node.footprint() == before
     finally:
         node.guest.put(CONFIG, usual)
+
+
+PLUGIN = """
+import threading
+from nodeagent.core.model.idset import CpuSet
+class Highest:
+    def select(self, question):
+        if question.container == "late":
+            threading.Event().wait()
+        return CpuSet.from_ids(sorted(question.free)[-question.count:])
+def make(options):
+    return Highest()
+"""
+CHOSEN = """
+cpuManagerPolicy: static
+reservedSystemCPUs: "0"
+cpuManagerPlugins:
+  - name: in-guest-highest
+"""
+
+
+def test_a_cpu_plugin_chooses_and_one_that_is_too_late_refuses(four_nodes: Guest) -> None:
+    node = Node(four_nodes)
+    python = "/opt/nodeagent/bin/python"
+    site = node.run(f"{python} -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))'").stdout.strip()
+    about = f"{site}/in_guest_highest-1.dist-info"
+    node.run(
+        f"mkdir -p {about}\n"
+        f"cat > {site}/in_guest_highest.py <<'END'\n{PLUGIN}END\n"
+        f"printf 'Metadata-Version: 2.1\\nName: in-guest-highest\\nVersion: 1\\n' > {about}/METADATA\n"
+        f"printf '[nodeagent.cpu_plugins]\\nin-guest-highest = in_guest_highest:make\\n' > {about}/entry_points.txt\n"
+    )
+    try:
+        node.configure(CHOSEN)
+        node.apply(pod("high", container("app", SLEEP, cpu="2", memory="32Mi")))
+        state = node.wait_running("high")
+        (pid,) = node.pids(node.cgroup("high", "app"))
+        cpus, _ = node.allowed(pid)
+        assert cpus == cpus_of(state, "high")
+        online = members(node.run("cat /sys/devices/system/cpu/online").stdout.strip())
+        assert members(cpus) == set(sorted(online)[-2:])
+        node.apply(pod("slow", container("late", SLEEP, cpu="1", memory="32Mi")))
+        reason, message = refusal(node.wait_refused("slow"), "slow")
+        assert reason == "CPUPluginFailed"
+        assert message.startswith("CPU plugin in-guest-highest, Select: it has not answered within 1 s")
+        assert node.allowed(pid)[0] == cpus
+    finally:
+        node.run(f"rm -rf {about} {site}/in_guest_highest.py")

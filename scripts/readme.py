@@ -17,6 +17,7 @@ _ON, _OFF = (", ".join(f"`{name}`" for name, on in DEFAULT_GATES.items() if on i
 FIELDS: tuple[tuple[str, str, str], ...] = (
     ("cpuManagerPolicy", _PLACED.cpu_manager_policy, "`static`: Guaranteed containers that ask for whole CPUs get their own"),
     ("cpuManagerPolicyOptions", "", ", ".join(f"`{option}`" for option in OPTIONS)),
+    ("cpuManagerPlugins", "", "installed plugins that choose CPUs beside the policy, by `name`, with `options`: `spread-caches`, `prefer-class`, your own"),
     ("reservedSystemCPUs", "", "CPUs that are never given exclusively; `static` needs this, or an amount of cpu in one of the next two"),
     ("systemReserved, kubeReserved", "", "`cpu` and `memory` that pods can't have"),
     ("topologyManagerPolicy", _PLACED.topology_manager_policy, "`best-effort`, `restricted`, `single-numa-node`"),

@@ -313,7 +313,9 @@ def refusals() -> str:
         STATE_NOT_SAVED,
         *OF_RUNTIMES,
     ]
-    own = {STATE_NOT_SAVED, RELEASED, UNIT_TAKEN, Reason.CORE_CLASS.value, Reason.DEVICE.value, *OF_RUNTIMES}
+    plugins = {Reason.CPU_PLUGIN_FAILED.value, Reason.CPU_PLUGIN_REFUSED.value}
+    of_nodes = {Reason.CORE_CLASS.value, Reason.DEVICE.value}
+    own = {STATE_NOT_SAVED, RELEASED, UNIT_TAKEN, *of_nodes, *plugins, *OF_RUNTIMES}
     rows = "\n".join(
         f"| `{reason}` | {'nodeagent' if reason in own else 'kubelet'} | {_advice(reason)} |" for reason in reasons
     )

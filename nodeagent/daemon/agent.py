@@ -472,9 +472,22 @@ class Agent:
             # Retry even if there is nothing left to decide: that shows whether the problem is over.
             self._kept = replace(self._kept, is_saved=False)
             return trouble_of(err)
-        self.state = state
+        before, self.state = self.state, state
+        self._note_returned(before)
         self._kept = replace(self._kept, settled_on=self.node.managers, is_saved=True, held_off=())
         return None
+
+    def _note_returned(self, before: NodeState) -> None:
+        """Log what CPU plugins have to say about CPUs that have been given back, and are so on disk."""
+        plugins = self.node.managers.providers.cpu.plugins
+        if not plugins or before.promises.pods == self.state.promises.pods:
+            return
+        from nodeagent.core.cpu.plugins import notes_on  # noqa: PLC0415 - only where there are plugins
+
+        names = {entry.pod.uid: entry.pod.full_name for entry in before.entries}
+        for plugin, uid, container, note in notes_on(plugins, self.node.topology, before.promises, self.state.promises):
+            # The pod's name is known: whoever held CPUs had an entry.
+            self.log.info("cpus_returned", plugin=plugin, pod=names[uid], pod_uid=uid, container=container, note=note)
 
     def _without_saving(self, decided: Turn) -> Turn:
         """Do what may be done without saving it: end the pods that must end, which may free space. Nothing is allocated or released."""

@@ -33,6 +33,7 @@ AgentEvent = Literal[
     "state_set_aside",
     "checkpoint_changed_by_others",
     "checkpoint_differed",
+    "cpus_returned",
     "manifest_refused",
     "machine_changed",
     "clock_stepped",

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from nodeagent.core.admission.managers import misconfigured
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config
@@ -76,16 +78,29 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
             "\n".join(map(str, findings)),
             hint=f"correct {path}, or what it names, then `systemctl restart nodeagent` (or reload)",
         )
-    node = on_machine(config, topology)
+    node = on_machine(plugged(config)[0], topology)
     assert isinstance(node, NodeSetup), "the machine has been asked"
     return node
 
 
 def unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Explain what in a configuration, valid by itself or not, does not fit a machine."""
+    """Explain what in a configuration, valid by itself or not, does not fit a machine, or names what is not installed there."""
+    config, missing = plugged(config)
     node = on_machine(config, topology)
     known = misconfigured(config.placement)
-    return () if isinstance(node, NodeSetup) else tuple(refused for refused in node if refused not in known)
+    found = () if isinstance(node, NodeSetup) else tuple(refused for refused in node if refused not in known)
+    return (*found, *missing)
+
+
+def plugged(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
+    """Load the CPU plugins that a configuration names, for who is to decide; and say which can't be loaded."""
+    plugins = config.placement.cpu_plugins
+    if not plugins:
+        return config, ()
+    from nodeagent.edge.cpu_plugins import loaded  # noqa: PLC0415 - only where there are plugins
+
+    found, wrong = loaded(plugins)
+    return replace(config, placement=replace(config.placement, cpu_plugins=found)), wrong
 
 
 def discover(config: Config, source: str) -> NodeSetup:

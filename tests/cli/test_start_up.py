@@ -36,6 +36,15 @@ OF_RUNTIMES = {
     "nodeagent.formats.nri",
 }
 """What is needed where a container runtime is served."""
+OF_PLUGINS = {
+    "nodeagent.core.cpu.plugins",
+    "nodeagent.core.cpu.shipped",
+    "nodeagent.core.cpu.shipped.prefer_class",
+    "nodeagent.core.cpu.shipped.spread_caches",
+    "nodeagent.edge.cpu_plugins",
+    "importlib.metadata",
+}
+"""What is needed where CPU plugins choose."""
 MOST_MIB = 50
 LIBRARIES = {"yaml", "psutil", "pyroute2", "watchdog", "structlog", "prometheus_client", "h2"}
 
@@ -74,7 +83,7 @@ def test_inspect_loads_no_more_modules_than_it_has_to() -> None:
     """The bound is what there is, and a little: who adds one may ask whether it is needed before a pod is shown."""
     modules = loaded("inspect", "--socket", "/nonexistent/agent.sock", "--config", "/nonexistent/config.yaml")
     ours = [one for one in modules if one.startswith("nodeagent.") and not (ROOT / one.replace(".", "/")).is_dir()]
-    assert len(ours) <= 119, ours
+    assert len(ours) <= 120, ours
     assert "yaml" not in modules, "there was no configuration to read"
 
 
@@ -87,6 +96,23 @@ def test_devices_are_loaded_only_for_who_asks(tmp_path: Path) -> None:
     }
     assert not of_devices & set(loaded("topology", "--root", root))
     assert of_devices <= set(loaded("topology", "--root", root, "--devices"))
+
+
+def test_cpu_plugins_are_loaded_only_where_the_configuration_names_them(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
+    words = (
+        "simulate",
+        "--topology",
+        "4c",
+        "--config",
+        str(config),
+        "--file",
+        str(ROOT / "examples" / "guaranteed.yaml"),
+    )
+    assert not OF_PLUGINS & set(loaded(*words))
+    config.write_text(f"{config.read_text()}cpuManagerPlugins: [{{name: spread-caches}}]\n")
+    assert OF_PLUGINS - {"nodeagent.core.cpu.shipped.prefer_class"} <= set(loaded(*words))
 
 
 def test_completion_of_a_command_loads_no_other_command() -> None:
@@ -112,5 +138,6 @@ def test_an_agent_without_a_container_runtime_loads_nothing_of_one() -> None:
     assert all(find_spec(one) for one in OF_RUNTIMES)
     assert {one for one in modules if any(f"{one}.".startswith(f"{of}.") for of in OF_RUNTIMES)} == set()
     assert "nodeagent.daemon.agent" in modules
+    assert not modules & OF_PLUGINS, "loaded where the configuration names plugins"
     assert not {one for one in modules if "devices" in one.rpartition(".")[2]}
     assert {one for one in modules if {"nri", "runtime_link", "protobuf", "grpc"} & set(one.split("."))} == set()

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers
-from nodeagent.core.cpu.assignment import CpuShortage, Picking, pick
+from nodeagent.core.cpu.assignment import Picking, pick
 from nodeagent.core.cpu.distribution import Distributing, distribute
 from nodeagent.core.cpu.layout import CpuLayout
+from nodeagent.core.cpu.points import CpuShortage
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod

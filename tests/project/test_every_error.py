@@ -67,7 +67,7 @@ from nodeagent.core.admission.node_capacity import Allocatable, insufficient, us
 from nodeagent.core.admission.node_setup import on_machine
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
-from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
+from nodeagent.core.model.config import Config, CpuPlugin, Errata, Placement, ReservedMemory
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, Resources
@@ -630,6 +630,13 @@ def of_containerd(root: Path, text: str) -> str:
     return runtime_facts("/run/nri.sock", root, is_elsewhere=True).config_problem
 
 
+def refused_for_a_plugin() -> str:
+    """Return what a pod is told that a CPU plugin has no answer about."""
+    refusal = refused_by_managers(WITHOUT_PLUGIN, big("2")).state.entries[0].refusal
+    assert refusal is not None
+    return refusal.message
+
+
 INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "no JSON object"),
     "BindAddressError": (lambda _: config_message("metricsBindAddress: 'here'"), "'here'"),
@@ -646,6 +653,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
     "MuxError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")))), "more than 4194314"),
     "NriCallError": (lambda d: refused_call(d, b"\x0a\x00"), "a call about no pod"),
+    "PluginFailedError": (lambda _: refused_for_a_plugin(), "CPU plugin elsewhere: it is not installed here"),
     "ProtobufError": (lambda d: refused_call(d, b"\x0a\x7f"), "field 1 ends 127 bytes later"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
@@ -739,7 +747,17 @@ def refused_by_the_node(new: Pod, **room: int) -> World:
     return world
 
 
+class Strict:
+    """A CPU plugin whose Allocate lets nobody have anything."""
+
+    points = frozenset({"Allocate"})
+
+    def ask(self, point: str, *_question: object) -> object:
+        return f"it is strict: {point}"
+
+
 STATIC = Placement("static", reserved_system_cpus=CpuSet.of(0))
+WITHOUT_PLUGIN = replace(STATIC, cpu_plugins=(CpuPlugin("elsewhere"),))
 ONE_NODE = replace(STATIC, topology_manager_policy="single-numa-node")
 BY_POD = replace(STATIC, topology_manager_policy="best-effort", topology_manager_scope="pod", feature_gates=PLRM)
 WHOLE_CORES = replace(STATIC, cpu_manager_policy_options=(("full-pcpus-only", "true"),))
@@ -768,6 +786,16 @@ REASONS: list[tuple[str, Callable[[], World], str]] = [
     ("UnexpectedAdmissionError", lambda: refused_by_managers(STATIC, big("8")), "requested=8, available=7"),
     ("CoreClassUnavailable", lambda: refused_by_managers(STATIC, replace(big("2"), core_class="efficiency")), "of one kind"),
     ("DeviceUnavailable", lambda: without_devices(big(near=("eth0",))), "no devices that anything could be near"),
+    (
+        "CPUPluginFailed",
+        lambda: refused_by_managers(WITHOUT_PLUGIN, big("2")),
+        "CPU plugin elsewhere: it is not installed here",
+    ),
+    (
+        "CPUPluginRefused",
+        lambda: refused_by_managers(replace(STATIC, cpu_plugins=(CpuPlugin("strict", code=Strict()),)), big("2")),
+        ": it is strict: Allocate",
+    ),
     ("OutOfcpu", lambda: refused_by_the_node(big("2"), cpu=1500), "requested: 2000, used: 0, capacity: 1500"),
     ("OutOfmemory", lambda: refused_by_the_node(big(), cpu=9000, memory=1), "requested: 67108864, used: 0, capacity: 1"),
     ("OutOfpods", lambda: refused_by_the_node(big(), pods=0), "requested: 1, used: 0, capacity: 0"),

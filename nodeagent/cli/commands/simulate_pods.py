@@ -11,6 +11,7 @@ from nodeagent.cli.support.near import selected_with_devices
 from nodeagent.cli.support.pod_files import pods_of
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfNode, empty_node, errata_of, machine_of, what_if_node
+from nodeagent.core.admission.managers import in_turn
 from nodeagent.core.explain.capacity_search import search_capacity
 from nodeagent.core.explain.what_if import keys_of
 from nodeagent.core.model.pod import Pod
@@ -60,7 +61,7 @@ def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, .
     what_if = node.what_if
     decisions = []
     with Progress("pods", len(pods)) as progress:
-        for pod in pods:
+        for pod in in_turn(what_if.managers, pods, lambda pod: pod):
             what_if = what_if.making_way(pod)
             decision = what_if.judge(pod)
             decisions.append((pod, decision))

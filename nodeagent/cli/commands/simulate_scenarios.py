@@ -20,7 +20,8 @@ from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfMachine, empty_node, errata_of, machine_of
 from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
-from nodeagent.core.model.config import Config, Errata
+from nodeagent.core.model.config import Config, Errata, Placement
+from nodeagent.daemon.startup import plugged
 from nodeagent.errors import NodeAgentError, printable
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import replay, replayed, timed_adds
@@ -73,7 +74,19 @@ class Instead(Struct, frozen=True):
             # a configuration that doesn't fit the scenario's machine is refused by its start, in kubelet's words
             complete = with_machine(config, scenario.topology.memory_bytes)
             placement = node.managers.placement if isinstance(node, NodeSetup) else complete.placement
-        return replace(scenario, placement=placement)
+        return replace(scenario, placement=_plugged(placement, where))
+
+
+def _plugged(placement: Placement, where: str) -> Placement:
+    """Load the CPU plugins that it names.
+
+    Raises:
+        SimulateInputError: one can't be loaded.
+    """
+    config, missing = plugged(Config(placement))
+    if missing:
+        raise SimulateInputError(where, "; ".join(refused.message for refused in missing))
+    return config.placement
 
 
 class _Words:

@@ -12,7 +12,7 @@ from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.sources import is_copied, is_elsewhere, is_unconfigured, known_from, topology_from
 from nodeagent.core.admission.managers import initial, resume
 from nodeagent.core.admission.node_capacity import Allocatable
-from nodeagent.core.admission.node_setup import NodeSetup, on_machine
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine, with_plugins
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.idset import CpuSet
@@ -21,6 +21,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
+from nodeagent.daemon.startup import plugged
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_spec import topology_from_spec
@@ -106,7 +107,7 @@ def empty_node(machine: WhatIfMachine, config: Config, path: str, errata: Errata
     Raises:
         NodeAgentError: the configuration doesn't fit the machine.
     """
-    node = _node(config, machine.topology, errata, path)
+    node = _plugged(_node(config, machine.topology, errata, path), path)
     return WhatIfNode(
         WhatIf.of(node.managers, initial(node.managers), (), _allocatable(node)),
         node.config,
@@ -141,15 +142,20 @@ def what_if_node(options: argparse.Namespace) -> WhatIfNode:
                 hint="--empty leaves them out; `nodeagent simulate --compare` decides on them again",
             )
         promises = judged
+    node = _plugged(node, source)
     what_if = _with_pods(node, promises, known.state)
     return WhatIfNode(what_if, node.config, source, machine.where, known.state, has_partitions(known, node.config))
 
 
 def what_if_of(known: NodeView) -> WhatIfNode:
-    """Return this node as it is, under the configuration that it runs with."""
-    state = known.state
-    what_if = _with_pods(known.node, state.promises, state)
-    return WhatIfNode(what_if, known.node.config, "its own", "this one", state)
+    """Return this node as it is, under the configuration that it runs with.
+
+    Raises:
+        WhatIfError: a CPU plugin that it runs with can't be loaded.
+    """
+    state, node = known.state, _plugged(known.node, "its own")
+    what_if = _with_pods(node, state.promises, state)
+    return WhatIfNode(what_if, node.config, "its own", "this one", state)
 
 
 def _with_pods(node: NodeSetup, promises: Promises, state: NodeState) -> WhatIf:
@@ -181,6 +187,18 @@ def _node(config: Config, topology: Topology, errata: Errata, source: str, reser
                 "name a configuration that suits this machine with --config",
             ]
         ),
+    )
+
+
+def _plugged(node: NodeSetup, source: str) -> NodeSetup:
+    """Load the CPU plugins that decide on that node: without them, other decisions would come out."""
+    config, missing = plugged(node.config)
+    if not missing:
+        return with_plugins(node, config.placement.cpu_plugins) if config.placement.cpu_plugins else node
+    raise WhatIfError(
+        "\n".join(f"{source}: {refused.about}[{refused.entry}]: {refused.message}" for refused in missing),
+        hint="install here what decides there, with its entry point (docs/how-to/cpu-plugins.md); or name a configuration without it "
+        "with --config, for what kubelet's own policy decides",
     )
 
 

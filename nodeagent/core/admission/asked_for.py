@@ -8,6 +8,7 @@ a whole core, node or socket is so among them. Devices give hints, as kubelet's 
 from msgspec.structs import replace
 
 from nodeagent.core.admission.one_pod import Providers
+from nodeagent.core.cpu.points import Point
 from nodeagent.core.memory.groups import NodeGroups
 from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask
@@ -93,3 +94,12 @@ def among_its_cores(refusal: Refusal, pod: PodDemand) -> Refusal:
     if pod.core_class is None or refusal.reason in {Reason.CORE_CLASS, Reason.DEVICE}:
         return refusal
     return replace(refusal, message=f"{refusal.message} ({pod.core_class} cores alone, for which it asks)")
+
+
+def beside_plugins(refusal: Refusal, providers: Providers) -> Refusal:
+    """Name the CPU plugins that decide which CPUs a pod may have: without them, it might have been admitted."""
+    filters = {Point.FILTER.value, Point.POST_FILTER.value}
+    names = [one.name for one in providers.cpu.plugins if one.code is not None and filters & one.code.points]
+    if not names or refusal.reason in {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.CORE_CLASS}:
+        return refusal
+    return replace(refusal, message=f"{refusal.message} (of the CPUs that {' and '.join(names)} leaves)")

@@ -3,15 +3,17 @@
 Every function takes promises and returns the next ones. Knows no time, no files and no cgroups; the daemon acts on the results.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.asked_for import among_its_cores, seen_by, unfit
+from nodeagent.core.admission.asked_for import among_its_cores, beside_plugins, seen_by, unfit
 from nodeagent.core.admission.invariants import orphans
 from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, MergeReport, Providers, run_admission
 from nodeagent.core.cpu.manager import build_cpu_manager, judge_cpu_configuration
+from nodeagent.core.cpu.points import PluginFailedError
 from nodeagent.core.cpu.restore import restored_cpus
 from nodeagent.core.memory.manager import (
     build_memory_manager,
@@ -35,13 +37,15 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation, Promises, dropped, with_pod
 from nodeagent.core.model.records import Records
-from nodeagent.core.model.refusals import Reason, StartRefused
+from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
+
+Item = TypeVar("Item")
 
 
 class Managers(Struct, frozen=True):
@@ -220,15 +224,34 @@ def _run(
 ) -> tuple[AdmissionResult, PodDemand]:
     """Return the outcome, and what was asked for in the end: a class that is preferred is required first, and then not at all."""
     demand = demand_of(managers.rules, pod)
+    untold = _untold(managers, pod) if managers.providers.cpu.plugins else None
     wish = preferred_class(managers, pod, demand)
-    if wish is not None:
+    if wish is not None and untold is None:
         first = replace(demand, core_class=wish)
-        outcome = _run_once(managers, promises, first, is_running=is_running)
+        outcome = _run_once(managers, promises, first, None, is_running=is_running)
         if outcome.refusal is None:
             return outcome, first
         if managers.providers.observer is not None:
             managers.providers.observer(DecidedAnew())
-    return _run_once(managers, promises, demand, is_running=is_running), demand
+    return _run_once(managers, promises, demand, untold, is_running=is_running), demand
+
+
+def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
+    """Put what waits to be decided on in order: as it comes, or as CPU plugins sort it."""
+    plugins = managers.providers.cpu.plugins
+    if not plugins:
+        return list(waiting)
+    from nodeagent.core.cpu.plugins import in_turn as sorted_by  # noqa: PLC0415 - only where there are plugins
+
+    return sorted_by(plugins, waiting, pod_of)
+
+
+def _untold(managers: Managers, pod: Pod) -> Refusal | None:
+    """Refuse a pod that a CPU plugin can't sort."""
+    from nodeagent.core.cpu.plugins import turn_of  # noqa: PLC0415 - as above
+
+    turn = turn_of(managers.providers.cpu.plugins, pod)
+    return turn if isinstance(turn, Refusal) else None
 
 
 def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | None:
@@ -238,11 +261,21 @@ def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | No
     return wish if is_open and wish in {one.name for one in managers.providers.cpu.classes} else None
 
 
-def _run_once(managers: Managers, promises: Promises, demand: PodDemand, *, is_running: bool) -> AdmissionResult:
+def _run_once(
+    managers: Managers, promises: Promises, demand: PodDemand, untold: Refusal | None, *, is_running: bool
+) -> AdmissionResult:
     providers = managers.providers
-    why = unfit(providers, managers.topology, demand)
-    outcome = run_admission(seen_by(providers, demand), promises, demand, is_running=is_running, unfit=why)
-    return outcome if outcome.refusal is None else replace(outcome, refusal=among_its_cores(outcome.refusal, demand))
+    why = untold or unfit(providers, managers.topology, demand)
+    seen = seen_by(providers, demand)
+    try:
+        outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why)
+    except PluginFailedError as err:
+        why = Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
+        outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why)
+    if outcome.refusal is None:
+        return outcome
+    said = beside_plugins(among_its_cores(outcome.refusal, demand), providers)
+    return replace(outcome, refusal=said)
 
 
 def _without_reuse(managers: Managers, promises: Promises) -> Promises:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, judged
 from nodeagent.core.admission.node_capacity import Allocatable, allocatable_of, with_machine
-from nodeagent.core.model.config import Config, Errata
+from nodeagent.core.model.config import Config, CpuPlugin, Errata
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU
 from nodeagent.core.model.refusals import StartRefused
@@ -21,6 +21,16 @@ class NodeSetup(Struct, frozen=True):
     allocatable: Allocatable
     reserved: CpuSet
     """What is reserved when every CPU is online."""
+
+
+def with_plugins(node: NodeSetup, plugins: tuple[CpuPlugin, ...]) -> NodeSetup:
+    """Return the node with the code of its CPU plugins, which decisions need."""
+    managers, config = node.managers, node.config
+    providers = replace(managers.providers, cpu=replace(managers.providers.cpu, plugins=plugins))
+    managers = replace(managers, placement=replace(managers.placement, cpu_plugins=plugins), providers=providers)
+    return replace(
+        node, config=replace(config, placement=replace(config.placement, cpu_plugins=plugins)), managers=managers
+    )
 
 
 def on_machine(

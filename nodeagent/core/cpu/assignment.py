@@ -10,17 +10,12 @@ from msgspec import Struct
 
 from nodeagent.core.cpu.layout import CpuGroup, CpuLayout, Nesting
 from nodeagent.core.cpu.observing import PickObserver, Rule, Took
-from nodeagent.core.model.idset import CpuMask
-
-
-class CpuShortage(Struct, frozen=True):
-    """The request can't be met; the text is kubelet's."""
-
-    message: str
+from nodeagent.core.cpu.points import CpuShortage, Question
+from nodeagent.core.model.idset import CpuMask, CpuSet
 
 
 class Picking(Struct, frozen=True):
-    """How CPUs are picked from a machine."""
+    """How CPUs are picked from a machine: the static policy's Select."""
 
     layout: CpuLayout
     spread: bool = False
@@ -33,6 +28,11 @@ class Picking(Struct, frozen=True):
     """Take whole cores only (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT), of any sizes that add up."""
     observer: PickObserver | None = None
     """Gets every group that is taken; decides nothing."""
+
+    def select(self, question: Question) -> CpuSet | CpuShortage:
+        """Pack them."""
+        picked = pick(self, question.free.bits, question.count)
+        return picked if isinstance(picked, CpuShortage) else CpuSet(picked)
 
 
 def shortage(requested: int, available: CpuMask) -> CpuShortage:

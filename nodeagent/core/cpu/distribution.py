@@ -10,10 +10,11 @@ from math import floor, sqrt
 
 from msgspec import Struct
 
-from nodeagent.core.cpu.assignment import CpuShortage, Picking, ordered_nodes, pick, shortage
+from nodeagent.core.cpu.assignment import Picking, ordered_nodes, pick, shortage
 from nodeagent.core.cpu.layout import CpuGroup
 from nodeagent.core.cpu.observing import Spread
-from nodeagent.core.model.idset import CpuMask
+from nodeagent.core.cpu.points import CpuShortage, Question
+from nodeagent.core.model.idset import CpuMask, CpuSet
 
 _INFINITE = float("inf")
 
@@ -23,12 +24,21 @@ MAX_COMBINATIONS = 5_000
 
 
 class Distributing(Struct, frozen=True):
+    """How they are spread: the Select of distribute-cpus-across-numa."""
+
     picking: Picking
     """Packs within a node, without uncore alignment."""
     group_size: int
     """CPUs that stay together: kubelet's average core size with full-pcpus-only, else 1."""
     overwritten: bool = False
     """Remember combinations as the reference does (Erratum.COMBINATIONS_OVERWRITTEN)."""
+
+    def select(self, question: Question) -> CpuSet | CpuShortage:
+        """Spread them; of what is not a whole core, nothing is taken under full-pcpus-only."""
+        picking, free = self.picking, question.free.bits
+        available = picking.layout.whole_cores(free) if picking.whole_cores else free
+        found = distribute(self, available, question.count)
+        return found if isinstance(found, CpuShortage) else CpuSet(found)
 
 
 class _Combination(Struct, frozen=True):

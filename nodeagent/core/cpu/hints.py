@@ -1,7 +1,8 @@
 """The CPU manager's NUMA hints: on which sets of nodes could this container, or this pod, get its CPUs?"""
 
-from nodeagent.core.cpu.manager import CpuManager, reusable_cpus
+from nodeagent.core.cpu.manager import CpuManager, over, reusable_cpus
 from nodeagent.core.cpu.pods import check_pod
+from nodeagent.core.cpu.points import Question
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask
 from nodeagent.core.model.promises import Promises
@@ -19,8 +20,9 @@ def container_hints(
     if own is not None:
         if len(own) != container.cpus:
             return ()
-        return _hints(manager, own.bits, 0, container.cpus)
-    return _hints(manager, manager.free_cpus(promises), reusable_cpus(promises, pod.uid), container.cpus)
+        return _own_hints(manager, manager.asking(promises, pod, container.name, own.bits, container.cpus))
+    free, reusable = manager.free_cpus(promises), reusable_cpus(promises, pod.uid)
+    return _hints(manager, manager.asking(promises, pod, container.name, free, container.cpus), reusable)
 
 
 def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
@@ -37,18 +39,33 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
                 return ()
             assigned |= own.bits
     if assigned.bit_count() == pod.cpus:
-        return _hints(manager, assigned, 0, pod.cpus)
-    reusable = reusable_cpus(promises, pod.uid) | assigned
-    return _hints(manager, manager.free_cpus(promises), reusable, pod.cpus)
+        return _own_hints(manager, manager.asking(promises, pod, None, assigned, pod.cpus))
+    reusable = CpuMask(reusable_cpus(promises, pod.uid) | assigned)
+    return _hints(manager, manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus), reusable)
 
 
-def _hints(manager: CpuManager, available: int, reusable: int, count: int) -> Hints:
+def _own_hints(manager: CpuManager, asked: Question) -> Hints:
+    """Answer for what it has already: nobody else is asked about that."""
+    return _places(manager, asked, CpuMask(0))
+
+
+def _hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
+    if manager.plugins:
+        offered = manager.offered(over(asked, CpuMask(asked.free.bits | reusable), asked.count)).free.bits
+        reusable = CpuMask(reusable & offered)
+        asked = over(asked, CpuMask(offered & ~reusable), asked.count)
+    return _places(manager, asked, reusable)
+
+
+def _places(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
     """List the sets of nodes that hold all reusable CPUs and, with what is available there, enough of them.
 
     Preferred are those with the fewest nodes that could hold as many on an empty machine.
     """
-    layout = manager.layout
-    available = manager.usable(CpuMask(available | reusable)) & ~reusable if manager.picking.whole_cores else available
+    layout, count = manager.layout, asked.count
+    available: int = asked.free.bits
+    if manager.filters:
+        available = manager.usable(asked, CpuMask(available | reusable)) & ~reusable
     smallest = layout.fewest_nodes(count)
     wanted_sockets = None
     if manager.options.align_by_socket and (nodes_per_socket := len(layout.nodes) // layout.socket_count):

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.cpu.assignment import CpuShortage, Picking, pick
-from nodeagent.core.cpu.distribution import Distributing, distribute
+from nodeagent.core.cpu.assignment import Picking
+from nodeagent.core.cpu.distribution import Distributing
 from nodeagent.core.cpu.layout import CpuGroup, CpuLayout, NodeSet
 from nodeagent.core.cpu.observing import Choosing, PickObserver, Source
 from nodeagent.core.cpu.options import CpuOptions, judge_cpu_options, misfits
+from nodeagent.core.cpu.points import CpuShortage, Filter, Question, Select
 from nodeagent.core.metrics.manager_metrics import (
     CPU_ERRORS,
     CPU_EXCLUSIVE,
@@ -30,7 +31,7 @@ from nodeagent.core.metrics.manager_metrics import (
     plus,
     set_gauge,
 )
-from nodeagent.core.model.config import Placement
+from nodeagent.core.model.config import CpuPlugin, Placement
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum, reproduced
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask
@@ -42,6 +43,8 @@ from nodeagent.core.numa import hint_family
 from nodeagent.core.numa.resource_manager import Allocation
 
 _PREFIX = "new static policy error: "
+NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)
+"""For whom CPUs are chosen that are reserved."""
 
 
 class CoreClass(Struct, frozen=True):
@@ -54,8 +57,19 @@ class CoreClass(Struct, frozen=True):
     node_sets: tuple[NodeSet, ...]
 
 
+class WholeCores(Struct, frozen=True):
+    """The Filter of full-pcpus-only."""
+
+    layout: CpuLayout
+
+    def filter(self, question: Question) -> CpuSet:
+        """Leave those whose whole core is free."""
+        return CpuSet(self.layout.whole_cores(question.free.bits))
+
+
 class CpuManager(Struct, frozen=True):
     static: bool
+    topology: Topology
     layout: CpuLayout
     options: CpuOptions
     reserved: CpuSet
@@ -65,6 +79,8 @@ class CpuManager(Struct, frozen=True):
     """All CPUs that may be in the default set: without the reserved ones if they are strictly reserved."""
     picking: Picking
     distributing: Distributing | None
+    filters: tuple[Filter, ...]
+    """Of the policy's options. Those of plugins are asked once for each pod (`offered`), these about any CPUs."""
     quirks: frozenset[Erratum]
     grantable: CpuMask = CpuMask(-1)
     """CPUs that may be allocated exclusively; all except under `isolatedCPUs: only`."""
@@ -76,28 +92,61 @@ class CpuManager(Struct, frozen=True):
     """Empty where all cores are of one kind."""
     machine: CpuLayout | None = None
     """All of it, if `layout` has the cores of one class only."""
+    plugins: tuple[CpuPlugin, ...] = ()
+    """Asked beside the policy; their code is in `nodeagent.core.cpu.plugins`, which is loaded where there are any."""
 
-    def assign(self, available: CpuMask, count: int) -> CpuMask | CpuShortage:
-        """Choose CPUs by the configured options."""
-        if self.distributing is None:
-            return pick(self.picking, available, count)
-        if self.picking.whole_cores:
-            available = self.layout.whole_cores(available)
-        return distribute(self.distributing, available, count)
+    @property
+    def policy(self) -> Select:
+        """The Select that the configured options make."""
+        return self.distributing or self.picking
+
+    def assign(self, question: Question) -> CpuSet | CpuShortage:
+        """Choose CPUs: by the policy, if no plugin selects or scores."""
+        if question.count < 1:
+            return CpuSet()
+        if self.plugins:
+            from nodeagent.core.cpu.plugins import selected  # noqa: PLC0415 - only where there are plugins
+
+            return selected(self, question)
+        return (self.distributing or self.picking).select(question)
+
+    def offered(self, asked: Question, observer: PickObserver | None = None) -> Question:
+        """Return what plugins leave of the CPUs that a pod is asking for, and how they like each."""
+        from nodeagent.core.cpu.plugins import offered  # noqa: PLC0415 - as above
+
+        return offered(self, asked, observer)
+
+    def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
+        """Return why plugins don't let it have what was chosen."""
+        from nodeagent.core.cpu.plugins import vetoed  # noqa: PLC0415 - as above
+
+        return vetoed(self.plugins, asked, cpus)
+
+    def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
+        """Put the question."""
+        return Question(self.topology, promises, pod, name, CpuSet(CpuMask(free)), count)
 
     def of_class(self, name: str) -> "CpuManager":
         """Return the manager as if the machine had no cores but those of this class."""
         of = next(one for one in self.classes if one.name == name)
-        picking, distributing = _ways_to_pick(self.options, of.layout, self.quirks, self.observer)
+        picking, distributing, filters = _ways_to_pick(self.options, of.layout, self.quirks, self.observer)
         return replace(
             self,
             layout=of.layout,
             machine=self.layout,
             picking=picking,
             distributing=distributing,
+            filters=filters,
             grantable=CpuMask(self.grantable & of.cpus),
             node_sets=of.node_sets,
         )
+
+    def observed_by(self, observer: PickObserver | None) -> "CpuManager":
+        """Return the manager so that it tells how it chooses, or doesn't tell any more."""
+        distributing = self.distributing
+        if distributing is not None:
+            distributing = replace(distributing, picking=replace(distributing.picking, observer=observer))
+        return replace(self, picking=replace(self.picking, observer=observer), distributing=distributing)
 
     @property
     def nodes(self) -> tuple[CpuGroup, ...]:
@@ -109,9 +158,11 @@ class CpuManager(Struct, frozen=True):
         """Observes how CPUs are chosen; usually absent, and then nothing is prepared for it."""
         return self.picking.observer
 
-    def usable(self, cpus: CpuMask) -> CpuMask:
+    def usable(self, asked: Question, cpus: CpuMask) -> CpuMask:
         """Those of these CPUs that can be allocated: under full-pcpus-only, whole cores."""
-        return self.layout.whole_cores(cpus) if self.picking.whole_cores else cpus
+        for step in self.filters:
+            cpus = step.filter(over(asked, cpus, asked.count)).bits
+        return cpus
 
     def free_pool(self, promises: Promises) -> CpuMask:
         """The shared pool without the reserved CPUs."""
@@ -120,6 +171,11 @@ class CpuManager(Struct, frozen=True):
     def free_cpus(self, promises: Promises) -> CpuMask:
         """What can still be allocated exclusively."""
         return CpuMask(self.free_pool(promises) & self.grantable)
+
+
+def over(asked: Question, free: CpuMask, count: int) -> Question:
+    """Ask the same about other CPUs."""
+    return Question(asked.topology, asked.promises, asked.pod, asked.container, CpuSet(free), count, asked.scores)
 
 
 def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
@@ -138,11 +194,11 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
     options, configured = judge_cpu_configuration(placement)
     refused += configured
     if placement.cpu_manager_policy != "static":
-        return tuple(refused) or _cpu_manager(placement, layout, CpuOptions(), CpuSet(), static=False)
+        return tuple(refused) or _cpu_manager(placement, topology, layout, CpuOptions(), CpuSet(), static=False)
     on_machine = misfits(options, socket_count=layout.socket_count, numa_count=len(layout.nodes))
     refused += [_of_static(each) for each in on_machine]
     # The options decide which CPUs are reserved, but not whether there are enough.
-    reserved = _reserved(placement, layout, CpuOptions() if configured else options)
+    reserved = _reserved(placement, topology, layout, CpuOptions() if configured else options)
     if isinstance(reserved, StartRefused):
         return (*refused, reserved)
     isolated = CpuMask(topology.isolated.bits & layout.online & ~reserved.bits)
@@ -155,8 +211,8 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
         )
     if refused:
         return tuple(refused)
-    made = _cpu_manager(placement, layout, options, reserved, static=True)
-    made = replace(made, classes=tuple(_core_classes(topology, made)))
+    made = _cpu_manager(placement, topology, layout, options, reserved, static=True)
+    made = replace(made, classes=tuple(_core_classes(topology, made)), plugins=placement.cpu_plugins)
     match placement.isolated_cpus:
         case "only":
             return replace(made, grantable=isolated)
@@ -205,16 +261,18 @@ def _of_static(refused: StartRefused) -> StartRefused:
     return replace(refused, message=_PREFIX + refused.message)
 
 
-def _reserved(placement: Placement, layout: CpuLayout, options: CpuOptions) -> CpuSet | StartRefused:
+def _reserved(
+    placement: Placement, topology: Topology, layout: CpuLayout, options: CpuOptions
+) -> CpuSet | StartRefused:
     """Choose the reserved CPUs if only their amount is configured."""
     if placement.reserved_system_cpus:
         return placement.reserved_system_cpus
     count = -(-(placement.reserved_cpu_milli or 0) // 1000)
-    manager = _cpu_manager(placement, layout, options, CpuSet(), static=True)
+    manager = _cpu_manager(placement, topology, layout, options, CpuSet(), static=True)
     # Reserved CPUs need not be whole cores.
     plain = replace(manager, picking=replace(manager.picking, whole_cores=False))
-    picked = plain.assign(layout.online, count)
-    reserved = CpuSet(picked) if isinstance(picked, int) else CpuSet()
+    picked = plain.assign(plain.asking(Promises(), NOBODY, None, layout.online, count))
+    reserved = picked if isinstance(picked, CpuSet) else CpuSet()
     if len(reserved) != count:
         return StartRefused(
             f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})",
@@ -234,7 +292,7 @@ def _core_classes(topology: Topology, made: CpuManager) -> Iterator[CoreClass]:
 
 def _ways_to_pick(
     options: CpuOptions, layout: CpuLayout, quirks: frozenset[Erratum], observer: PickObserver | None = None
-) -> tuple[Picking, Distributing | None]:
+) -> tuple[Picking, Distributing | None, tuple[Filter, ...]]:
     picking = Picking(
         layout,
         spread=options.distribute_cpus_across_cores,
@@ -251,17 +309,18 @@ def _ways_to_pick(
             group_size=layout.per_core if options.full_pcpus_only else 1,
             overwritten=Erratum.COMBINATIONS_OVERWRITTEN in quirks,
         )
-    return picking, distributing
+    return picking, distributing, (WholeCores(layout),) if picking.whole_cores else ()
 
 
 def _cpu_manager(
-    placement: Placement, layout: CpuLayout, options: CpuOptions, reserved: CpuSet, *, static: bool
+    placement: Placement, topology: Topology, layout: CpuLayout, options: CpuOptions, reserved: CpuSet, *, static: bool
 ) -> CpuManager:
     quirks = reproduced(placement.errata)
-    picking, distributing = _ways_to_pick(options, layout, quirks)
+    picking, distributing, filters = _ways_to_pick(options, layout, quirks)
     asked = static and placement.topology_manager_policy != "none"
     return CpuManager(
         static=static,
+        topology=topology,
         layout=layout,
         options=options,
         reserved=reserved,
@@ -269,6 +328,7 @@ def _cpu_manager(
         universe=CpuMask(layout.online & ~(reserved.bits if options.strict_cpu_reservation else 0)),
         picking=picking,
         distributing=distributing,
+        filters=filters,
         quirks=quirks,
         node_sets=layout.node_sets() if asked and len(layout.nodes) <= hint_family.MAX_LISTED_NODES else (),
     )
@@ -297,20 +357,24 @@ def allocate_container(
     kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
     full_cores = manager.options.full_pcpus_only
     reusable = reusable_cpus(promises, pod.uid)
+    free = CpuSet(CpuMask(manager.free_cpus(promises) | reusable))
+    asked = Question(manager.topology, promises, pod, container.name, free, container.cpus)
+    if held is None and manager.plugins:
+        asked = manager.offered(asked, manager.observer)
     if full_cores and not kept_unchecked:
-        refusal = check_full_cores(manager, promises, container.cpus, reusable)
+        refusal = check_full_cores(manager, asked)
         if refusal is not None:
             return _failed(manager, promises, (requests,), refusal)
     full = (aligned("container", "physical_cpu"),) if full_cores else ()
     if held is not None:
         return Allocation(_with_reuse(promises, pod.uid, container.kind, held), (requests, *full))
     mask = promises.hint(pod.uid, container.name).mask
-    chosen = choose_near(
-        manager, CpuMask(manager.free_cpus(promises) | reusable), container.cpus, None if mask is None else mask.bits
-    )
-    if isinstance(chosen, CpuShortage):
-        return _failed(manager, promises, (requests,), unexpected(chosen.message))
-    cpus = CpuSet(chosen)
+    cpus = choose_near(manager, asked, None if mask is None else mask.bits)
+    if isinstance(cpus, CpuShortage):
+        return _failed(manager, promises, (requests,), unexpected(cpus.message))
+    veto = manager.vetoed(asked, cpus) if manager.plugins else None
+    if veto is not None:
+        return _failed(manager, promises, (requests,), veto)
     of_pod = promises.of_pod(pod.uid)
     given = replace(of_pod, cpus=put(of_pod.cpus, container.name, cpus))
     after = replace(promises, default=promises.default - cpus, pods=promises.pods.put(pod.uid, given))
@@ -324,8 +388,9 @@ def allocate_container(
     return Allocation(_with_reuse(after, pod.uid, container.kind, cpus), deltas)
 
 
-def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusable: CpuMask) -> Refusal | None:
+def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
     """Refuse anything but whole cores (full-pcpus-only)."""
+    count = asked.count
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core
     if not layout.adds_up(layout.online, count) if whole_only else count % per_core:
@@ -334,9 +399,10 @@ def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusab
             f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}",
         )
     # kubelet leaves out cores that are half reserved, but counts CPUs of cores that are half in use.
-    free = manager.usable(CpuMask(manager.free_cpus(promises) | reusable))
-    if not whole_only:
-        free = CpuMask(promises.default.bits & ~manager.reserved_cores & manager.grantable)
+    if whole_only:
+        free = manager.usable(asked, asked.free.bits)
+    else:
+        free = CpuMask(asked.promises.default.bits & ~manager.reserved_cores & manager.grantable)
     available = free.bit_count()
     if not layout.adds_up(free, count) if whole_only else count > available:
         return Refusal(
@@ -347,45 +413,50 @@ def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusab
     return None
 
 
-def choose_near(manager: CpuManager, available: CpuMask, count: int, mask: NumaMask | None) -> CpuMask | CpuShortage:
+def choose_near(manager: CpuManager, asked: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
     """Choose from the NUMA nodes of the mask first, then from everywhere; preferred CPUs if they suffice for both."""
-    preferred = CpuMask(available & manager.preferred)
-    if preferred and _suffices(manager, preferred, available, count, mask):
-        chosen = _choose_near(manager, preferred, count, mask, isolated=True)
+    preferred = CpuMask(asked.free.bits & manager.preferred)
+    if preferred and _suffices(manager, asked, preferred, mask):
+        chosen = _choose_near(manager, over(asked, preferred, asked.count), mask, isolated=True)
         if not isinstance(chosen, CpuShortage):
             return chosen
-    return _choose_near(manager, available, count, mask)
+    return _choose_near(manager, asked, mask)
 
 
-def _suffices(manager: CpuManager, preferred: CpuMask, available: CpuMask, count: int, mask: NumaMask | None) -> bool:
+def _suffices(manager: CpuManager, asked: Question, preferred: CpuMask, mask: NumaMask | None) -> bool:
     """Whether these CPUs suffice as well as all available ones would, in total and on the NUMA nodes of the mask."""
     aligned = CpuMask(-1) if mask is None else _aligned_cpus(manager, mask)
-    near = min(count, manager.usable(CpuMask(available & aligned)).bit_count())
+    near = min(asked.count, manager.usable(asked, CpuMask(asked.free.bits & aligned)).bit_count())
     return (
-        manager.usable(CpuMask(preferred & aligned)).bit_count() >= near
-        and manager.usable(preferred).bit_count() >= count
+        manager.usable(asked, CpuMask(preferred & aligned)).bit_count() >= near
+        and manager.usable(asked, preferred).bit_count() >= asked.count
     )
 
 
 def _choose_near(
-    manager: CpuManager, available: CpuMask, count: int, mask: NumaMask | None, *, isolated: bool = False
-) -> CpuMask | CpuShortage:
-    near = CpuMask(0)
+    manager: CpuManager, asked: Question, mask: NumaMask | None, *, isolated: bool = False
+) -> CpuSet | CpuShortage:
+    available, count = asked.free.bits, asked.count
+    near = CpuSet()
     if mask is not None:
-        there = manager.usable(CpuMask(available & _aligned_cpus(manager, mask)))
+        there = manager.usable(asked, CpuMask(available & _aligned_cpus(manager, mask)))
         wanted = _near_count(manager, available, there, count)
         if manager.observer is not None:
             manager.observer(Choosing(Source.HINT, there, wanted, isolated))
-        chosen = manager.assign(there, wanted)
+        chosen = manager.assign(over(asked, there, wanted))
         if isinstance(chosen, CpuShortage):
             return chosen
         near = chosen
-    left, missing = CpuMask(available & ~near), count - near.bit_count()
+    left, missing = CpuMask(available & ~near.bits), count - len(near)
     if manager.observer is not None:
         source = Source.ANYWHERE if mask is None else Source.ELSEWHERE
         manager.observer(Choosing(source, left, missing, isolated))
-    rest = manager.assign(left, missing)
-    return rest if isinstance(rest, CpuShortage) else CpuMask(near | rest)
+    if missing == 0:
+        return near
+    if missing == count:
+        return manager.assign(asked)
+    rest = manager.assign(over(asked, left, missing))
+    return rest if isinstance(rest, CpuShortage) else near | rest
 
 
 def _near_count(manager: CpuManager, available: CpuMask, there: CpuMask, count: int) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from nodeagent.core.model.idset import CpuMask
+from nodeagent.core.model.idset import CpuMask, CpuSet
 
 
 class Rule(enum.StrEnum):
@@ -17,6 +17,7 @@ class Rule(enum.StrEnum):
     PART_OF_CACHE = "same uncore cache"
     WHOLE_CORE = "whole core"
     SINGLE_CPU = "single CPU"
+    PLUGIN = "plugin"
 
 
 class Source(enum.StrEnum):
@@ -55,6 +56,18 @@ class Spread(Struct, frozen=True):
 class Took(Struct, frozen=True):
     rule: Rule
     cpus: CpuMask
+    plugin: str | None = None
+    """Whose choice it is, under Rule.PLUGIN."""
 
 
-PickObserver = Callable[[Choosing | Spread | Took], None]
+class PluginAnswered(Struct, frozen=True):
+    """A CPU plugin has answered, and its answer holds."""
+
+    plugin: str
+    point: str
+    cpus: CpuSet
+    """What it has left, given or selected; or what it has scored."""
+    score: int | None
+
+
+PickObserver = Callable[[Choosing | Spread | Took | PluginAnswered], None]

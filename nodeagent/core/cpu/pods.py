@@ -7,9 +7,9 @@ container has exclusively is the pod's shared pool.
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.cpu.assignment import CpuShortage
-from nodeagent.core.cpu.manager import CpuManager, check_full_cores, choose_near, taken_deltas
+from nodeagent.core.cpu.manager import CpuManager, check_full_cores, choose_near, over, taken_deltas
 from nodeagent.core.cpu.observing import Choosing, Source
+from nodeagent.core.cpu.points import CpuShortage, Question
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.metrics.manager_metrics import (
     CPU_ERRORS,
@@ -72,23 +72,29 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     refusal = check_pod(manager, pod)
     if refusal is not None:
         return _failed(promises, (), refusal)
+    asked = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
+    if manager.plugins:
+        asked = manager.offered(asked, manager.observer)
     if manager.options.full_pcpus_only:
-        refusal = check_full_cores(manager, promises, pod.cpus, CpuMask(0)) or _check_slices(manager, promises, pod)
+        refusal = check_full_cores(manager, asked) or _check_slices(manager, asked)
         if refusal is not None:
             return _failed(promises, (), refusal)
     mask = promises.hint(pod.uid, pod.containers[0].name).mask
-    chosen = choose_near(manager, manager.free_cpus(promises), pod.cpus, None if mask is None else mask.bits)
+    chosen = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(chosen, CpuShortage):
         return _failed(promises, (), unexpected(chosen.message))
+    veto = manager.vetoed(asked, chosen) if manager.plugins else None
+    if veto is not None:
+        return _failed(promises, (), veto)
     held = promises.of_pod(pod.uid)
     after = replace(
         promises,
-        default=promises.default - CpuSet(chosen),
-        pods=promises.pods.put(pod.uid, replace(held, pod_cpus=CpuSet(chosen))),
+        default=promises.default - chosen,
+        pods=promises.pods.put(pod.uid, replace(held, pod_cpus=chosen)),
     )
     # The union behind the per-node gauge does not contain this pod yet.
-    deltas = taken_deltas(manager, promises, chosen)
-    parts = _partition(manager, pod, chosen)
+    deltas = taken_deltas(manager, promises, chosen.bits)
+    parts = _partition(manager, asked, chosen.bits)
     deltas += parts.deltas
     if parts.shortage is not None:
         return _failed(after, deltas, unexpected(parts.shortage.message))
@@ -98,11 +104,12 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     return Allocation(replace(after, pods=pods), deltas)
 
 
-def _check_slices(manager: CpuManager, promises: Promises, pod: PodDemand) -> Refusal | None:
+def _check_slices(manager: CpuManager, asked: Question) -> Refusal | None:
     """Refuse exclusive slices that aren't whole cores (kubelet allocates halves: Erratum.HALF_CORES_HANDED_OUT)."""
     if not manager.picking.whole_cores:
         return None
-    checks = (check_full_cores(manager, promises, c.cpus, CpuMask(0)) for c in pod.containers if c.cpus)
+    slices = (over(asked, asked.free.bits, c.cpus) for c in asked.pod.containers if c.cpus)
+    checks = (check_full_cores(manager, one) for one in slices)
     return next((refusal for refusal in checks if refusal is not None), None)
 
 
@@ -119,7 +126,7 @@ class _Parts(Struct, frozen=True):
     shortage: CpuShortage | None = None
 
 
-def _partition(manager: CpuManager, pod: PodDemand, whole: CpuMask) -> _Parts:
+def _partition(manager: CpuManager, asked: Question, whole: CpuMask) -> _Parts:
     """Divide the pod's set among its containers."""
     slices: list[tuple[str, CpuMask]] = []
     deltas: list[MetricDelta] = []
@@ -131,13 +138,14 @@ def _partition(manager: CpuManager, pod: PodDemand, whole: CpuMask) -> _Parts:
         deltas.append(plus(CPU_REQUESTS))
         if manager.observer is not None:
             manager.observer(Choosing(Source.POD, available, count, container=name))
-        chosen = manager.assign(available, count)
-        if not isinstance(chosen, CpuShortage):
-            deltas.append(assignments("cpu", "pod_exclusive"))
-            slices.append((name, chosen))
-        return chosen
+        found = manager.assign(replace(over(asked, available, count), container=name))
+        if isinstance(found, CpuShortage):
+            return found
+        deltas.append(assignments("cpu", "pod_exclusive"))
+        slices.append((name, found.bits))
+        return found.bits
 
-    for container in pod.containers:
+    for container in asked.pod.containers:
         if container.cpus == 0 and container.kind is ContainerKind.INIT:
             deltas.append(assignments("cpu", "pod_shared"))
             slices.append((container.name, pool))

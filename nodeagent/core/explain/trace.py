@@ -11,11 +11,11 @@ from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.one_pod import Allocated, DecidedAnew
 from nodeagent.core.admission.units import UnitTaken
-from nodeagent.core.cpu.observing import Choosing, Rule, Source, Spread, Took
+from nodeagent.core.cpu.observing import Choosing, PluginAnswered, Rule, Source, Spread, Took
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
 from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.demand import PodDemand, demand_of
-from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Blocks, Hint, Promises
 
@@ -29,6 +29,8 @@ class TakenTogether(Struct, frozen=True):
     """The NUMA node whose share it is (distribute-cpus-across-numa)."""
     is_remainder: bool = False
     """It is part of what equal shares left over."""
+    plugin: str | None = None
+    """The CPU plugin whose choice it is."""
 
 
 class CpuChoice(Struct, frozen=True):
@@ -53,6 +55,8 @@ class CpuStep(Struct, frozen=True):
     """Those that the pod's init containers had before."""
     choices: tuple[CpuChoice, ...]
     refused: bool
+    answers: tuple[PluginAnswered, ...] = ()
+    """Of CPU plugins, in the order in which they were asked."""
 
 
 class MemoryStep(Struct, frozen=True):
@@ -86,7 +90,8 @@ class Trace(Struct, frozen=True):
     """In the order in which they were taken."""
 
 
-_Seen = Choosing | Spread | Took | Allocated
+_Pick = Choosing | Spread | Took | PluginAnswered
+_Seen = _Pick | Allocated
 
 
 def trace(what_if: WhatIf, pod: Pod) -> Trace:
@@ -110,12 +115,7 @@ def _observed(managers: Managers, seen: list[_Seen]) -> Managers:
         else:
             seen.append(event)
 
-    cpu = managers.providers.cpu
-    picking = replace(cpu.picking, observer=seen.append)
-    distributing = cpu.distributing
-    if distributing is not None:
-        distributing = replace(distributing, picking=replace(distributing.picking, observer=seen.append))
-    watched = replace(cpu, picking=picking, distributing=distributing)
+    watched = managers.providers.cpu.observed_by(seen.append)
     return replace(managers, providers=replace(managers.providers, cpu=watched, observer=allocated))
 
 
@@ -130,7 +130,7 @@ def _steps(
     steps: list[TraceStep] = []
     merges = list(decision.report.merges)
     promises = what_if.promises
-    picks: list[Choosing | Spread | Took] = []
+    picks: list[_Pick] = []
     for event in seen:
         if not isinstance(event, Allocated):
             picks.append(event)
@@ -147,7 +147,7 @@ def _steps(
     return steps
 
 
-def _cpu_step(event: Allocated, picks: list[Choosing | Spread | Took], pod: Pod) -> CpuStep | None:
+def _cpu_step(event: Allocated, picks: list[_Pick], pod: Pod) -> CpuStep | None:
     before, after = event.before.of_pod(pod.uid), event.after.of_pod(pod.uid)
     given = after.pod_cpus if event.container is None else after.own_set(event.container)
     if event.refusal is None and (given is None or after.cpus == before.cpus):
@@ -155,10 +155,11 @@ def _cpu_step(event: Allocated, picks: list[Choosing | Spread | Took], pod: Pod)
     reuse = event.before.cpu_reuse
     reusable = CpuSet() if reuse is None or reuse.pod_uid != pod.uid else reuse.cpus
     cpus = CpuSet() if event.refusal is not None or given is None else given
-    return CpuStep(event.container, cpus, cpus & reusable, _choices(picks), event.refusal is not None)
+    answers = tuple(pick for pick in picks if isinstance(pick, PluginAnswered))
+    return CpuStep(event.container, cpus, cpus & reusable, _choices(picks), event.refusal is not None, answers)
 
 
-def _choices(picks: list[Choosing | Spread | Took]) -> tuple[CpuChoice, ...]:
+def _choices(picks: list[_Pick]) -> tuple[CpuChoice, ...]:
     choices: list[CpuChoice] = []
     share: Spread | None = None
     for pick in picks:
@@ -171,17 +172,17 @@ def _choices(picks: list[Choosing | Spread | Took]) -> tuple[CpuChoice, ...]:
                 share = None
             case Spread():
                 share = pick
-            case Took(rule, cpus):
+            case Took():
                 last = choices[-1]
-                group = _group(rule, cpus, share)
+                group = _group(pick, share)
                 choices[-1] = replace(last, groups=_joined(last.groups, group))
     return tuple(choice for choice in choices if choice.count > 0)
 
 
-def _group(rule: Rule, cpus: CpuMask, share: Spread | None) -> TakenTogether:
+def _group(took: Took, share: Spread | None) -> TakenTogether:
     if share is None:
-        return TakenTogether(rule, CpuSet(cpus))
-    return TakenTogether(rule, CpuSet(cpus), share.node, share.is_remainder)
+        return TakenTogether(took.rule, CpuSet(took.cpus), plugin=took.plugin)
+    return TakenTogether(took.rule, CpuSet(took.cpus), share.node, share.is_remainder)
 
 
 def _joined(groups: tuple[TakenTogether, ...], group: TakenTogether) -> tuple[TakenTogether, ...]:

@@ -6,6 +6,7 @@ Field names follow the KubeletConfiguration (in snake case). Knows no YAML (form
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -65,6 +66,31 @@ class ReservedMemory(Struct, frozen=True):
     limits: Resources
 
 
+class PluginCode(Protocol):
+    """The code of a CPU plugin, as it was loaded (edge/cpu_plugins.py)."""
+
+    @property
+    def points(self) -> frozenset[str]:
+        """The points that it implements, by their names (core/cpu/points.py)."""
+
+    def ask(self, point: str, *question: object) -> object:
+        """Return its answer, unjudged.
+
+        Raises:
+            PluginFailedError: there is none, there are two, or it comes too late.
+        """
+
+
+class CpuPlugin(Struct, frozen=True):
+    """One entry of `cpuManagerPlugins`."""
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
+    """By name, sorted."""
+    code: PluginCode | None = None
+    """None: not loaded. Only decisions need it."""
+
+
 class Placement(Struct, frozen=True):
     """Everything that decides where pods go. Texts are as configured; the managers judge them (and word the refusals)."""
 
@@ -92,6 +118,8 @@ class Placement(Struct, frozen=True):
     feature_gates: tuple[tuple[str, bool], ...] = ()
     """Only the configured ones; read them with `gate()`."""
     errata: Errata = Errata.FIXED
+    cpu_plugins: tuple[CpuPlugin, ...] = ()
+    """Asked in this order; none: same as kubelet."""
 
     def gate(self, name: str) -> bool:
         return dict(self.feature_gates).get(name, DEFAULT_GATES[name])

@@ -16,6 +16,10 @@ class Reason(enum.StrEnum):
     """Of the class of cores that it asks for, nothing can be promised to it. The agent's own reason."""
     DEVICE = "DeviceUnavailable"
     """The node has no device as the one that it asks to be near. The agent's own reason."""
+    CPU_PLUGIN_FAILED = "CPUPluginFailed"
+    """A CPU plugin has no answer about it, or none that can be. The agent's own reason."""
+    CPU_PLUGIN_REFUSED = "CPUPluginRefused"
+    """A CPU plugin's Allocate doesn't let it have the CPUs that were chosen. The agent's own reason."""
 
 
 STATE_NOT_SAVED = "StateNotSaved"

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
 from nodeagent.core.admission.one_pod import is_by_pod
-from nodeagent.core.cpu.assignment import CpuShortage
 from nodeagent.core.cpu.invariants import pod_violations
 from nodeagent.core.cpu.manager import choose_near, release_container
+from nodeagent.core.cpu.points import CpuShortage
 from nodeagent.core.cpu.restore import given_cpus
 from nodeagent.core.memory.accounting import breaks_group, charge
 from nodeagent.core.model.demand import ContainerDemand, Gates, PodDemand, demand_of
@@ -275,24 +275,29 @@ def _is_offline(managers: Managers, held: PodPromises) -> bool:
 
 
 def _topped_up(managers: Managers, promises: Promises, demand: PodDemand) -> Promises | None:
-    """Add CPUs to the sets that are too small, close to those that are there. None: the options allow no such set."""
+    """Add CPUs to the sets that are too small, close to those that are there. None: the options allow no such set, or plugins choose: they
+    are asked about the whole pod then.
+    """
     cpu, layout = managers.providers.cpu, managers.providers.cpu.layout
+    if cpu.plugins:
+        return None
     held = promises.of_pod(demand.uid)
     for wanted in demand.containers:
         own = held.own_set(wanted.name)
         if own is None or len(own) >= wanted.cpus:
             continue
         near = managers.topology.numa_of(own)
-        chosen = choose_near(cpu, cpu.free_cpus(promises), wanted.cpus - len(own), near.bits)
+        missing = cpu.asking(promises, demand, wanted.name, cpu.free_cpus(promises), wanted.cpus - len(own))
+        chosen = choose_near(cpu, missing, near.bits)
         if isinstance(chosen, CpuShortage):
             return None
-        whole = own | CpuSet(chosen)
+        whole = own | chosen
         splits_core = cpu.options.full_pcpus_only and layout.whole_cores(whole.bits) != whole.bits
         is_spread = managers.providers.memory.keeps_one_node and not managers.topology.numa_of(whole) <= near
         if splits_core or is_spread:
             return None
         held = replace(held, cpus=put(held.cpus, wanted.name, whole))
-        promises = with_pod(replace(promises, default=promises.default - CpuSet(chosen)), demand.uid, held)
+        promises = with_pod(replace(promises, default=promises.default - chosen), demand.uid, held)
     return promises
 
 

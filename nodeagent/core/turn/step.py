@@ -11,7 +11,16 @@ from typing import cast
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Admitted, Managers, Rejected, Report, admit, remove_pod, start_container
+from nodeagent.core.admission.managers import (
+    Admitted,
+    Managers,
+    Rejected,
+    Report,
+    admit,
+    in_turn,
+    remove_pod,
+    start_container,
+)
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
 from nodeagent.core.admission.units import UnitTaken, unit_taken
 from nodeagent.core.metrics.deltas import MetricDelta
@@ -489,7 +498,7 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide:
     draft, new = _adopt_running(draft, new, world)
     usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
     orphans = cpus_of_orphans(draft.state, world) if new else CpuSet()
-    for manifest in new:
+    for manifest in in_turn(world.managers, new, lambda manifest: manifest.pod):
         draft = _decide(draft, manifest, usage, orphans, world, decide)
         if draft.state.entries[-1].is_active:
             usage = usage.plus(manifest.pod, pod_level_resources=gate)

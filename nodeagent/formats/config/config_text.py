@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nodeagent.core.model.config import Config, JobBounds
+from nodeagent.core.model.config import Config, JobBounds, Placement
 from nodeagent.core.model.pod import Resources
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
@@ -21,6 +21,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
     fields: Document = {
         "cpuManagerPolicy": placement.cpu_manager_policy,
         "cpuManagerPolicyOptions": dict(placement.cpu_manager_policy_options),
+        "cpuManagerPlugins": plugin_entries(placement),
         "reservedSystemCPUs": str(placement.reserved_system_cpus),
         "systemReserved": _amounts(config.system_reserved),
         "kubeReserved": _amounts(config.kube_reserved),
@@ -65,6 +66,14 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
     if config.cgroup_root is not None:
         places["cgroupRoot"] = config.cgroup_root
     return fields | places | ({} if config.jobs is None else {"jobs": _jobs(config.jobs)})
+
+
+def plugin_entries(placement: Placement) -> list[Document]:
+    """Spell the CPU plugins."""
+    return [
+        {"name": plugin.name, **({"options": dict(plugin.options)} if plugin.options else {})}
+        for plugin in placement.cpu_plugins
+    ]
 
 
 def _jobs(jobs: JobBounds) -> Document:

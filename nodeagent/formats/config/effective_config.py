@@ -18,6 +18,7 @@ from nodeagent.core.model.config import (
     TOPOLOGY_MANAGER_POLICIES,
     TOPOLOGY_MANAGER_SCOPES,
     Config,
+    CpuPlugin,
     Errata,
     Placement,
     ReservedMemory,
@@ -41,6 +42,7 @@ def config_document(config: Config) -> Document:
         "cpuCFSQuotaPeriodMicroseconds": config.cpu_cfs_quota_period_us,
         "cpuManagerPolicy": placement.cpu_manager_policy,
         "cpuManagerPolicyOptions": dict(placement.cpu_manager_policy_options),
+        **({"cpuManagerPlugins": _plugins_document(placement)} if placement.cpu_plugins else {}),
         "cpuManagerReconcilePeriodMilliseconds": config.cpu_manager_reconcile_period_ms,
         "errata": placement.errata.value,
         "evictionMemoryBytes": config.eviction_memory_bytes,
@@ -78,6 +80,7 @@ def config_from_document(document: JsonValue) -> Config:
     placement = Placement(
         cpu_manager_policy=of("cpuManagerPolicy").among(CPU_MANAGER_POLICIES),
         cpu_manager_policy_options=of("cpuManagerPolicyOptions").by_name(JsonValue.text),
+        cpu_plugins=_plugins(document),
         reserved_system_cpus=of("reservedSystemCPUs").cpus(),
         reserved_cpu_milli=_optional(document, "reservedCPUMillicores", JsonValue.whole),
         topology_manager_policy=of("topologyManagerPolicy").among(TOPOLOGY_MANAGER_POLICIES),
@@ -107,6 +110,20 @@ def config_from_document(document: JsonValue) -> Config:
         eviction_memory_bytes=_optional(document, "evictionMemoryBytes", JsonValue.whole),
         eviction_memory_percent=_optional(document, "evictionMemoryPercent", _percent),
     )
+
+
+def _plugins_document(placement: Placement) -> list[Document]:
+    return [{"name": plugin.name, "options": dict(plugin.options)} for plugin in placement.cpu_plugins]
+
+
+def _plugins(document: JsonValue) -> tuple[CpuPlugin, ...]:
+    """Read their names and options: what decides again loads their code."""
+    given = document.optional("cpuManagerPlugins")  # absent where there are none
+    return () if given is None else given.each(_plugin)
+
+
+def _plugin(value: JsonValue) -> CpuPlugin:
+    return CpuPlugin(value.field("name").text(), tuple(value.field("options").by_name(JsonValue.text)))
 
 
 def _class(document: JsonValue, name: str) -> str:

@@ -1,11 +1,15 @@
 """The fields that affect placement, as KubeletConfiguration names them → Placement. Shared by configuration files and scenarios."""
 
-from nodeagent.core.model.config import CORE_CLASS_CHOICES, ISOLATED_CPUS, Errata, Placement, ReservedMemory
+import re
+
+from nodeagent.core.model.config import CORE_CLASS_CHOICES, ISOLATED_CPUS, CpuPlugin, Errata, Placement, ReservedMemory
 from nodeagent.core.model.idset import MAX_ID, CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import Resources
 from nodeagent.formats.syntax.fields import Fields
 
 _MAX_NUMA_ID = 2**31 - 1
+MOST_PLUGINS = 16
+_PLUGIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 
 
 class PlacementReader:
@@ -38,6 +42,28 @@ class PlacementReader:
             self._reserved_memory = tuple(entries)
         return self._reserved_memory
 
+    def _cpu_plugins(self) -> tuple[CpuPlugin, ...]:
+        found: dict[str, CpuPlugin] = {}
+        items = self._fields.objects("cpuManagerPlugins")
+        for item in items:
+            name, options = item.string("name"), item.string_map("options")
+            if not name:
+                item.report("name", "is required: the name of an installed CPU plugin")
+            elif not _PLUGIN_NAME.fullmatch(name):
+                item.report(
+                    "name", "must be letters, digits and any of -_. (at most 63, a letter or digit first)", name
+                )
+            elif name in found:
+                item.report("name", "is there twice: a CPU plugin is asked once", name)
+            else:
+                found[name] = CpuPlugin(name, options)
+            item.close()
+        if len(items) > MOST_PLUGINS:
+            self._fields.report("cpuManagerPlugins", f"has more than {MOST_PLUGINS} entries")
+        if items and self._fields.string("cpuManagerPolicy") != "static":
+            self._fields.report("cpuManagerPlugins", "needs cpuManagerPolicy: static")
+        return tuple(found.values())
+
     def placement(self, *, reserved_cpu_milli: int | None, memory_reservation: Resources, errata: Errata) -> Placement:
         default = Placement()
         fields = self._fields
@@ -48,6 +74,7 @@ class PlacementReader:
         return Placement(
             cpu_manager_policy=fields.string("cpuManagerPolicy") or default.cpu_manager_policy,
             cpu_manager_policy_options=fields.string_map("cpuManagerPolicyOptions"),
+            cpu_plugins=self._cpu_plugins(),
             reserved_system_cpus=reserved_system_cpus,
             reserved_cpu_milli=reserved_cpu_milli,
             topology_manager_policy=fields.string("topologyManagerPolicy") or default.topology_manager_policy,

@@ -12,6 +12,7 @@ from nodeagent.core.admission.managers import Admitted, Managers, isolation, pre
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.cgroups.closing import Why, closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
+from nodeagent.core.cpu.observing import PluginAnswered
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
@@ -26,6 +27,7 @@ from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.formats.config.config_text import plugin_entries
 from nodeagent.views.explain.words import remedy_text, why_refused
 from nodeagent.views.wording.runtime_pods import known_documents
 
@@ -85,6 +87,7 @@ def configuration(config: Config) -> Document:
     placement = config.placement
     return {
         "checkAllocatable": config.check_allocatable,
+        **({"cpuManagerPlugins": plugin_entries(placement)} if placement.cpu_plugins else {}),
         "cpuManagerPolicy": placement.cpu_manager_policy,
         "cpuManagerPolicyOptions": dict(sorted(placement.cpu_manager_policy_options)),
         "errata": placement.errata.value,
@@ -303,6 +306,7 @@ def step_document(step: TraceStep) -> Document:
             }
         case CpuStep():
             return {
+                **({"answers": [_answer(answer) for answer in step.answers]} if step.answers else {}),
                 "choices": [_choice(choice) for choice in step.choices],
                 "container": step.container,
                 "cpus": str(step.cpus),
@@ -322,13 +326,24 @@ def step_document(step: TraceStep) -> Document:
             }
 
 
+def _answer(answer: PluginAnswered) -> Document:
+    """Describe what a CPU plugin has answered."""
+    return {"cpus": str(answer.cpus), "plugin": answer.plugin, "point": answer.point, "score": answer.score}
+
+
 def _choice(choice: CpuChoice) -> Document:
     return {
         "available": str(choice.available),
         "container": choice.container,
         "count": choice.count,
         "groups": [
-            {"cpus": str(g.cpus), "remainder": g.is_remainder, "rule": g.rule.value, "shareOf": g.share_of}
+            {
+                "cpus": str(g.cpus),
+                **({} if g.plugin is None else {"plugin": g.plugin}),
+                "remainder": g.is_remainder,
+                "rule": g.rule.value,
+                "shareOf": g.share_of,
+            }
             for g in choice.groups
         ],
         "isolated": choice.isolated,

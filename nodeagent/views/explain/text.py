@@ -75,6 +75,9 @@ def rules_text(config: Document) -> str:
     parts += [f"{name} {config[name]}" for name in ("exclusiveCoreClass", "sharedCoreClass") if config[name] != "any"]
     if config["preferCPUsNumaNode"]:
         parts.append("preferCPUsNumaNode")
+    plugins = [each["name"] for each in config.get("cpuManagerPlugins", ())]
+    if plugins:
+        parts.append(f"CPU plugins {', '.join(plugins)}")
     if config["errata"] != "fixed":
         parts.append(f"with the errata of {config['errata']}")
     return ", ".join(parts)
@@ -313,16 +316,34 @@ def len_of(cpus: str) -> int:
 def _choices(step: Document, options: Collection[str], inner: str, width: int, node: int | None) -> Iterator[str]:
     if step["reused"]:
         yield from _wrapped(f"{inner}{step['reused']}: what the pod's init containers had before", width)
+    answers = [[f"{each['plugin']}, {each['point']}", _answer_text(each)] for each in step.get("answers", ())]
+    yield from (f"{inner}{line}" for line in table(answers, width - len(inner)) if answers)
     for choice in step["choices"]:
         yield from _wrapped(f"{inner}{_choice(choice, options, node)}", width)
         rows = [[group["cpus"], _rule(group, options)] for group in choice["groups"]]
         yield from (f"{inner}{_INDENT}{line}" for line in table(rows, width - len(inner) - len(_INDENT)))
 
 
+def _answer_text(answer: Document) -> str:
+    """Say what a CPU plugin has answered."""
+    cpus, score = answer["cpus"] or "nothing", answer["score"]
+    match answer["point"]:
+        case "Filter":
+            return f"leaves {cpus}"
+        case "PostFilter":
+            return f"gives {cpus} instead, as the filters left too little"
+        case "Select":
+            return f"selects {cpus}"
+        case _:
+            return f"scores {cpus} with {score}"
+
+
 def _rule(group: Document, options: Collection[str]) -> str:
     share = ""
     if group["shareOf"] is not None:
         share = f", NUMA {group['shareOf']}'s {'part of the remainder' if group['remainder'] else 'equal share'}"
+    if group["rule"] == "plugin":
+        return f"selected by the CPU plugin {group['plugin']}"
     rule = _RULES[group["rule"]]
     if group["rule"] == "whole core" and "full-pcpus-only" in options:
         rule += " (full-pcpus-only gives nothing else)"

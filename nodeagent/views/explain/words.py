@@ -49,6 +49,8 @@ def why_refused(before: WhatIf, trace: Trace) -> list[str]:
         return list(_capacity(before, decision))
     if decision.reason is Reason.EMPTY_POD_SHARED_POOL:
         return list(_budget(trace))
+    if decision.reason in {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED}:
+        return ["the message says it all"]
     if decision.reason is Reason.CORE_CLASS and trace.demand.asks_for_cpus:
         return ["the message says it all"]
     # Where it asks for a class of cores, only these count in what follows.

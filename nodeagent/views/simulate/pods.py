@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
+from nodeagent.core.cpu.manager import NOBODY
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation
 from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
@@ -119,11 +119,12 @@ def _replaced(pods: Sequence[Pod]) -> list[bool]:
 def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
     """Return what each NUMA node has left, how many CPUs in all, and at most for one container on one node."""
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
-    usable = what_if.managers.providers.cpu.usable
+    cpu = what_if.managers.providers.cpu
+    anyone = cpu.asking(what_if.promises, NOBODY, None, 0, 0)
     return (
         [{**headroom_document(node), "fragmentationPercent": _fragmentation(node)} for node in left],
         sum(len(node.free) for node in left),
-        max((len(CpuSet(usable(node.free.bits))) for node in left), default=0),
+        max((cpu.usable(anyone, node.free.bits).bit_count() for node in left), default=0),
     )
 
 

@@ -40,6 +40,11 @@ _ADVICE = {
         "name a device that there is in `nodeagent.io/near` (`nodeagent topology --devices` shows them), or plug it in and load its "
         "driver, and decide again"
     ),
+    "CPUPluginFailed": (
+        "correct or update the CPU plugin that the message names, or take it out of cpuManagerPlugins and reload; one that was too late "
+        "is asked again after `systemctl restart nodeagent`"
+    ),
+    "CPUPluginRefused": "the message has the plugin's reason: do as it says, or take it out of cpuManagerPlugins and reload",
     UNIT_TAKEN: "end the other pod (`nodeagent unpin UNIT`, or delete its manifest)",
     RELEASED: "to bring it back, while its manifest exists",
     INVALID_ANNOTATIONS: "correct the pod's annotations, which the message names, and make the pod again",

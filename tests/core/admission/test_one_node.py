@@ -80,7 +80,9 @@ def test_it_is_there_if_it_fits_there_and_else_it_is_refused(
     cpus, gib = request
     new = pod("new", app(cpu=str(cpus), memory=f"{gib}Gi"), numa_node=wanted)
     decision = admit(built, promises, new)
-    free = built.providers.cpu.usable(built.providers.cpu.free_cpus(promises)) & built.topology.nodes[wanted].bits
+    cpu = built.providers.cpu
+    free = cpu.free_cpus(promises)
+    free &= (cpu.layout.whole_cores(free) if cpu.picking.whole_cores else free) & built.topology.nodes[wanted].bits
     whole = cpus % 2 == 0 or not built.providers.cpu.options.full_pcpus_only
     books = next((one for one in promises.memory if one.id == wanted), None)
     room = True

@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from nodeagent.core.cpu.assignment import CpuShortage, Picking, pick
+from nodeagent.core.cpu.assignment import Picking, pick
 from nodeagent.core.cpu.distribution import Distributing, distribute
 from nodeagent.core.cpu.layout import CpuLayout
+from nodeagent.core.cpu.points import CpuShortage
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from tests.support.builders import MACHINE_A, MACHINE_B, machine

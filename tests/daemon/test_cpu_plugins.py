@@ -1,0 +1,97 @@
+"""CPU plugins in the running agent: whose turn it is, who is refused, what is noted, and that what runs stays."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nodeagent.core.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
+from nodeagent.core.model.config import CpuPlugin
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.daemon import service
+from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.node_model import Machine
+from tests.support.pods import app, pod
+from tests.support.world import SMALL, node
+
+
+class Code:
+    """The last name first, CPUs from the top, one pod that can't be placed, and a word about each that goes."""
+
+    points = frozenset({"Sort", "Select", "Deallocate"})
+
+    def ask(self, point: str, *question: object) -> object:
+        match question[0]:
+            case Pod() as waiting:
+                return -ord(waiting.name[0])
+            case Question() as asked:
+                if asked.pod.uid == "uid-x":
+                    raise PluginFailedError("mine", Point(point), "it raises RuntimeError: no idea")
+                return CpuSet.from_ids(sorted(asked.free)[-asked.count :])
+            case ReturnedCpus(cpus=cpus):
+                return f"{cpus} rest now"
+        raise AssertionError
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    machine = Machine(node(SMALL, cpu_plugins=(CpuPlugin("mine", code=Code()),)))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = tuple(pod(name, app(cpu="2", memory="64Mi")) for name in ("a", "x", "c"))
+        daemon.start()
+        daemon.rest()
+        yield daemon
+
+
+def held(daemon: Daemon) -> dict[str, str]:
+    return {uid: str(cpus) for uid, _, cpus in daemon.agent.state.promises.containers}
+
+
+def events(daemon: Daemon, event: str) -> list[dict[str, Any]]:
+    return [line for line in daemon.said() if line["event"] == event]
+
+
+def test_they_sort_and_select_and_who_fails_refuses_one_pod(daemon: Daemon) -> None:
+    assert [entry.pod.name for entry in daemon.agent.state.entries] == ["x", "c", "a"]
+    assert held(daemon) == {"uid-c": "6-7", "uid-a": "4-5"}
+    (refused,) = events(daemon, "pod_refused")
+    assert refused["reason"] == "CPUPluginFailed"
+    assert refused["message"] == "CPU plugin mine, Select: it raises RuntimeError: no idea"
+
+
+def test_what_is_given_back_is_noted_once(daemon: Daemon) -> None:
+    daemon.files.pods = daemon.files.pods[:2]
+    daemon.rest()
+    assert held(daemon) == {"uid-a": "4-5"}
+    (note,) = events(daemon, "cpus_returned")
+    assert (note["plugin"], note["pod"], note["note"]) == ("mine", "default/c", "6-7 rest now")
+
+
+def test_a_restart_asks_nobody_about_what_runs(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = held(daemon)
+
+    def never(self: Code, point: str, *_question: object) -> object:
+        raise PluginFailedError("mine", Point(point), "nobody is to be asked")
+
+    monkeypatch.setattr(Code, "ask", never)
+    daemon.start()
+    daemon.rest()
+    assert held(daemon) == before
+
+
+def test_a_reload_with_a_plugin_that_is_not_there_changes_nothing(daemon: Daemon, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        'cpuManagerPolicy: static\nreservedSystemCPUs: "0"\ncpuManagerPlugins: [{name: kept-elsewhere}]\n'
+    )
+    manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
+    before = daemon.agent.node
+    service.reload(daemon.agent, str(config), manager)
+    daemon.turn()
+    (problem,) = daemon.agent.view.problems
+    assert f"{config}:3: cpuManagerPlugins[0]: CPU plugin kept-elsewhere is not installed" in problem
+    assert daemon.agent.node is before

@@ -1,0 +1,169 @@
+"""CPU plugins' code: found by entry points, asked in a thread, twice, and not for ever."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from nodeagent.core.cpu.points import PluginFailedError
+from nodeagent.core.model.config import CpuPlugin
+from nodeagent.edge import cpu_plugins
+from nodeagent.edge.cpu_plugins import BoundedCode, loaded
+
+WITHIN = 60.0
+"""Seconds: of what is to come, however loaded the machine is."""
+
+
+class Plugin:
+    def __init__(self) -> None:
+        self.numbers = count()
+        self.stop = threading.Event()
+        self.has_begun = threading.Event()
+        self.threads: set[int] = set()
+
+    def sort(self, pod: str) -> object:
+        self.threads.add(threading.get_ident())
+        match pod:
+            case "counts":
+                return next(self.numbers)
+            case "raises":
+                raise RuntimeError("no\nidea")
+            case "exits":
+                sys.exit(1)
+            case "stays":
+                self.has_begun.set()
+                self.stop.wait()
+            case "two kinds":
+                return 1 if next(self.numbers) % 2 else True
+        return len(pod)
+
+
+@pytest.fixture
+def plugin() -> Iterator[Plugin]:
+    made = Plugin()
+    yield made
+    made.stop.set()
+
+
+def test_it_is_asked_twice_in_one_thread_of_its_own(plugin: Plugin) -> None:
+    code = BoundedCode("p", plugin, WITHIN)
+    assert code.points == {"Sort"}
+    assert [code.ask("Sort", text) for text in ("a", "bb", "a")] == [1, 2, 1]
+    assert len(plugin.threads) == 1
+    assert threading.get_ident() not in plugin.threads
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        ("counts", "it gives two answers to one question: it must be a pure function"),
+        ("two kinds", "it gives two answers to one question: it must be a pure function"),
+        ("raises", r"it raises RuntimeError: no\\nidea"),
+        ("exits", "it raises SystemExit: 1"),
+    ],
+)
+def test_what_fails_is_said_and_the_next_question_is_asked(plugin: Plugin, question: str, why: str) -> None:
+    code = BoundedCode("p", plugin, WITHIN)
+    with pytest.raises(PluginFailedError) as said:
+        code.ask("Sort", question)
+    assert str(said.value).replace("\\\\", "\\") == f"CPU plugin p, Sort: {why}".replace("\\\\", "\\")
+    assert code.ask("Sort", "abc") == 3
+
+
+def test_who_is_too_late_is_not_asked_again(plugin: Plugin) -> None:
+    code = BoundedCode("slow", plugin, 0.01)
+    with pytest.raises(
+        PluginFailedError, match=r"slow, Sort: it has not answered within 0\.01 s, and is not asked again"
+    ):
+        code.ask("Sort", "stays")
+    assert plugin.has_begun.wait(WITHIN)
+    plugin.stop.set()
+    with pytest.raises(PluginFailedError, match="it was too late before"):
+        code.ask("Sort", "a")
+
+
+# Entry points
+
+
+def install(place: Path, name: str, code: str, entry: str | None = None) -> None:
+    """Put a distribution with one module and one entry point there."""
+    module = name.replace("-", "_")
+    (place / f"{module}.py").write_text(dedent(code))
+    about = place / f"{module}-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(f"[nodeagent.cpu_plugins]\n{entry or name} = {module}:make\n")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+GOOD = """
+class Plugin:
+    def __init__(self, options): self.options = options
+    def sort(self, pod): return int(self.options.get("turn", 0))
+def make(options):
+    if "wrong" in options: raise ValueError("wrong is none of its options")
+    return Plugin(options)
+"""
+
+
+def test_an_installed_plugin_is_loaded_once_for_its_options(place: Path) -> None:
+    install(place, "edge-good", GOOD)
+    first = CpuPlugin("edge-good", (("turn", "7"),))
+    (found,), wrong = loaded((first,))
+    assert wrong == ()
+    assert found.code is not None
+    assert found.code.ask("Sort", "pod") == 7
+    assert loaded((first,))[0] == (found,), "a reload of the same configuration changes nothing"
+    (other,), _ = loaded((CpuPlugin("edge-good"),))
+    assert other.code is not found.code
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "options", "why"),
+    [
+        ("edge-options", GOOD, (("wrong", "1"),), "refuses its options: wrong is none of its options"),
+        ("edge-import", "import no_such_module_at_all\n", (), "can't be loaded: ModuleNotFoundError"),
+        ("edge-make", "def make(options): return 1 // 0\n", (), "can't be made: ZeroDivisionError"),
+        (
+            "edge-empty",
+            "def make(options): return object()\n",
+            (),
+            "implements none of the points: it has no method sort, filter",
+        ),
+        ("edge-nothing", "x = 1\n", (), "can't be loaded: AttributeError"),
+    ],
+)
+def test_what_is_wrong_with_one_is_said_about_its_entry(
+    place: Path, name: str, code: str, options: tuple[tuple[str, str], ...], why: str
+) -> None:
+    install(place, name, code)
+    (_, unloaded), (refused,) = loaded((CpuPlugin("spread-caches"), CpuPlugin(name, options)))
+    assert unloaded.code is None
+    assert (refused.about, refused.entry) == ("cpuManagerPlugins", 1)
+    assert refused.message.startswith(f"CPU plugin {name} {why}")
+
+
+def test_what_is_not_installed_or_twice(place: Path) -> None:
+    _, (refused,) = loaded((CpuPlugin("edge-absent"),))
+    assert "CPU plugin edge-absent is not installed (entry points nodeagent.cpu_plugins here: " in refused.message
+    assert "prefer-class, spread-caches)" in refused.message
+    install(place, "edge-one", GOOD, entry="edge-same")
+    install(place, "edge-two", GOOD, entry="edge-same")
+    _, (refused,) = loaded((CpuPlugin("edge-same"),))
+    assert "is installed more than once: edge_one:make, edge_two:make" in refused.message
+
+
+def test_what_does_not_load_in_time_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_plugins, "LOADING_SECONDS", 0.01)
+    install(place, "edge-slow", "import threading\nDONE = threading.Event()\ndef make(options): DONE.wait()\n")
+    _, (refused,) = loaded((CpuPlugin("edge-slow"),))
+    assert "is not loaded within 0.01 s" in refused.message
