@@ -18,6 +18,7 @@ from nodeagent.cli.main import main
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.core.host.settings import Change, Setting, SettingKind
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import RELEASED
 from nodeagent.core.model.state import Phase
@@ -556,7 +557,7 @@ def agent_of(daemon: Daemon, pods: releasing.Pods, monkeypatch: pytest.MonkeyPat
     manifests = daemon.directory / "manifests"
     manifests.mkdir(exist_ok=True)
     made = daemon_node(NODE, daemon.directory, static_pod_path=str(manifests))
-    same: Any = SimpleNamespace(look=lambda known: known)
+    same: Any = SimpleNamespace(look=lambda known: known, devices=lambda _topology: PlacedDevices())
     monkeypatch.setattr(releasing, "Machine", lambda: same)
     return releasing.load_agent(made, pods)
 

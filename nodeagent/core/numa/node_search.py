@@ -24,7 +24,7 @@ State = tuple[Any, ...]
 """The result of the decisions so far, in the terms of the question asked."""
 
 
-_MORE_STEPS = 500
+MORE_STEPS = 500
 """After a set has been found, for a lower one: some milliseconds, of which few searches need more than one."""
 
 
@@ -189,7 +189,7 @@ def _fittest(
             found = NumaMask(kept)
             if (best is None or distances is not None or found < best) and (is_allowed is None or is_allowed(found)):
                 if best is None and distances is None:
-                    last = min(last, steps.taken + _MORE_STEPS)
+                    last = min(last, steps.taken + MORE_STEPS)
                 best, best_cost = found, cost
             continue
         if distances is None and is_allowed is None:

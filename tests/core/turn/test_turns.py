@@ -168,11 +168,14 @@ class WatchedAgent(Agent):
         super().apply(change)
 
     def _judge_unit(self, change: Change) -> None:
-        """A unit is on its CPUs, on the pool's, or, where there is none, on the reserved ones."""
+        """It is on its CPUs, the pool's, or, where there is none, the reserved ones; until it gets its own, it only leaves others'."""
         if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS:
             cpus, own = self.cpus_of(self.promised())[change.path]
             assert isinstance(change.value, CpuSet)
-            assert change.value <= (cpus or self.machine.node.managers.reserved)
+            wanted = self.cpus_of(self.promised()).items()
+            others = (other for path, (_, other) in wanted if path != change.path)
+            is_leaving = bool(own) and not change.grants and all(map(change.value.isdisjoint, others))
+            assert is_leaving or change.value <= (cpus or self.machine.node.managers.reserved)
             if change.grants:
                 self._expect_nobody_on(own, change.path)
 
