@@ -70,13 +70,14 @@ def wait_without_differences(node: Node, after: str) -> None:
 def test_whoever_dies_at_whatever_message_everybody_is_where_they_belong_in_the_end(
     node: Node, containerd: Containerd, who: str
 ) -> None:
-    messages = (SYNCHRONIZE, *sorted(event.name for event in Containers.events))
+    messages = (*sorted(event.name for event in Containers.events), SYNCHRONIZE)
     shared = CriPod("shared", "burstable")
     with other_agent(node, "dying_agent"), plugged_in(node, containerd):
         cri = PersistentCri(containerd, node)
         sharing = cri.run(shared, APP, burstable(500))
         for number, (message, when) in enumerate((one, when) for one in messages for when in (BEFORE, AFTER)):
             said = f"{who} dies {when} {message}"
+            cursor = node.cursor()
             node.guest.put(str(WHEN), f"{message} {who} {when}\n")
             if message == SYNCHRONIZE:
                 containerd.restart()
@@ -89,6 +90,7 @@ def test_whoever_dies_at_whatever_message_everybody_is_where_they_belong_in_the_
             wait_without_differences(node, said)
             cri.remove(web)
             assert node.run(f"test ! -e {WHEN}", check=False).returncode == 0, f"{said}: nobody has died"
+            node.wait_log(cursor, "runtime_linked")
 
 
 @pytest.mark.long

@@ -17,7 +17,17 @@ QUADLET = f"""\
 Rootfs={ROOT}
 Network=host
 Exec=/bin/busybox sleep infinity
+StopTimeout=0
 """
+SPLIT = f"""\
+[Service]
+Type=notify
+NotifyAccess=all
+Delegate=yes
+KillSignal=SIGKILL
+ExecStart=podman run --cgroups=split --sdnotify=conmon {SLEEP}
+"""
+"""The first process of a container isn't ended by a signal that it doesn't handle."""
 
 
 @pytest.fixture
@@ -55,10 +65,7 @@ def promised(node: Node, name: str, of: str) -> CpuSet:
 def test_containers_of_podman_run_where_their_services_are_pinned_to(node: Node) -> None:
     """A Quadlet, and a service that runs podman with `--cgroups=split`."""
     node.guest.put("/etc/containers/systemd/quadlet.container", QUADLET)
-    node.guest.put(
-        "/run/systemd/system/split.service",
-        f"[Service]\nType=notify\nNotifyAccess=all\nDelegate=yes\nExecStart=podman run --cgroups=split --sdnotify=conmon {SLEEP}\n",
-    )
+    node.guest.put("/run/systemd/system/split.service", SPLIT)
     node.run("systemctl daemon-reload")
     for name in ("quadlet.service", "split.service"):
         node.run(f"nodeagent pin {name} --cpus 2 --memory 64Mi --wait && systemctl start {name}", timeout_seconds=60)
@@ -81,10 +88,11 @@ def test_containers_of_podman_run_in_a_pod_and_on_its_cpus(node: Node) -> None:
     node.run(f"systemd-run --unit=inside nodeagent exec db slot -- podman run --cgroups=disabled {SLEEP}")
     node.until(
         lambda: places(node, cgroup) if "busybox" in programs(node, places(node, cgroup)) else None,
-        lambda: node.run("journalctl -u inside -o cat", check=False).stdout,
+        lambda: node.run("journalctl -n 20 -o cat", check=False).stdout,
     )
     assert set(places(node, cgroup).values()) == {own}
-    node.run("systemctl stop inside", timeout_seconds=60)
+    node.run("systemctl kill --signal=KILL inside", timeout_seconds=60)
+    node.until(lambda: not places(node, cgroup) or None, lambda: f"{places(node, cgroup)} are still there")
 
     told = "--cpuset-cpus $(nodeagent cpus db) --cpuset-mems $(nodeagent cpus db --mems)"
     (outside,) = node.run(f"podman run --detach {told} {SLEEP}", timeout_seconds=60).stdout.split()

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,18 +39,18 @@ def download(codename: str, package: str, target: Path) -> None:
         subprocess.run((*_apt_get(codename, Path(name)), "download", package), check=True, cwd=target, stdout=_NOWHERE)
 
 
-def download_with_dependencies(codename: str, package: str, target: Path, *, status: Path) -> None:
-    """Put a package of any release into a directory, with those that it depends on and that aren't there.
+def download_with_dependencies(codename: str, packages: Sequence[str], target: Path, *, status: Path) -> None:
+    """Put packages of any release into a directory, with those that they depend on and that aren't there.
 
     Args:
         codename: of the release.
-        package: its name.
+        packages: their names.
         target: the directory.
         status: dpkg's file of that name on the system that the packages are for.
     """
     with TemporaryDirectory() as name:
         own = Path(name)
-        install = ("install", "--yes", "--download-only", "--no-install-recommends", package)
+        install = ("install", "--yes", "--download-only", "--no-install-recommends", *packages)
         options = (f"--option=Dir::State::status={status}",)
         subprocess.run((*_apt_get(codename, own), *options, *install), check=True, stdout=_NOWHERE)
         for path in (own / "archives").glob("*.deb"):

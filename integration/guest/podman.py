@@ -10,6 +10,10 @@ from integration.guest.phases import phase
 from integration.guest.releases import Release
 
 
+_PACKAGES = ("podman", "crun")
+"""Its own choice is any OCI runtime, and runc is there; `--cgroups=disabled` needs crun."""
+
+
 def podman_files(release: Release) -> Path:
     """The archive of all files that these packages bring: made if it isn't cached."""
     base = base_of(release)
@@ -22,7 +26,7 @@ def podman_files(release: Release) -> Path:
                 packages.mkdir()
                 root.mkdir()
                 status = base.root / "var/lib/dpkg/status"
-                apt.download_with_dependencies(release.codename, "podman", packages, status=status)
+                apt.download_with_dependencies(release.codename, _PACKAGES, packages, status=status)
                 for package in sorted(packages.glob("*.deb")):
                     subprocess.run(("dpkg-deb", "--extract", str(package), str(root)), check=True)
                 archive = ("tar", "--create", "--gzip", f"--file={directory}/files.tar.gz", f"--directory={root}", ".")
