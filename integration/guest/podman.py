@@ -9,7 +9,6 @@ from integration.guest.cache import building, cache_directory, content_key, lock
 from integration.guest.phases import phase
 from integration.guest.releases import Release
 
-
 _PACKAGES = ("podman", "crun")
 """Its own choice is any OCI runtime, and runc is there; `--cgroups=disabled` needs crun."""
 
