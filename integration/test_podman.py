@@ -91,7 +91,7 @@ def test_containers_of_podman_run_in_a_pod_and_on_its_cpus(node: Node) -> None:
         lambda: node.run("journalctl -n 20 -o cat", check=False).stdout,
     )
     assert set(places(node, cgroup).values()) == {own}
-    node.run("systemctl kill --signal=KILL inside", timeout_seconds=60)
+    node.run("podman rm --all --force --time 0", timeout_seconds=60)
     node.until(lambda: not places(node, cgroup) or None, lambda: f"{places(node, cgroup)} are still there")
 
     told = "--cpuset-cpus $(nodeagent cpus db) --cpuset-mems $(nodeagent cpus db --mems)"
