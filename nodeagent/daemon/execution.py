@@ -21,7 +21,7 @@ from nodeagent.core.cgroups.write_order import (
     is_of_partitions,
 )
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
-from nodeagent.core.model.cgroup_layout import is_within, payload_path
+from nodeagent.core.model.cgroup_layout import is_of_systemd, is_within, payload_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.cgroupfs import CgroupError
@@ -153,6 +153,8 @@ def _note_undone(change: Change, progress: _Execution) -> None:
 
 
 def _is_held_back(change: Change, progress: _Execution) -> bool:
+    if is_of_systemd(change.path) and change.path in progress.misplaced:
+        return True
     match change:
         case SetAttribute(attribute=Attribute.FREEZE, value=False) if change.path in progress.misplaced:
             return True

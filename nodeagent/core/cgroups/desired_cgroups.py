@@ -224,6 +224,7 @@ def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry
             exclusive_cpus=CpuSet() if own is None else own & kernel.online,
             shares_with=entry.pod_path + "/",
             is_leaf=True,
+            meanwhile=pool,
         )
 
 

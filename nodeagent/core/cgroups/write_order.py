@@ -205,8 +205,8 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             yield from _departure(want, there, kept, want.cpus())
     for want in leaves:
         there = observed.get(want.path)
-        left = _left(want, there, leaves, observed)
-        if left is not None:
+        left = _left(want, there, leaves)
+        if left:
             yield from _departure(want, there, left, left)
     for want in leaves:
         there = observed.get(want.path)
@@ -228,18 +228,16 @@ def _bound(there: ObservedCgroup | None) -> CpuSet:
     return _usable(there) | named if isinstance(named, CpuSet) else _usable(there)
 
 
-def _left(
-    want: DesiredCgroup, there: ObservedCgroup | None, leaves: Iterable[DesiredCgroup], observed: ObservedCgroups
-) -> CpuSet | None:
-    """Return the CPUs that an exclusive unit keeps until it is granted its own. None: nobody is to get any of them, or it is none."""
+def _left(want: DesiredCgroup, there: ObservedCgroup | None, leaves: Iterable[DesiredCgroup]) -> CpuSet | None:
+    """Return the CPUs that an exclusive unit keeps until it is granted its own. None: it is on nobody else's, or is none."""
     if not want.is_exclusive or not is_of_systemd(want.path):
         return None
-    coming = CpuSet()
+    others = CpuSet()
     for other in leaves:
-        if other is not want and not _has_alone(observed.get(other.path), other.cpus()):
-            coming |= other.exclusive_cpus
+        if other is not want:
+            others |= other.exclusive_cpus
     held = _held(want, there)
-    return (held - coming or want.cpus()) if held & coming else None
+    return (held - others or want.meanwhile) if held & others else None
 
 
 def _departure(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet, kept: CpuSet) -> Iterator[Change]:
@@ -274,9 +272,9 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
             elif not want.is_exclusive:
                 continue
             elif is_of_systemd(want.path):
-                left = _left(want, there, leaves, observed)
+                left = _left(want, there, leaves)
                 if left != want.cpus() and not _has_alone(there, want.cpus()):
-                    vacates = (_usable(there) if left is None else left) - want.cpus()
+                    vacates = (left or _usable(there)) - want.cpus()
                     yield SetAttribute(want.path, attribute, value, before, vacates, want.exclusive_cpus)
             elif not _holds(there, want.cpus()):
                 yield SetAttribute(want.path, attribute, value, before, grants=want.exclusive_cpus)

@@ -97,6 +97,8 @@ class DesiredCgroup(Struct, frozen=True):
     """No CPU is available for it now: it stays frozen, and nothing may be started in it."""
     is_leaf: bool = False
     """It holds processes."""
+    meanwhile: CpuSet = CpuSet()
+    """Of a unit of systemd's with CPUs of its own: where it is if it has to leave all that it has before it gets them."""
     goes_back_to: UnitSettings | None = None
     """It is a unit of systemd's that is given back. None: it isn't."""
 

@@ -52,6 +52,7 @@ def test_one_with_cpus_of_its_own_holds_these_and_nothing_else_is_desired() -> N
         exclusive_cpus=own or CpuSet(),
         shares_with="units/poduid-db/",
         is_leaf=True,
+        meanwhile=ALL - (own or CpuSet()),
     )
 
 
@@ -244,6 +245,20 @@ def test_one_has_no_cpus_of_its_own_while_a_runtimes_container_is_on_them(*, is_
     assert (outcome.written, outcome.held_back, outcome.ready) == ((), (grant,), frozenset())
     assert not_left(outcome) == ALL - CpuSet.parse("2-3"), "it is still where it was"
     assert carry_out(plan, desired, Refusing()).written == (grant,)
+
+
+def test_two_that_are_on_each_others_cpus_wait_in_the_pool() -> None:
+    web = "units/poduid-web/web.service"
+    wants = (leaf(DB, "3", is_exclusive=True), leaf(web, "2", is_exclusive=True))
+    desired = tuple(replace(want, meanwhile=CpuSet.parse("0-1")) for want in wants)
+    there = {DB: seen(DB, CpuSet.of(2)), web: seen(web, CpuSet.of(3))}
+    changes = planned(desired, there)
+    told = [(change.path, str(change.value)) for change in changes if isinstance(change, SetAttribute)]
+    assert told == [(DB, "0-1"), (web, "0-1"), (DB, "3"), (web, "2")]
+    outcome = carry_out(diff(desired, there), desired, Refusing(changes[0]))
+    assert outcome.held_back == (changes[2], changes[3]), (
+        "neither is asked for more, nor let in, where the other still is"
+    )
 
 
 class Refusing:

@@ -119,7 +119,7 @@ def test_no_prefix_gives_a_granted_cpu_a_second_user(situation):
 
 @st.composite
 def units(draw):
-    """Units of systemd's, running or not, beside containers: anywhere at first, all of them on at least one CPU that no other is to get."""
+    """Units of systemd's, running or not, beside containers: anywhere at first."""
     free, desired, there = ALL, [DesiredCgroup("", CONTROLLERS)], {"": seen("", CpuSet())}
     names = draw(st.lists(st.sampled_from(["a", "b", *(f"units/podu{n}/{n}.service" for n in range(4))]), unique=True))
     owned = {}
@@ -129,24 +129,27 @@ def units(draw):
         free = free - own
         owned[name] = own
     for name, own in owned.items():
-        desired.append(leaf(name, own or free, exclusive=bool(own)))
-        there[name] = seen(name, draw(CPUS) | (own or free), populated=draw(st.booleans()))
+        wanted = leaf(name, own or free, exclusive=bool(own))
+        desired.append(replace(wanted, meanwhile=free) if is_of_systemd(name) else wanted)
+        there[name] = seen(name, draw(CPUS) or ALL, populated=draw(st.booleans()))
     return there, desired
 
 
 @given(units())
 def test_a_unit_has_its_cpus_for_itself_from_the_moment_when_it_has_no_others(situation):
-    """It starts whenever somebody wants: nobody asks the agent then. One that has nowhere else to be meanwhile comes to its own at once."""
+    """It starts whenever somebody wants, and nobody asks the agent then. What leaves others' CPUs may have no more than its own left."""
     there, desired = situation
     wants = {want.path: want for want in desired if is_of_systemd(want.path) and want.is_exclusive}
     before = {path: there[path].cpus_effective for path in wants}
-    taken = NONE
-    for want in desired:
-        taken |= want.exclusive_cpus
+    left = {}
+    for path, want in wants.items():
+        left[path] = before[path]
+        for other in desired:
+            left[path] -= NONE if other is want else other.exclusive_cpus
     for change in diff(desired, there).changes:
         there = replay(there, change)
         for path, want in wants.items():
-            if there[path].cpus_effective != want.cpus() or before[path] <= taken:
+            if there[path].cpus_effective != want.cpus() or left[path] == want.cpus():
                 continue
             for other, state in there.items():
                 if other in {"", path} or not (state.is_populated or is_of_systemd(other)) or state.is_frozen:
