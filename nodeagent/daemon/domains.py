@@ -85,6 +85,8 @@ class Domains:
         self._mount = mount
         self._known: Mapping[str, UnitProperties] = {}
         """By name, as last asked for, with what was written since."""
+        self._waited_in_vain: dict[str, tuple[_Found, ...]] = {}
+        """By unit, what differed all the time from what was wanted."""
         self.unanswered = ""
         """Why systemd has not answered at the last look. What it said before counts, and of whom it has said nothing, nothing is known."""
         self.unknown: tuple[UnknownUnit, ...] = ()
@@ -171,8 +173,12 @@ class Domains:
 
     def _effective_around(self, cgroup: str) -> CpuSet | None:
         """Return where the processes of a cgroup without any may run, if nothing is said of it alone."""
+        around = self._around(cgroup)
+        return None if around is None else around.cpus_effective
+
+    def _around(self, cgroup: str) -> ObservedCgroup | None:
         around = (self._look(str(directory)) for directory in Path(cgroup).parents or (Path(),))
-        return next((there.cpus_effective for there in around if there is not None), None)
+        return next((there for there in around if there is not None), None)
 
     def _look(self, cgroup: str) -> ObservedCgroup | None:
         return self._tree.read_of_others(str(self._mount / cgroup))
@@ -203,24 +209,37 @@ class Domains:
             raise CgroupError(err.message, path=change.path, error=None, hint=err.hint) from err
 
     def _set(self, unit: str, wanted: UnitSettings) -> None:
-        """Tell systemd, and wait until the kernel has it."""
-        self._tell(unit, wanted)
+        """Tell systemd, and wait until the kernel has it. Where the slices around grant nothing of it, systemd isn't told: the kernel would
+        grant what they have, be it somebody's.
+        """
         hint = "a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`"
-        self._wait(unit, partial(_differing, wanted), hint)
+        cgroup = self._known[unit].cgroup
+        self._wait(unit, lambda: _not_granted(wanted, self._around(cgroup)), hint)
+        self._tell(unit, wanted)
+        self._wait(unit, self._looked_at(cgroup, partial(_differing, wanted)), hint)
 
-    def _wait(self, unit: str, differing: Callable[[ObservedCgroup], Iterable[_Found]], hint: str) -> None:
-        """Wait until the kernel has what systemd was told: it may answer before it writes, and nobody is told when it has."""
-        directory, until = str(self._mount / self._known[unit].cgroup), time.monotonic() + _SECONDS_TO_TAKE_EFFECT
-        while True:
-            there = self._look(directory)
-            if there is None or not there.is_populated or not (found := tuple(differing(there))):
-                return
-            if time.monotonic() > until:
+    def _looked_at(
+        self, cgroup: str, differing: Callable[[ObservedCgroup], Iterable[_Found]]
+    ) -> Callable[[], Iterable[_Found]]:
+        def found() -> Iterable[_Found]:
+            there = self._look(cgroup)
+            return differing(there) if there is not None and there.is_populated else ()
+
+        return found
+
+    def _wait(self, unit: str, differing: Callable[[], Iterable[_Found]], hint: str) -> None:
+        """Wait until nothing differs: systemd may answer before it writes, and nobody is told when it has. What has lasted that long once
+        isn't waited for again as long as it is the same.
+        """
+        until, last = time.monotonic() + _SECONDS_TO_TAKE_EFFECT, self._waited_in_vain.get(unit)
+        while found := tuple(differing()):
+            if found == last or time.monotonic() > until:
+                self._waited_in_vain[unit] = found
                 file, has, asked = found[0]
-                raise CgroupError(
-                    f"{directory}/{file} is '{has}', wanted '{asked}'", path=directory, error=None, hint=hint
-                )
+                directory = str(self._mount / self._known[unit].cgroup)
+                raise CgroupError(f"{file} is '{has}', wanted '{asked}'", path=directory, error=None, hint=hint)
             time.sleep(_BETWEEN_LOOKS_SECONDS)
+        self._waited_in_vain.pop(unit, None)
 
     def _tell(self, unit: str, wanted: UnitSettings) -> None:
         cpus, nodes = wanted.allowed_cpus or None, wanted.allowed_memory_nodes or None
@@ -248,7 +267,7 @@ class Domains:
         )
         self._tell(unit, everything)
         hint = f"what is left of it: compare `systemctl show -p AllowedCPUs,AllowedMemoryNodes {unit}`, and who else writes there"
-        self._wait(unit, partial(_left, everything), hint)
+        self._wait(unit, self._looked_at(self._known[unit].cgroup, partial(_left, everything)), hint)
         cleared = (None if cpus else cpus, None if nodes else nodes)
         if cleared != (None, None):
             self._systemd.set(unit, cpus=cleared[0], memory_nodes=cleared[1])
@@ -291,6 +310,17 @@ def _inactive(path: str, settings: UnitSettings, around: CpuSet | None) -> Obser
     )
 
 
+def _not_granted(wanted: UnitSettings, around: ObservedCgroup | None) -> Iterator[_Found]:
+    """Return the files of the cgroup around that have nothing of what is wanted."""
+    if around is None:
+        return
+    cpus, nodes = around.cpus_effective, around.mems_effective
+    if wanted.allowed_cpus and cpus is not None and not wanted.allowed_cpus & cpus:
+        yield f"{around.path}/cpuset.cpus.effective", str(cpus), str(wanted.allowed_cpus)
+    if wanted.allowed_memory_nodes and nodes is not None and not wanted.allowed_memory_nodes & nodes:
+        yield f"{around.path}/cpuset.mems.effective", str(nodes), str(wanted.allowed_memory_nodes)
+
+
 def _left(told: UnitSettings, there: ObservedCgroup) -> Iterator[_Found]:
     """Return the files that don't have what systemd was told: what is effective may be less, as it was before."""
     for attribute, wanted in (
@@ -299,12 +329,12 @@ def _left(told: UnitSettings, there: ObservedCgroup) -> Iterator[_Found]:
     ):
         found = there.get(attribute)
         if wanted and found is not None and found != wanted:
-            yield attribute.value, str(found), str(wanted)
+            yield f"{there.path}/{attribute.value}", str(found), str(wanted)
 
 
 def _differing(wanted: UnitSettings, there: ObservedCgroup) -> Iterator[_Found]:
     """Return the files that don't have what was asked for."""
     if wanted.allowed_cpus and there.cpus_effective != wanted.allowed_cpus:
-        yield "cpuset.cpus.effective", str(there.cpus_effective or ""), str(wanted.allowed_cpus)
+        yield f"{there.path}/cpuset.cpus.effective", str(there.cpus_effective or ""), str(wanted.allowed_cpus)
     if wanted.allowed_memory_nodes and there.mems_effective != wanted.allowed_memory_nodes:
-        yield "cpuset.mems.effective", str(there.mems_effective or ""), str(wanted.allowed_memory_nodes)
+        yield f"{there.path}/cpuset.mems.effective", str(there.mems_effective or ""), str(wanted.allowed_memory_nodes)

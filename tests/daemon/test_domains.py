@@ -362,6 +362,26 @@ def test_what_a_slice_around_it_does_not_grant_is_an_error(
     assert "a slice around the unit grants less" in caught.value.hint
 
 
+@pytest.mark.parametrize("is_active", [True, False])
+def test_where_a_slice_around_it_grants_nothing_of_it_systemd_is_not_told(
+    domains: Domains, systemd: Systemd, mount: Path, monkeypatch: pytest.MonkeyPatch, *, is_active: bool
+) -> None:
+    """The kernel would give it what the slice has: others' CPUs."""
+    monkeypatch.setattr(domains_module, "_SECONDS_TO_TAKE_EFFECT", 0.0)
+    write(mount / WHERE, populated=is_active)
+    write(mount / "system.slice", granted=CpuSet.parse("0-1"))
+    read(domains)
+    for patience in (0.0, 3600.0):
+        monkeypatch.setattr(domains_module, "_SECONDS_TO_TAKE_EFFECT", patience)
+        with pytest.raises(CgroupError) as caught:
+            domains.apply(set_cpus())
+        assert caught.value.message == f"{mount}/system.slice/cpuset.cpus.effective is '0-1', wanted '2-3'"
+        assert systemd.told == []
+    write(mount / "system.slice")
+    domains.apply(set_cpus())
+    assert systemd.told == [("db.service", "2-3", None)]
+
+
 def test_a_refusal_of_systemds_fails_the_change(domains: Domains, systemd: Systemd) -> None:
     read(domains)
     systemd.problem = UnitsError("cannot set AllowedCPUs=2-3 of db.service: no", hint="systemctl status")
