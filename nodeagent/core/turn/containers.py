@@ -356,8 +356,10 @@ def _admitted(
         return _refused(taken, decide, pod, RESIZE_INFEASIBLE, resized, node)
     promises = state.promises
     freed: tuple[MetricDelta, ...] = ()
-    if decide.is_again and before is not None and _asks_otherwise(before.pod, pod, name):
-        promises, freed = remove_container(world.managers, promises, pod.uid, name)
+    for container in () if before is None else before.pod.containers:
+        if _is_decided_anew(container.name, pod, before, decide, state):
+            promises, deltas = remove_container(world.managers, promises, pod.uid, container.name)
+            freed += deltas
     decision = _decision(promises, decide, pod, cpus_of_orphans(state, world), taken, node)
     if isinstance(decision, Rejected):
         taken = taken.plus(state, deltas=decision.deltas)
@@ -411,10 +413,14 @@ def _holds(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str], ...] | Non
     return (("exclusive CPUs", str(cpus)), ("memory", said))
 
 
-def _asks_otherwise(before: Pod, after: Pod, name: str) -> bool:
-    """Whether a container that there was asks for other amounts now: what it holds doesn't count, and it is decided on anew."""
-    known = {container.name: container for container in before.containers}
-    return name in known and known[name] != after.container(name)
+def _is_decided_anew(name: str, pod: Pod, before: PodEntry | None, decide: Decide, state: NodeState) -> bool:
+    """Whether a container asks for other amounts than what is promised to it, and has not been made of that."""
+    known = {} if before is None else {container.name: container for container in before.pod.containers}
+    after = {container.name: container for container in pod.containers}
+    if name not in after or known[name] == after[name]:
+        return False
+    key = ContainerKey(pod.uid, name)
+    return not state.runtime.entry(key).is_held or (key == decide.key and decide.is_again)
 
 
 def _refused(

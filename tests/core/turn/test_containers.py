@@ -379,6 +379,23 @@ def test_a_resize_that_is_not_done_counts_as_what_kubelet_has_made() -> None:
     assert len(own) == 2, "what kubelet has asked the runtime for is exact, too"
 
 
+@pytest.mark.parametrize("cpu", ["1", "3", "1500m"])
+@pytest.mark.parametrize("first", ["side", "third"])
+def test_a_resize_of_what_is_not_made_yet_counts(cpu: str, first: str) -> None:
+    """Its image is being pulled. Whoever is made next, all that hasn't been made of is decided on again."""
+    before = pod("three", app("main", "2"), app("side", "2"), app("third", "1"))
+    after = pod("three", app("main", "2"), app("side", cpu), app("third", "1"))
+    runtime = Runtime()
+    runtime.says[before.uid] = kubelets(before)
+    runtime.run(before, "main", "m")
+    main = runtime.own(before, "main")
+    runtime.says[before.uid] = kubelets(after)
+    runtime.run(after, first, "n")
+    own = runtime.own(after, "side") or CpuSet()
+    assert len(own) == (0 if cpu == "1500m" else int(cpu))
+    assert (runtime.own(after, "main"), len(runtime.own(after, "third") or ())) == (main, 1)
+
+
 def test_a_container_that_has_ended_is_promised_something_again_only_when_it_is_made_again() -> None:
     of = pod("three", app("first", "2"), app("second", "1"), app("third", "1"))
     runtime = Runtime()
