@@ -146,6 +146,23 @@ def test_a_refusal_names_no_more_than_a_person_reads() -> None:
     assert decision.message.endswith("eth11 (network) and 28 more")
 
 
+def test_whatever_names_say_a_refusal_is_a_line_that_can_be_printed() -> None:
+    many = replace(device("eth0", 0), names=tuple(f"eth{number}" for number in range(300)))
+    odd = replace(device("odd", 0), names=("\x1b[2J\udcff", "x" * 10_000))
+    unknown = PlacedDevices(problem="it is\nbroken " + "y" * 10_000)
+    for node in (knowing(managers(), many, odd), managers().knowing(unknown)):
+        decision = admit(node, initial(node), near("p", "2", "nvme0", *(f"tap{number}" for number in range(300))))
+        assert isinstance(decision, Rejected)
+        assert decision.message.isprintable()
+        assert len(decision.message) < 1000
+        assert "near nvme0 and tap0 and tap1" in decision.message
+        assert "tap10 and 289 more" in decision.message
+    node = knowing(managers(), many, odd)
+    decision = admit(node, initial(node), near("p", "2", "nvme0"))
+    assert isinstance(decision, Rejected)
+    assert "it has eth0 eth1 eth2 and 297 more (network), \\x1b[2J\\udcff xxxx" in decision.message
+
+
 def test_a_virtual_function_is_a_device_as_any_other() -> None:
     function = replace(device("eth0v1", 1, address="0000:3b:00.2"), physical_function="0000:3b:00.0")
     node = knowing(managers(topology_manager_policy="restricted"), device("eth5", 0), function)
