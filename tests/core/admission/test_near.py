@@ -75,6 +75,19 @@ def test_its_cpus_are_on_the_node_of_the_device(
     assert nodes_of(node, decision.promises, asking) == expected
 
 
+def test_a_kind_is_a_kind_whatever_interfaces_are_called() -> None:
+    """Whoever may rename an interface decides nothing about pods that ask for a kind."""
+    node = knowing(
+        managers(topology_manager_policy="restricted"),
+        device("nvme", 0),
+        device("nvme1", 1, DeviceKind.NVME),
+        device("gpu", 1),
+    )
+    asking = near("p", "2", "nvme")
+    assert nodes_of(node, admitted(node, asking), asking) == (1,)
+    assert isinstance(admit(node, initial(node), near("q", "2", "gpu")), Rejected)
+
+
 def test_memory_is_there_too() -> None:
     node = knowing(
         managers(
