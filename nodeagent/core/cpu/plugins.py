@@ -4,6 +4,7 @@ Loaded only where plugins are configured. How their code is reached, and how lon
 """
 
 from collections.abc import Callable, Iterable
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
@@ -48,7 +49,7 @@ def offered(manager: "CpuManager", asked: Question, observer: PickObserver | Non
         for score in sorted(set(found.values()), reverse=True)[:_SHOWN_SCORES]:
             alike = CpuSet.from_ids(cpu for cpu, its in found.items() if its == score)
             _tell(observer, plugin, Point.PRE_SCORE, alike, score)
-    return replace(left, scores=scores)
+    return replace(left, scores=MappingProxyType(scores))
 
 
 def selected(manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:

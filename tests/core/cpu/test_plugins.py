@@ -145,6 +145,16 @@ def test_select_is_asked_for_the_hints_part_and_then_for_the_rest() -> None:
     assert asked == [("4-7,12-15", 8)]
 
 
+def test_scores_are_not_a_plugins_to_change() -> None:
+    def select(question: Question) -> CpuSet:
+        question.scores.clear()  # type: ignore[attr-defined] - what a plugin would do
+        return CpuSet.parse("7,15")
+
+    scoring = plugin("scoring", pre_score=lambda _q: {5: 1})
+    with pytest.raises(AttributeError, match="mappingproxy"):
+        cpus_of(with_plugins(scoring, plugin("greedy", select=select)), two())
+
+
 def test_allocate_refuses_with_its_words() -> None:
     strict = plugin("strict", allocate=lambda _q, cpus: "not these" if 1 in cpus else None)
     assert cpus_of(with_plugins(strict), two()) == ["CPUPluginRefused: CPU plugin strict refuses CPUs 1,9: not these"]
