@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nodeagent.core.cpu.observing import PickObserver, PluginAnswered, Rule, Took
 from nodeagent.core.cpu.points import CpuShortage, PluginFailedError, Point, Question, ReturnedCpus, Scores
 from nodeagent.core.model.config import CpuPlugin
-from nodeagent.core.model.idset import CpuMask, CpuSet
+from nodeagent.core.model.idset import MOST_CPUS, CpuMask, CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason, Refusal
@@ -198,7 +198,8 @@ def _of(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
 
 def _part(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
     cpus = _of(plugin, point, answer, CpuSet)
-    if type(cpus.bits) is not int or cpus.bits < 0:
+    # The length first: a set may have any, and everything else about it takes time by that.
+    if type(cpus.bits) is not int or cpus.bits.bit_length() > MOST_CPUS or cpus.bits < 0:
         raise PluginFailedError(plugin.name, point, "what it answers is no set of CPUs")
     unknown = cpus - question.topology.online
     if unknown:

@@ -25,6 +25,7 @@ from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.turn.step import admitted_beside
 from tests.support.builders import GIB, MACHINE_A, MACHINE_B, PLRM, hybrid, machine, managers, pod
 from tests.support.pods import app, exclusive, init
 
@@ -229,6 +230,7 @@ LIES = [
     ({"filter": lambda _q: [1, 2]}, "Filter: it answers with list, not CpuSet"),
     ({"filter": lambda _q: _Odd(2)}, "Filter: it answers with _Odd, not CpuSet"),
     ({"filter": lambda _q: CpuSet(-1)}, "Filter: what it answers is no set of CPUs"),
+    ({"filter": lambda _q: CpuSet(1 << 8192)}, "Filter: what it answers is no set of CPUs"),
     ({"filter": lambda _q: None}, "Filter: it answers with NoneType, not CpuSet"),
     ({"filter": lambda _q: CpuSet(), "post_filter": lambda _q: CpuSet.of(0, 8)}, "PostFilter: CPUs 0,8 are not"),
     ({"pre_score": lambda _q: {0: 1}}, "PreScore: it scores CPUs that it was not offered"),
@@ -257,6 +259,38 @@ def test_who_lies_refuses_that_pod_by_name_and_leaves_the_node_as_it_was(answers
     assert decision.reason == "CPUPluginFailed"
     assert decision.message.startswith(f"CPU plugin liar, {why}")
     assert decision.promises == before
+
+
+class Once:
+    """It fails when it is asked for the first time, and never again."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def filter(self, question: Question) -> CpuSet:
+        self.asked += 1
+        if self.asked == 1:
+            raise PluginFailedError("once", Point.FILTER, "it raises")
+        return question.free
+
+
+def test_a_failure_is_not_forgiven_where_a_pod_is_tried_twice() -> None:
+    preferring = pod("p", app(cpu="2", memory="64Mi"))
+    classes = with_plugins(of(Once(), "once"), topology=hybrid(), reserved="0", exclusive_core_class="efficiency")
+    assert cpus_of(classes, preferring) == ["CPUPluginFailed: CPU plugin once, Filter: it raises"]
+    beside = with_plugins(of(Once(), "once"))
+    before = initial(beside)
+    decision = admitted_beside(beside, before, two(), CpuSet.of(1))
+    assert isinstance(decision, Rejected)
+    assert (decision.reason, decision.promises) == ("CPUPluginFailed", before)
+    assert decision.attempted == before
+
+
+def test_who_objects_to_cpus_may_have_others() -> None:
+    """Allocate's objection is an opinion on what was chosen, unlike a failure: it is asked about the next choice."""
+    slow = plugin("slow", allocate=lambda _q, cpus: "too hot" if 2 in cpus else None)
+    built = with_plugins(slow, topology=hybrid(), reserved="0", exclusive_core_class="performance")
+    assert cpus_of(built, two()) == ["8-9"]
 
 
 def test_select_keeps_cores_whole_where_full_pcpus_only_asks_for_that() -> None:
