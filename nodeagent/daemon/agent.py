@@ -89,6 +89,7 @@ _WITHHELD = "withheld"
 _ASTRAY = "astray"
 _DEVICES = "devices"
 _PARTITIONS = "partitions"
+_PLUGINS = "plugins"
 _RECORD = "record"
 _RUNTIME = "runtime"
 _UNITS = "units"
@@ -485,9 +486,19 @@ class Agent:
         from nodeagent.core.cpu.plugins import notes_on  # noqa: PLC0415 - only where there are plugins
 
         names = {entry.pod.uid: entry.pod.full_name for entry in before.entries}
-        for plugin, uid, container, note in notes_on(plugins, self.node.topology, before.promises, self.state.promises):
+        for note in notes_on(plugins, self.node.topology, before.promises, self.state.promises):
             # The pod's name is known: whoever held CPUs had an entry.
-            self.log.info("cpus_returned", plugin=plugin, pod=names[uid], pod_uid=uid, container=container, note=note)
+            log = self.log.warning if note.has_failed else self.log.info
+            whose = {"pod": names[note.pod_uid], "pod_uid": note.pod_uid, "container": note.container}
+            log("cpus_returned", plugin=note.plugin, **whose, note=note.text)
+
+    def _follow_plugins(self) -> None:
+        self.notices.pop(_PLUGINS, None)
+        plugins = self.node.managers.providers.cpu.plugins
+        if plugins:
+            from nodeagent.core.cpu.plugins import held_off as late  # noqa: PLC0415 - only where there are plugins
+
+            self.notices |= {_PLUGINS: problem} if (problem := late(plugins)) else {}
 
     def _without_saving(self, decided: Turn) -> Turn:
         """Do what may be done without saving it: end the pods that must end, which may free space. Nothing is allocated or released."""
@@ -685,6 +696,7 @@ class Agent:
     ) -> float:
         """Publish what readers see, and log each problem once while it lasts, however many pods it affects."""
         self._follow_runtime()
+        self._follow_plugins()
         troubles = list(dict.fromkeys(troubles))
         for trouble in troubles:
             if trouble not in self._kept.troubles:

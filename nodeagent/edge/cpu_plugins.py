@@ -24,6 +24,7 @@ SECONDS = 1.0
 """For one question; an answer takes microseconds, and a loaded machine may not run the thread at once."""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
+_UNTIL = "is not asked again until nodeagent is restarted"
 
 
 class _Failure(Struct, frozen=True):
@@ -44,7 +45,7 @@ class BoundedCode:
         self._name = name
         self._methods = {point: method for point, method in found.items() if callable(method)}
         self._seconds = seconds
-        self._is_late = False
+        self._held_off = ""
         self._questions: SimpleQueue[_Asked] | None = None
 
     @property
@@ -52,10 +53,15 @@ class BoundedCode:
         """See `PluginCode`."""
         return frozenset(self._methods)
 
+    @property
+    def held_off(self) -> str:
+        """See `PluginCode`."""
+        return self._held_off
+
     def ask(self, point: str, *question: object) -> object:
         """See `PluginCode`."""
-        if self._is_late:
-            raise self._failed(point, "it was too late before, and is not asked again until nodeagent is restarted")
+        if self._held_off:
+            raise self._failed(point, f"it was too late before, and {_UNTIL}")
         if self._questions is None:
             self._questions = SimpleQueue()
             threading.Thread(
@@ -66,9 +72,9 @@ class BoundedCode:
         try:
             has_failed, answer = answers.get(timeout=self._seconds)
         except Empty:
-            self._is_late = True
-            why = f"it has not answered within {self._seconds:g} s, and is not asked again until nodeagent is restarted"
-            raise self._failed(point, why) from None
+            why = f"it has not answered within {self._seconds:g} s"
+            self._held_off = f"{why} ({point})"
+            raise self._failed(point, f"{why}, and {_UNTIL}") from None
         if has_failed:
             raise self._failed(point, str(answer))
         return answer

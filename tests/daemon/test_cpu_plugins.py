@@ -22,6 +22,7 @@ class Code:
     """The last name first, CPUs from the top, one pod that can't be placed, and a word about each that goes."""
 
     points = frozenset({"Sort", "Select", "Deallocate"})
+    held_off = ""
 
     def ask(self, point: str, *question: object) -> object:
         match question[0]:
@@ -69,6 +70,35 @@ def test_what_is_given_back_is_noted_once(daemon: Daemon) -> None:
     assert held(daemon) == {"uid-a": "4-5"}
     (note,) = events(daemon, "cpus_returned")
     assert (note["plugin"], note["pod"], note["note"]) == ("mine", "default/c", "6-7 rest now")
+
+
+def test_a_failure_about_what_is_given_back_is_a_warning(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Code.ask
+
+    def ask(self: Code, point: str, *question: object) -> object:
+        if point == "Deallocate":
+            raise PluginFailedError("mine", Point(point), "it raises")
+        return asked(self, point, *question)
+
+    monkeypatch.setattr(Code, "ask", ask)
+    daemon.files.pods = daemon.files.pods[:2]
+    daemon.rest()
+    (note,) = events(daemon, "cpus_returned")
+    assert (note["level"], note["note"]) == ("warning", "CPU plugin mine, Deallocate: it raises")
+
+
+def test_who_is_not_asked_any_more_is_a_problem_of_the_node(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert daemon.agent.view.problems == ()
+    monkeypatch.setattr(Code, "held_off", "it has not answered within 1 s (Sort)")
+    daemon.turn()
+    (problem,) = daemon.agent.view.problems
+    assert problem == (
+        "pods that need a CPU plugin that was too late are refused until nodeagent is restarted (systemctl restart nodeagent): "
+        "mine: it has not answered within 1 s (Sort)"
+    )
+    monkeypatch.setattr(Code, "held_off", "")
+    daemon.turn()
+    assert daemon.agent.view.problems == ()
 
 
 def test_a_restart_asks_nobody_about_what_runs(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

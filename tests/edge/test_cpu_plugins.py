@@ -80,6 +80,7 @@ def test_what_fails_is_said_and_the_next_question_is_asked(plugin: Plugin, quest
 
 def test_who_is_too_late_is_not_asked_again(plugin: Plugin) -> None:
     code = BoundedCode("slow", plugin, 0.01)
+    assert code.held_off == ""
     with pytest.raises(
         PluginFailedError, match=r"slow, Sort: it has not answered within 0\.01 s, and is not asked again"
     ):
@@ -88,6 +89,7 @@ def test_who_is_too_late_is_not_asked_again(plugin: Plugin) -> None:
     plugin.stop.set()
     with pytest.raises(PluginFailedError, match="it was too late before"):
         code.ask("Sort", "a")
+    assert code.held_off == "it has not answered within 0.01 s (Sort)"
 
 
 # Whatever is code of the plugin runs in its thread

@@ -751,6 +751,7 @@ class Strict:
     """A CPU plugin whose Allocate lets nobody have anything."""
 
     points = frozenset({"Allocate"})
+    held_off = ""
 
     def ask(self, point: str, *_question: object) -> object:
         return f"it is strict: {point}"

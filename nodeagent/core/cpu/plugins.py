@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.cpu.observing import PickObserver, PluginAnswered, Rule, Took
@@ -130,29 +131,45 @@ def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Calla
     ]
 
 
-def notes_on(
-    plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises
-) -> list[tuple[str, str, str, str]]:
-    """Ask Deallocate about what containers no longer hold.
+class Note(Struct, frozen=True):
+    """What a plugin says of CPUs that have been given back."""
 
-    Returns:
-        (plugin, pod UID, container, its note), or why it has none: what is given back can't be refused.
-    """
+    plugin: str
+    pod_uid: str
+    container: str
+    text: str
+    has_failed: bool = False
+    """The text is why it has none: what is given back can't be refused."""
+
+
+def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
+    """Ask Deallocate about the CPUs that containers no longer hold, be it that they hold others."""
     found = []
-    holds = {(uid, name) for uid, name, _ in after.containers}
-    back = [held for held in before.containers if held[:2] not in holds]
+    holds = {(uid, name): cpus for uid, name, cpus in after.containers}
+    gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in before.containers]
+    back = [held for held in gone if held[2]]
     for plugin in plugins:
         if plugin.code is None or Point.DEALLOCATE.value not in plugin.code.points:
             continue
         for uid, name, cpus in back:
+            has_failed = False
             try:
                 answer = _ask(plugin, Point.DEALLOCATE, ReturnedCpus(topology, after, uid, name, cpus))
                 note = _words(plugin, Point.DEALLOCATE, answer)
             except PluginFailedError as err:
-                note = str(err)
+                note, has_failed = str(err), True
             if note is not None:
-                found.append((plugin.name, uid, name, note))
+                found.append(Note(plugin.name, uid, name, note, has_failed))
     return found
+
+
+def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
+    """Say which plugins are not asked any more, and what that means. None: all are."""
+    late = [f"{one.name}: {one.code.held_off}" for one in plugins if one.code is not None and one.code.held_off]
+    if not late:
+        return None
+    what = "pods that need a CPU plugin that was too late are refused until nodeagent is restarted"
+    return f"{what} (systemctl restart nodeagent): {'; '.join(late)}"
 
 
 def failed(err: PluginFailedError) -> Refusal:

@@ -73,6 +73,10 @@ class PluginCode(Protocol):
     def points(self) -> frozenset[str]:
         """The points that it implements, by their names (core/cpu/points.py)."""
 
+    @property
+    def held_off(self) -> str:
+        """Why it is not asked any more. Empty: it is."""
+
     def ask(self, point: str, *question: object) -> object:
         """Return its answer, unjudged.
 

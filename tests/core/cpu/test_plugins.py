@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import (
     Admitted,
@@ -16,7 +17,7 @@ from nodeagent.core.admission.managers import (
     remove_pod,
     violations,
 )
-from nodeagent.core.cpu.plugins import HIGHEST, MOST_CHARACTERS, notes_on
+from nodeagent.core.cpu.plugins import HIGHEST, MOST_CHARACTERS, Note, notes_on
 from nodeagent.core.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.core.cpu.shipped import prefer_class, spread_caches
 from nodeagent.core.explain.trace import CpuStep, trace
@@ -24,6 +25,7 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import with_pod
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.step import admitted_beside
 from tests.support.builders import GIB, MACHINE_A, MACHINE_B, PLRM, hybrid, machine, managers, pod
@@ -34,6 +36,8 @@ Answer = Callable[..., object]
 
 class Code:
     """A plugin's code without a thread: what it raises is its failure."""
+
+    held_off = ""
 
     def __init__(self, answers: dict[Point, Answer]) -> None:
         self._answers = answers
@@ -211,10 +215,14 @@ def test_deallocate_hears_what_is_given_back_and_refuses_nothing() -> None:
         full = admit(built, full, each).promises
     after = remove_pod(built, remove_pod(built, full, "a")[0], "b")[0]
     assert notes_on(plugins, built.topology, full, after) == [
-        ("told", "a", "app", "1,9 of app, 0-2,4-10,12-15 are shared now"),
-        ("told", "b", "app", "CPU plugin told, Deallocate: it raises"),
+        Note("told", "a", "app", "1,9 of app, 0-2,4-10,12-15 are shared now"),
+        Note("told", "b", "app", "CPU plugin told, Deallocate: it raises", has_failed=True),
     ]
     assert notes_on(plugins, built.topology, after, after) == []
+    moved = with_pod(full, "a", replace(full.of_pod("a"), cpus=(("app", CpuSet.of(1, 5)),)))
+    assert [note.text.partition(",")[0] for note in notes_on(plugins, built.topology, full, moved)] == ["9 of app"], (
+        "one CPU for another, in one save"
+    )
 
 
 # Answers that are none
