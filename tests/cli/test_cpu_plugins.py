@@ -61,6 +61,18 @@ def test_the_pages_plugin_has_thirty_lines_and_keeps_the_first_cores_free(capsys
     assert [answer["point"] for answer in pod["steps"][-1]["answers"]] == ["Filter", "PostFilter"]
 
 
+@pytest.mark.usefixtures("here")
+def test_what_a_plugin_leaves_for_hints_stands_above_the_merge(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("keep.yaml").write_text(FILES["keep.yaml"] + "topologyManagerPolicy: single-numa-node\n")
+    Path("pod.yaml").write_text(FILES["pod.yaml"].replace('cpu: "4"', 'cpu: "14"'))
+    words = ("explain", "-f", "pod.yaml", "--config", "keep.yaml", "--topology", "2s.8c.2t")
+    assert main(words) != 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if "keep-first, Filter" in line)
+    assert lines[at].strip() == "keep-first, Filter  leaves 2-7,10-15,18-23,26-31"
+    assert lines[at + 1].split() == ["NUMA", "cpu", "memory"]
+
+
 def test_options_are_judged_and_what_is_missing_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "keep.yaml").write_text(FILES["keep.yaml"].replace('cores: "2"', "cores: two"))
     assert main(("config", "validate", "keep.yaml")) != 0

@@ -29,19 +29,30 @@ MOST_CHARACTERS = 200
 _SHOWN_SCORES = 4
 
 
-def offered(manager: "CpuManager", asked: Question, observer: PickObserver | None) -> Question:
-    """Ask Filter, PostFilter where too little is left, and PreScore."""
+def filtered(manager: "CpuManager", asked: Question, *, is_for_hints: bool = False) -> Question:
+    """Ask Filter, and PostFilter where too little is left."""
     left = asked
+
+    def told(plugin: CpuPlugin, point: Point) -> None:
+        if manager.observer is not None:
+            manager.observer(PluginAnswered(plugin.name, point.value, left.free, None, is_for_hints))
+
     for plugin in _with(manager.plugins, Point.FILTER):
         left = replace(left, free=_part(plugin, Point.FILTER, left, _ask(plugin, Point.FILTER, left)))
-        _tell(observer, plugin, Point.FILTER, left.free)
+        told(plugin, Point.FILTER)
     if manager.usable(left, left.free.bits).bit_count() < asked.count:
         for plugin in _with(manager.plugins, Point.POST_FILTER):
             answer = _ask(plugin, Point.POST_FILTER, asked)
             if answer is not None:
                 left = replace(left, free=_part(plugin, Point.POST_FILTER, asked, answer))
-                _tell(observer, plugin, Point.POST_FILTER, left.free)
+                told(plugin, Point.POST_FILTER)
                 break
+    return left
+
+
+def offered(manager: "CpuManager", asked: Question) -> Question:
+    """Ask Filter, PostFilter and PreScore."""
+    left, observer = filtered(manager, asked), manager.observer
     scores: dict[int, int] = {}
     for plugin in _with(manager.plugins, Point.PRE_SCORE):
         found = _scores(plugin, left, _ask(plugin, Point.PRE_SCORE, left))

@@ -20,7 +20,8 @@ from nodeagent.core.admission.managers import (
 from nodeagent.core.cpu.plugins import HIGHEST, MOST_CHARACTERS, Note, notes_on
 from nodeagent.core.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.core.cpu.shipped import prefer_class, spread_caches
-from nodeagent.core.explain.trace import CpuStep, trace
+from nodeagent.core.explain.merge_trace import MergeTrace
+from nodeagent.core.explain.trace import CpuStep, MemoryStep, trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet
@@ -418,6 +419,29 @@ def test_the_trace_has_each_answer_and_whose_choice_it_is() -> None:
     assert [(group.rule, group.plugin, str(group.cpus)) for choice in step.choices for group in choice.groups] == [
         ("whole core", None, "1,9")
     ]
+
+
+def test_the_trace_has_what_was_left_for_hints_with_the_merge_that_it_decides() -> None:
+    asked = []
+
+    def pre_score(question: Question) -> dict[int, int]:
+        asked.append(question.count)
+        return {}
+
+    away = plugin("away", filter=lambda q: q.free & CpuSet.parse("1,5"), pre_score=pre_score)
+    built = with_plugins(away, topology_manager_policy="single-numa-node")
+    found = trace(WhatIf.of(built, initial(built)), two())
+    (step,) = found.steps
+    assert isinstance(step, MergeTrace)
+    assert not step.admitted
+    assert [(each.plugin, each.point, str(each.cpus)) for each in step.answers] == [("away", "Filter", "1,5")]
+    assert asked == [], "hints know no scores"
+    both = trace(WhatIf.of(built, initial(built)), two(cpus="1"))
+    assert [[answer.point for answer in one.answers] for one in both.steps if not isinstance(one, MemoryStep)] == [
+        ["Filter"],
+        ["Filter"],
+    ]
+    assert asked == [1]
 
 
 # What ships
