@@ -395,7 +395,11 @@ class Agent:
         return now_ms
 
     def _managers(self, sources: tuple[PodSource, ...], requests: Iterable[TurnRequest]) -> Managers:
+        """Return those that decide in this turn, with what they need to know; CPU plugins have their time from now on."""
         managers = self.node.managers
+        for plugin in managers.providers.cpu.plugins:
+            if plugin.code is not None:
+                plugin.code.begin_turn(self._alive)
         retried = frozenset[str]().union(*(request.retried for request in requests))
         if not asking_for_devices(offered(sources), self.state.entries, retried):
             return managers

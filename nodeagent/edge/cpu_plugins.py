@@ -5,6 +5,7 @@ Loaded only where plugins are configured. What they answer is judged in core/cpu
 
 import re
 import threading
+import time
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, distributions
 from queue import Empty, SimpleQueue
@@ -22,6 +23,10 @@ GROUP = "nodeagent.cpu_plugins"
 FIELD = "cpuManagerPlugins"
 SECONDS = 1.0
 """For one question; an answer takes microseconds, and a loaded machine may not run the thread at once."""
+TURN_SECONDS = 1.0
+"""For all questions of a turn together: a thousand slow answers would hold up everybody."""
+UNCOUNTED_SECONDS = 0.05
+"""Of each question's time, for that of a turn: what a loaded machine makes of microseconds."""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
 _UNTIL = "is not asked again until nodeagent is restarted"
@@ -39,12 +44,31 @@ _Asked = tuple[Callable[..., object], tuple[object, ...], "SimpleQueue[_Heard]"]
 class BoundedCode:
     """One plugin's code. What comes too late is never heard, and nothing more is asked then: its thread may run for ever."""
 
-    def __init__(self, name: str, code: object, seconds: float = SECONDS) -> None:
-        """Take the methods that implement points, which may run code of the plugin; `seconds` for each question."""
+    def __init__(
+        self,
+        name: str,
+        code: object,
+        seconds: float = SECONDS,
+        turn_seconds: float = TURN_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the methods that implement points, which may run code of the plugin.
+
+        Args:
+            name: for the texts.
+            code: what the plugin has made.
+            seconds: for each question.
+            turn_seconds: for a turn, once there are turns (`begin_turn`): commands have none.
+            clock: in seconds.
+        """
         found = {point.value: getattr(code, point.method, None) for point in Point}
         self._name = name
         self._methods = {point: method for point, method in found.items() if callable(method)}
-        self._seconds = seconds
+        self._seconds, self._turn_seconds = seconds, turn_seconds
+        self._clock = clock
+        self._left: float | None = None
+        """Of the turn's time. None: there are no turns."""
+        self._alive: Callable[[], None] = lambda: None
         self._held_off = ""
         self._questions: SimpleQueue[_Asked] | None = None
 
@@ -58,6 +82,10 @@ class BoundedCode:
         """See `PluginCode`."""
         return self._held_off
 
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        """See `PluginCode`."""
+        self._left, self._alive = self._turn_seconds, alive
+
     def ask(self, point: str, *question: object) -> object:
         """See `PluginCode`."""
         if self._held_off:
@@ -68,16 +96,24 @@ class BoundedCode:
                 target=_answer_all, args=(self._questions,), name=f"cpu-plugin-{self._name}"[:15], daemon=True
             ).start()
         answers: SimpleQueue[_Heard] = SimpleQueue()
+        began = self._clock()
         self._questions.put((self._methods[point], question, answers))
         try:
             has_failed, answer = answers.get(timeout=self._seconds)
         except Empty:
-            why = f"it has not answered within {self._seconds:g} s"
-            self._held_off = f"{why} ({point})"
-            raise self._failed(point, f"{why}, and {_UNTIL}") from None
+            raise self._hold_off(point, f"it has not answered within {self._seconds:g} s") from None
+        if self._left is not None:
+            self._left -= max(0.0, self._clock() - began - UNCOUNTED_SECONDS)
+            if self._left < 0:
+                raise self._hold_off(point, f"it has taken more than {self._turn_seconds:g} s of one turn")
+        self._alive()
         if has_failed:
             raise self._failed(point, str(answer))
         return answer
+
+    def _hold_off(self, point: str, why: str) -> PluginFailedError:
+        self._held_off = f"{why} ({point})"
+        return self._failed(point, f"{why}, and {_UNTIL}")
 
     def _failed(self, point: str, why: str) -> PluginFailedError:
         return PluginFailedError(self._name, Point(point), why)

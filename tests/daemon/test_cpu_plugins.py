@@ -1,6 +1,6 @@
 """CPU plugins in the running agent: whose turn it is, who is refused, what is noted, and that what runs stays."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,9 @@ class Code:
 
     points = frozenset({"Sort", "Select", "Deallocate"})
     held_off = ""
+
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        pass
 
     def ask(self, point: str, *question: object) -> object:
         match question[0]:
@@ -99,6 +102,16 @@ def test_who_is_not_asked_any_more_is_a_problem_of_the_node(daemon: Daemon, monk
     monkeypatch.setattr(Code, "held_off", "")
     daemon.turn()
     assert daemon.agent.view.problems == ()
+
+
+def test_each_turn_has_its_time_and_each_answer_is_a_sign_of_life(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Callable[[], None]] = []
+    monkeypatch.setattr(Code, "begin_turn", lambda _self, alive: begun.append(alive))
+    daemon.turn()
+    daemon.turn()
+    assert begun == [vars(daemon.agent)["_alive"]] * 2
 
 
 def test_a_restart_asks_nobody_about_what_runs(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

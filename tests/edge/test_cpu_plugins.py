@@ -92,6 +92,44 @@ def test_who_is_too_late_is_not_asked_again(plugin: Plugin) -> None:
     assert code.held_off == "it has not answered within 0.01 s (Sort)"
 
 
+class Slow:
+    """Each question, asked twice, takes it so long by a clock of its own."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self._seconds = 0.0, seconds / 2
+
+    def clock(self) -> float:
+        return self.now
+
+    def sort(self, _pod: object) -> int:
+        self.now += self._seconds
+        return 0
+
+
+def test_the_time_of_a_turn_is_bounded_too() -> None:
+    slow, beats = Slow(0.95), []
+    code = BoundedCode("slow", slow, WITHIN, 1.5, slow.clock)
+    for _ in range(9):
+        assert code.ask("Sort", "a") == 0, "without turns, each question counts for itself"
+    for _ in range(3):
+        code.begin_turn(lambda: beats.append(slow.now))
+        assert code.ask("Sort", "a") == 0
+    assert len(beats) == 3, "each answer is a sign of life"
+    with pytest.raises(PluginFailedError, match=r"it has taken more than 1\.5 s of one turn, and is not asked again"):
+        code.ask("Sort", "b")
+    assert code.held_off == "it has taken more than 1.5 s of one turn (Sort)"
+    code.begin_turn(lambda: None)
+    with pytest.raises(PluginFailedError, match="it was too late before"):
+        code.ask("Sort", "b")
+
+
+def test_many_quick_answers_are_not_slow() -> None:
+    quick = Slow(0.04)
+    code = BoundedCode("quick", quick, WITHIN, 1.0, quick.clock)
+    code.begin_turn(lambda: None)
+    assert {code.ask("Sort", "a") for _ in range(100)} == {0}
+
+
 # Whatever is code of the plugin runs in its thread
 
 

@@ -753,6 +753,9 @@ class Strict:
     points = frozenset({"Allocate"})
     held_off = ""
 
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        pass
+
     def ask(self, point: str, *_question: object) -> object:
         return f"it is strict: {point}"
 

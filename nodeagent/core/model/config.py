@@ -4,7 +4,7 @@ Field names follow the KubeletConfiguration (in snake case). Knows no YAML (form
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -76,6 +76,9 @@ class PluginCode(Protocol):
     @property
     def held_off(self) -> str:
         """Why it is not asked any more. Empty: it is."""
+
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        """Let it have the time for a turn, from now on; `alive` is called after each of its answers."""
 
     def ask(self, point: str, *question: object) -> object:
         """Return its answer, unjudged.

@@ -40,6 +40,9 @@ class Code:
 
     held_off = ""
 
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        pass
+
     def __init__(self, answers: dict[Point, Answer]) -> None:
         self._answers = answers
         self.asked: list[tuple[str, object]] = []
