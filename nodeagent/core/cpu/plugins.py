@@ -95,10 +95,12 @@ def _by_the_policy(manager: "CpuManager", question: Question) -> tuple[CpuSet | 
     """Let the policy choose from the CPUs with the highest scores that suffice; return from which."""
     silent = manager.observed_by(None).policy
     best = 0
-    for score in (
-        sorted({question.scores.get(cpu, 0) for cpu in question.free}, reverse=True) if question.scores else ()
-    ):
-        best |= CpuSet.from_ids(cpu for cpu in question.free if question.scores.get(cpu, 0) == score).bits
+    alike: dict[int, int] = {}
+    for cpu in question.free if question.scores else ():
+        score = question.scores.get(cpu, 0)
+        alike[score] = alike.get(score, 0) | 1 << cpu
+    for score in sorted(alike, reverse=True):
+        best |= alike[score]
         if best.bit_count() < question.count:
             continue
         tier = replace(question, free=CpuSet(CpuMask(best)))
