@@ -186,7 +186,7 @@ def raising(err: BaseException) -> object:
         (lambda: {0: Forged()}, "what it answers are no numbers of CPUs"),
         (lambda: {True: 1}, "what it answers are no numbers of CPUs"),
         (lambda: dict.fromkeys(range(9000), 1), "it answers about 9000 CPUs, and no machine has as many"),
-        (lambda: CpuSet(Forged()), "what it answers is no set of CPUs"),  # type: ignore[arg-type] - as a plugin may
+        (lambda: CpuSet(Forged()), "what it answers is no set of CPUs"),
         (lambda: raising(SpeechlessError()), "it raises SpeechlessError"),
         (lambda: raising(Hostile_error()), f"it raises {'E' * 200}"),
         (lambda: raising(RuntimeError(OwnText("b\x1b"))), "it raises RuntimeError: b\\x1b"),
