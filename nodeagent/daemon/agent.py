@@ -70,6 +70,7 @@ from nodeagent.daemon.recovery import Recovery, recovery_document, report_refuse
 from nodeagent.daemon.reloading import check_takeover, promises_on
 from nodeagent.daemon.requests import Requests, TurnRequest
 from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.startup import begin_turn
 from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
 from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.daemon.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason, Wakeups
@@ -397,9 +398,7 @@ class Agent:
     def _managers(self, sources: tuple[PodSource, ...], requests: Iterable[TurnRequest]) -> Managers:
         """Return those that decide in this turn, with what they need to know; CPU plugins have their time from now on."""
         managers = self.node.managers
-        for plugin in managers.providers.cpu.plugins:
-            if plugin.code is not None:
-                plugin.code.begin_turn(self._alive)
+        begin_turn(self.node, self._alive)
         retried = frozenset[str]().union(*(request.retried for request in requests))
         if not asking_for_devices(offered(sources), self.state.entries, retried):
             return managers

@@ -112,6 +112,8 @@ def test_each_turn_has_its_time_and_each_answer_is_a_sign_of_life(
     daemon.turn()
     daemon.turn()
     assert begun == [vars(daemon.agent)["_alive"]] * 2
+    daemon.start()
+    assert len(begun) == 3, "a recovery may ask, too"
 
 
 def test_a_restart_asks_nobody_about_what_runs(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
