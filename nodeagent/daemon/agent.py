@@ -70,6 +70,7 @@ from nodeagent.daemon.recovery import Recovery, recovery_document, report_refuse
 from nodeagent.daemon.reloading import check_takeover, promises_on
 from nodeagent.daemon.requests import Requests, TurnRequest
 from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.startup import begin_turn
 from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
 from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.daemon.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason, Wakeups
@@ -89,6 +90,7 @@ _WITHHELD = "withheld"
 _ASTRAY = "astray"
 _DEVICES = "devices"
 _PARTITIONS = "partitions"
+_PLUGINS = "plugins"
 _RECORD = "record"
 _RUNTIME = "runtime"
 _UNITS = "units"
@@ -394,7 +396,9 @@ class Agent:
         return now_ms
 
     def _managers(self, sources: tuple[PodSource, ...], requests: Iterable[TurnRequest]) -> Managers:
+        """Return those that decide in this turn, with what they need to know; CPU plugins have their time from now on."""
         managers = self.node.managers
+        begin_turn(self.node, self._alive)
         retried = frozenset[str]().union(*(request.retried for request in requests))
         if not asking_for_devices(offered(sources), self.state.entries, retried):
             return managers
@@ -485,9 +489,19 @@ class Agent:
         from nodeagent.core.cpu.plugins import notes_on  # noqa: PLC0415 - only where there are plugins
 
         names = {entry.pod.uid: entry.pod.full_name for entry in before.entries}
-        for plugin, uid, container, note in notes_on(plugins, self.node.topology, before.promises, self.state.promises):
+        for note in notes_on(plugins, self.node.topology, before.promises, self.state.promises):
             # The pod's name is known: whoever held CPUs had an entry.
-            self.log.info("cpus_returned", plugin=plugin, pod=names[uid], pod_uid=uid, container=container, note=note)
+            log = self.log.warning if note.has_failed else self.log.info
+            whose = {"pod": names[note.pod_uid], "pod_uid": note.pod_uid, "container": note.container}
+            log("cpus_returned", plugin=note.plugin, **whose, note=note.text)
+
+    def _follow_plugins(self) -> None:
+        self.notices.pop(_PLUGINS, None)
+        plugins = self.node.managers.providers.cpu.plugins
+        if plugins:
+            from nodeagent.core.cpu.plugins import held_off as late  # noqa: PLC0415 - only where there are plugins
+
+            self.notices |= {_PLUGINS: problem} if (problem := late(plugins)) else {}
 
     def _without_saving(self, decided: Turn) -> Turn:
         """Do what may be done without saving it: end the pods that must end, which may free space. Nothing is allocated or released."""
@@ -685,6 +699,7 @@ class Agent:
     ) -> float:
         """Publish what readers see, and log each problem once while it lasts, however many pods it affects."""
         self._follow_runtime()
+        self._follow_plugins()
         troubles = list(dict.fromkeys(troubles))
         for trouble in troubles:
             if trouble not in self._kept.troubles:

@@ -29,6 +29,7 @@ from nodeagent.daemon.startup import (
     MAX_CHECKPOINT_BYTES,
     MEMORY_CHECKPOINT,
     STATE_FILE,
+    begin_turn,
 )
 from nodeagent.daemon.strict_recovery import decoded_records
 from nodeagent.edge import state_files
@@ -67,7 +68,11 @@ class Start(Struct, frozen=True):
 
 
 def start_state(
-    node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int, look: Callable[[], Evidence | None]
+    node: NodeSetup,
+    manifests: tuple[Manifest, ...],
+    now_ms: int,
+    look: Callable[[], Evidence | None],
+    alive: Callable[[], None] = lambda: None,
 ) -> Start | None:
     """Find the promises that were made, or rebuild them.
 
@@ -77,7 +82,9 @@ def start_state(
         now_ms: wall clock.
         look: returns what runs; called only if the files don't suffice. It returns None if the agent was asked to stop meanwhile, and then
             this does, too.
+        alive: called after each answer of a CPU plugin.
     """
+    begin_turn(node, alive)
     problems: list[str] = []
     saved = _saved(str(Path(node.config.state_directory) / STATE_FILE), problems)
     if saved is not None:

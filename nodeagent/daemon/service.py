@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,8 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     tree, runner = CgroupTree(root, client.begin_partition, client.gather), Runner(client)
     if start is None:
         node, _ = without_withheld(node, tree)
-        start = start_state(node, pods, now_ms, lambda: _what_runs(config, tree, runner, pods, wakeups, manager, log))
+        look = partial(_what_runs, config, tree, runner, pods, wakeups, manager, log)
+        start = start_state(node, pods, now_ms, look, heart.beat)
     if start is None:
         return 0  # asked to stop before what runs could be read
     if start.recovery is not None:

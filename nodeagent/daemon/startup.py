@@ -103,6 +103,13 @@ def plugged(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
     return replace(config, placement=replace(config.placement, cpu_plugins=found)), wrong
 
 
+def begin_turn(node: NodeSetup, alive: Callable[[], None]) -> None:
+    """Let CPU plugins have the time for a turn, or for a start, from now on; each of their answers is a sign of life."""
+    for plugin in node.managers.providers.cpu.plugins:
+        if plugin.code is not None:
+            plugin.code.begin_turn(alive)
+
+
 def discover(config: Config, source: str) -> NodeSetup:
     """Read this machine and build the managers; otherwise like `node_of`."""
     return node_of(config, topology_of(read_machine()), source)

@@ -150,9 +150,9 @@ def _read(base: str, wanted: Iterable[str]) -> SysfsSample:
     directories: dict[str, tuple[str, ...]] = {}
     for path, found in _walk(base, "", _tree(wanted), listed=False):
         if isinstance(found, str):
-            files[path] = found
+            files[_ascii(path)] = found
         else:
-            directories[path] = found
+            directories[_ascii(path)] = tuple(map(_ascii, found))
     return SysfsSample(MappingProxyType(files), MappingProxyType(directories), base)
 
 
@@ -213,6 +213,11 @@ def _list(base: str, path: str, *, listed: bool) -> list[str] | None:
         raise _failed(f"{base}/{path}", err, listed=listed) from err
 
 
+def _ascii(name: str) -> str:
+    """Return a name as text that can be saved and sent: a network interface may have any bytes in its own. What it opens is the name."""
+    return os.fsencode(name).decode("ascii", "backslashreplace")
+
+
 def _text(base: str, path: str, *, listed: bool) -> str | None:
     full = f"{base}/{path}"
     try:
@@ -242,7 +247,7 @@ def _text(base: str, path: str, *, listed: bool) -> str | None:
 def _target(base: str, path: str, *, listed: bool) -> str | None:
     full = f"{base}/{path}"
     try:
-        return os.fsencode(Path(full).readlink()).decode("ascii", "backslashreplace")
+        return _ascii(str(Path(full).readlink()))
     except OSError as err:
         if _absent(full, err, listed=listed):
             return None

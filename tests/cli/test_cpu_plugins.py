@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,33 @@ def test_the_pages_plugin_has_thirty_lines_and_keeps_the_first_cores_free(capsys
     pod = explained(capsys, "keep.yaml")
     assert [container["cpus"] for container in pod["containers"]] == ["1-15,17-31"]
     assert [answer["point"] for answer in pod["steps"][-1]["answers"]] == ["Filter", "PostFilter"]
+
+
+@pytest.mark.usefixtures("here")
+def test_what_a_plugin_leaves_for_hints_stands_above_the_merge(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("keep.yaml").write_text(FILES["keep.yaml"] + "topologyManagerPolicy: single-numa-node\n")
+    Path("pod.yaml").write_text(FILES["pod.yaml"].replace('cpu: "4"', 'cpu: "14"'))
+    words = ("explain", "-f", "pod.yaml", "--config", "keep.yaml", "--topology", "2s.8c.2t")
+    assert main(words) != 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if "keep-first, Filter" in line)
+    assert lines[at].strip() == "keep-first, Filter  leaves 2-7,10-15,18-23,26-31"
+    assert lines[at + 1].split() == ["NUMA", "cpu", "memory"]
+
+
+def test_what_a_plugin_prints_is_no_part_of_the_answer(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "keep_first.py").write_text(
+        FILES["keep_first.py"].replace(
+            "        kept = CpuSet()\n", "        kept = CpuSet()\n        self.cores == 3 and print('here I am')\n"
+        )
+    )
+    sys.modules.pop("keep_first", None)  # it was imported from another test's directory
+    (here / "keep.yaml").write_text(FILES["keep.yaml"].replace('cores: "2"', 'cores: "3"'))
+    words = ("simulate", "-f", "pod.yaml", "--config", "keep.yaml", "--topology", MACHINE, "-o", "json")
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)
+    assert "here I am" in shown.err
 
 
 def test_options_are_judged_and_what_is_missing_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """No text that somebody chose makes a terminal act: what can't be printed is escaped, in columns, in errors, and at last on stdout."""
 
 import sys
+from threading import Thread
 
 import pytest
 
@@ -20,6 +21,15 @@ def test_what_is_printed_is_escaped_but_for_lines_and_tabs(capsys: pytest.Captur
     sys.stdout.write("\x1b[m as before\n")
     reported = "\\x1b[1m\nplain\n\\x1b[31mred\\x1b[0m\n\x1b[m as before\n"
     assert capsys.readouterr().out == f"name\t{ESCAPED} é µs ▁\n{reported}"
+
+
+def test_the_answer_is_what_the_commands_own_thread_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    with printable_output():
+        other = Thread(target=lambda: sys.stdout.write("a plugin's \x1b[2J\n"))
+        other.start()
+        other.join()
+        sys.stdout.write("{}\n")
+    assert capsys.readouterr() == ("{}\n", "a plugin's \\x1b[2J\n")
 
 
 def test_a_painted_text_keeps_our_colours_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """CPU plugins in the running agent: whose turn it is, who is refused, what is noted, and that what runs stays."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,10 @@ class Code:
     """The last name first, CPUs from the top, one pod that can't be placed, and a word about each that goes."""
 
     points = frozenset({"Sort", "Select", "Deallocate"})
+    held_off = ""
+
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        pass
 
     def ask(self, point: str, *question: object) -> object:
         match question[0]:
@@ -69,6 +73,47 @@ def test_what_is_given_back_is_noted_once(daemon: Daemon) -> None:
     assert held(daemon) == {"uid-a": "4-5"}
     (note,) = events(daemon, "cpus_returned")
     assert (note["plugin"], note["pod"], note["note"]) == ("mine", "default/c", "6-7 rest now")
+
+
+def test_a_failure_about_what_is_given_back_is_a_warning(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Code.ask
+
+    def ask(self: Code, point: str, *question: object) -> object:
+        if point == "Deallocate":
+            raise PluginFailedError("mine", Point(point), "it raises")
+        return asked(self, point, *question)
+
+    monkeypatch.setattr(Code, "ask", ask)
+    daemon.files.pods = daemon.files.pods[:2]
+    daemon.rest()
+    (note,) = events(daemon, "cpus_returned")
+    assert (note["level"], note["note"]) == ("warning", "CPU plugin mine, Deallocate: it raises")
+
+
+def test_who_is_not_asked_any_more_is_a_problem_of_the_node(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert daemon.agent.view.problems == ()
+    monkeypatch.setattr(Code, "held_off", "it has not answered within 1 s (Sort)")
+    daemon.turn()
+    (problem,) = daemon.agent.view.problems
+    assert problem == (
+        "pods that need a CPU plugin that was too late are refused until nodeagent is restarted (systemctl restart nodeagent): "
+        "mine: it has not answered within 1 s (Sort)"
+    )
+    monkeypatch.setattr(Code, "held_off", "")
+    daemon.turn()
+    assert daemon.agent.view.problems == ()
+
+
+def test_each_turn_has_its_time_and_each_answer_is_a_sign_of_life(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Callable[[], None]] = []
+    monkeypatch.setattr(Code, "begin_turn", lambda _self, alive: begun.append(alive))
+    daemon.turn()
+    daemon.turn()
+    assert begun == [vars(daemon.agent)["_alive"]] * 2
+    daemon.start()
+    assert len(begun) == 3, "a recovery may ask, too"
 
 
 def test_a_restart_asks_nobody_about_what_runs(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

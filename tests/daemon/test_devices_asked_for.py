@@ -9,13 +9,15 @@ from msgspec.structs import replace
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import Reason
+from nodeagent.core.model.state import Origin
+from nodeagent.core.turn.pod_sources import Manifest, PodSource
 from nodeagent.daemon.machine import Machine as Hardware
 from nodeagent.daemon.requests import TurnRequest
 from tests.daemon.test_recovery import two_nodes
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.machine_tree import DEVICES, Machine as Tree, put_device
 from tests.support.node_model import Machine
-from tests.support.pods import app, pod
+from tests.support.pods import app, manifests, pod
 from tests.support.world import node
 
 NODE = two_nodes()
@@ -86,6 +88,48 @@ def test_a_changed_manifest_is_tried_with_devices_as_they_are(daemon: Daemon) ->
     daemon.files.pods = (replace(near("p", "eth0"), uid="changed", termination_grace_seconds=1),)
     daemon.rest()
     assert (where(daemon, "p"), daemon.agent.state.entries[0].pod.uid) == ("0", "changed")
+
+
+def test_a_change_that_was_refused_is_not_looked_at_for_in_every_turn(daemon: Daemon) -> None:
+    daemon.files.pods = (near("p", "eth0"),)
+    daemon.rest()
+    changed = replace(near("p", "eth7"), uid="changed")
+    daemon.files.pods = (changed,)
+    daemon.rest()
+    (entry,) = daemon.agent.state.entries
+    assert entry.refused_change is not None
+    looks = daemon.hardware.looks
+    daemon.rest()
+    daemon.turn()
+    assert daemon.hardware.looks == looks
+    daemon.hardware.placed = cards(eth0=1, eth7=0)
+    daemon.agent.requests.put(TurnRequest(retried=frozenset({entry.pod.uid})))
+    daemon.rest()
+    assert (where(daemon, "p"), daemon.agent.state.entries[0].pod.uid) == ("0", "changed")
+
+
+def test_a_manifest_that_does_not_count_asks_for_nothing(daemon: Daemon) -> None:
+    one = near("p", "eth0")
+    (first,) = manifests(one)
+    daemon.files.look_again = PodSource((first, Manifest(near("p", "eth7"), Origin("z.yaml"))))
+    daemon.rest()
+    looks = daemon.hardware.looks
+    daemon.rest()
+    daemon.turn()
+    assert (where(daemon, "p"), daemon.hardware.looks) == ("1", looks)
+
+
+def test_a_pod_that_comes_back_while_it_ends_is_near_its_device(daemon: Daemon) -> None:
+    asking = near("p", "eth0")
+    daemon.files.pods = (asking,)
+    daemon.rest()
+    daemon.files.pods = ()
+    daemon.turn()
+    (entry,) = daemon.agent.state.entries
+    assert entry.deleting_since_ms is not None
+    daemon.files.pods = (asking,)
+    daemon.rest()
+    assert where(daemon, "p") == "1"
 
 
 def test_who_runs_keeps_its_cpus_over_a_restart_without_the_device(daemon: Daemon) -> None:

@@ -751,6 +751,10 @@ class Strict:
     """A CPU plugin whose Allocate lets nobody have anything."""
 
     points = frozenset({"Allocate"})
+    held_off = ""
+
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        pass
 
     def ask(self, point: str, *_question: object) -> object:
         return f"it is strict: {point}"

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, TextIO, cast
 
 from nodeagent.errors import printable
@@ -17,12 +18,18 @@ _COLOURED = re.compile(r"([\n\t]|\x1b\[(?:0|3[0-9]|1;[39][0-9])m)")
 
 
 class _PrintableOutput:
-    """A stream that escapes everything unprintable except line ends and tabs."""
+    """A stream that escapes everything unprintable except line ends and tabs.
+
+    The command's own thread writes the answer. What others write goes to stderr: CPU plugins print as they like.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
+        self._thread = get_ident()
 
     def write(self, text: str) -> int:
+        if get_ident() != self._thread:
+            return sys.stderr.write(_escaped(text, _LAYOUT))
         if text.replace("\n", "").isprintable():
             return self.stream.write(text)
         return self.stream.write(_escaped(text, _LAYOUT))

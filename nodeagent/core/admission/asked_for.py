@@ -15,6 +15,9 @@ from nodeagent.core.model.idset import CpuMask, NumaMask
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.model.topology import Topology
 
+_NOT_OF_CORES = frozenset({Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED})
+"""Which cores there are has nothing to do with these refusals."""
+
 
 def seen_by(providers: Providers, pod: PodDemand) -> Providers:
     """Return the managers as this pod sees them."""
@@ -91,7 +94,7 @@ def _affinity(message: str) -> Refusal:
 
 def among_its_cores(refusal: Refusal, pod: PodDemand) -> Refusal:
     """Say of which cores a refusal by the managers speaks."""
-    if pod.core_class is None or refusal.reason in {Reason.CORE_CLASS, Reason.DEVICE}:
+    if pod.core_class is None or refusal.reason in _NOT_OF_CORES:
         return refusal
     return replace(refusal, message=f"{refusal.message} ({pod.core_class} cores alone, for which it asks)")
 

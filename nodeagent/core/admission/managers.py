@@ -104,6 +104,13 @@ class Rejected(Struct, frozen=True):
     deltas: MetricDeltas
     report: Report
 
+    @property
+    def is_of_a_failure(self) -> bool:
+        """Whether a CPU plugin has failed: then nothing else is tried for the pod, be it less asked of it. Who fails is not asked again
+        until it comes out well. A plugin that has *refused* CPUs (Allocate) has judged these alone: others may be tried.
+        """
+        return self.reason is Reason.CPU_PLUGIN_FAILED
+
 
 class Readmitted(Struct, frozen=True):
     """Running pods admitted again after a start, in their order."""
@@ -229,8 +236,8 @@ def _run(
     if wish is not None and untold is None:
         first = replace(demand, core_class=wish)
         outcome = _run_once(managers, promises, first, None, is_running=is_running)
-        if outcome.refusal is None:
-            return outcome, first
+        if outcome.refusal is None or outcome.refusal.reason is Reason.CPU_PLUGIN_FAILED:
+            return outcome, first  # see `Rejected.is_of_a_failure`
         if managers.providers.observer is not None:
             managers.providers.observer(DecidedAnew())
     return _run_once(managers, promises, demand, untold, is_running=is_running), demand

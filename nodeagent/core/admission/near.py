@@ -8,9 +8,14 @@ from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.numa.device_hints import device_hints
 from nodeagent.core.numa.resource_manager import ResourceHints
+from nodeagent.errors import printable
 
 _MOST_NAMED = 12
-"""Devices that a refusal names."""
+"""Devices that a refusal names: of those that there are, and of those that are asked for."""
+_MOST_NAMES = 3
+"""Of each device: a card may have an interface for each of hundreds of virtual ports."""
+_MOST_CHARACTERS = 64
+"""Of each name, and of what else is quoted, ten times as many: what is called how is up to whoever may rename an interface."""
 
 
 def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: NumaMask) -> ResourceHints:
@@ -27,15 +32,25 @@ def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) 
     missing = tuple(name for name in names if not devices.called(name))
     if not missing:
         return None
-    wanted = f"it asks to be near {' and '.join(missing)}"
+    wanted = f"it asks to be near {_some([_shown(name) for name in missing], _MOST_NAMED, ' and ')}"
     if devices.problem:
-        return Refusal(Reason.DEVICE, f"{wanted}, and which devices there are is not known: {devices.problem}")
+        why = _shown(devices.problem, 10 * _MOST_CHARACTERS)
+        return Refusal(Reason.DEVICE, f"{wanted}, and which devices there are is not known: {why}")
     if not devices.placed:
         return Refusal(Reason.DEVICE, f"{wanted}, and this machine has no devices that anything could be near")
-    shown = [_named(device) for device, _ in devices.placed if device.physical_function is None]
-    more = f" and {len(shown) - _MOST_NAMED} more" if len(shown) > _MOST_NAMED else ""
-    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {', '.join(shown[:_MOST_NAMED])}{more}")
+    there = [_named(device) for device, _ in devices.placed if device.physical_function is None]
+    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {_some(there, _MOST_NAMED)}")
 
 
 def _named(device: Device) -> str:
-    return f"{' '.join(device.names) or device.address} ({device.kind.value})"
+    names = _some([_shown(name) for name in device.names], _MOST_NAMES, " ")
+    return f"{names or device.address} ({device.kind.value})"
+
+
+def _some(texts: list[str], most: int, between: str = ", ") -> str:
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return f"{between.join(texts[:most])}{more}"
+
+
+def _shown(text: str, most: int = _MOST_CHARACTERS) -> str:
+    return printable(text if len(text) <= most else f"{text[:most]}…")

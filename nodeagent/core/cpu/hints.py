@@ -51,7 +51,7 @@ def _own_hints(manager: CpuManager, asked: Question) -> Hints:
 
 def _hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
     if manager.plugins:
-        offered = manager.offered(over(asked, CpuMask(asked.free.bits | reusable), asked.count)).free.bits
+        offered = manager.for_hints(over(asked, CpuMask(asked.free.bits | reusable), asked.count)).free.bits
         reusable = CpuMask(reusable & offered)
         asked = over(asked, CpuMask(offered & ~reusable), asked.count)
     return _places(manager, asked, reusable)

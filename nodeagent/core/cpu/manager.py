@@ -110,11 +110,17 @@ class CpuManager(Struct, frozen=True):
             return selected(self, question)
         return (self.distributing or self.picking).select(question)
 
-    def offered(self, asked: Question, observer: PickObserver | None = None) -> Question:
+    def for_hints(self, asked: Question) -> Question:
+        """Return what plugins leave of the CPUs that a pod is asking for, before it is known on which nodes."""
+        from nodeagent.core.cpu.plugins import filtered  # noqa: PLC0415 - as above
+
+        return filtered(self, asked, is_for_hints=True)
+
+    def offered(self, asked: Question) -> Question:
         """Return what plugins leave of the CPUs that a pod is asking for, and how they like each."""
         from nodeagent.core.cpu.plugins import offered  # noqa: PLC0415 - as above
 
-        return offered(self, asked, observer)
+        return offered(self, asked)
 
     def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
         """Return why plugins don't let it have what was chosen."""
@@ -360,7 +366,7 @@ def allocate_container(
     free = CpuSet(CpuMask(manager.free_cpus(promises) | reusable))
     asked = Question(manager.topology, promises, pod, container.name, free, container.cpus)
     if held is None and manager.plugins:
-        asked = manager.offered(asked, manager.observer)
+        asked = manager.offered(asked)
     if full_cores and not kept_unchecked:
         refusal = check_full_cores(manager, asked)
         if refusal is not None:

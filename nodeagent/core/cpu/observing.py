@@ -68,6 +68,8 @@ class PluginAnswered(Struct, frozen=True):
     cpus: CpuSet
     """What it has left, given or selected; or what it has scored."""
     score: int | None
+    is_for_hints: bool = False
+    """It was asked before the hints: for CPUs on any node."""
 
 
 PickObserver = Callable[[Choosing | Spread | Took | PluginAnswered], None]

@@ -4,14 +4,16 @@ Loaded only where plugins are configured. How their code is reached, and how lon
 """
 
 from collections.abc import Callable, Iterable
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.cpu.observing import PickObserver, PluginAnswered, Rule, Took
 from nodeagent.core.cpu.points import CpuShortage, PluginFailedError, Point, Question, ReturnedCpus, Scores
 from nodeagent.core.model.config import CpuPlugin
-from nodeagent.core.model.idset import CpuMask, CpuSet
+from nodeagent.core.model.idset import MOST_CPUS, CpuMask, CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason, Refusal
@@ -27,19 +29,30 @@ MOST_CHARACTERS = 200
 _SHOWN_SCORES = 4
 
 
-def offered(manager: "CpuManager", asked: Question, observer: PickObserver | None) -> Question:
-    """Ask Filter, PostFilter where too little is left, and PreScore."""
+def filtered(manager: "CpuManager", asked: Question, *, is_for_hints: bool = False) -> Question:
+    """Ask Filter, and PostFilter where too little is left."""
     left = asked
+
+    def told(plugin: CpuPlugin, point: Point) -> None:
+        if manager.observer is not None:
+            manager.observer(PluginAnswered(plugin.name, point.value, left.free, None, is_for_hints))
+
     for plugin in _with(manager.plugins, Point.FILTER):
         left = replace(left, free=_part(plugin, Point.FILTER, left, _ask(plugin, Point.FILTER, left)))
-        _tell(observer, plugin, Point.FILTER, left.free)
+        told(plugin, Point.FILTER)
     if manager.usable(left, left.free.bits).bit_count() < asked.count:
         for plugin in _with(manager.plugins, Point.POST_FILTER):
             answer = _ask(plugin, Point.POST_FILTER, asked)
             if answer is not None:
                 left = replace(left, free=_part(plugin, Point.POST_FILTER, asked, answer))
-                _tell(observer, plugin, Point.POST_FILTER, left.free)
+                told(plugin, Point.POST_FILTER)
                 break
+    return left
+
+
+def offered(manager: "CpuManager", asked: Question) -> Question:
+    """Ask Filter, PostFilter and PreScore."""
+    left, observer = filtered(manager, asked), manager.observer
     scores: dict[int, int] = {}
     for plugin in _with(manager.plugins, Point.PRE_SCORE):
         found = _scores(plugin, left, _ask(plugin, Point.PRE_SCORE, left))
@@ -48,7 +61,7 @@ def offered(manager: "CpuManager", asked: Question, observer: PickObserver | Non
         for score in sorted(set(found.values()), reverse=True)[:_SHOWN_SCORES]:
             alike = CpuSet.from_ids(cpu for cpu, its in found.items() if its == score)
             _tell(observer, plugin, Point.PRE_SCORE, alike, score)
-    return replace(left, scores=scores)
+    return replace(left, scores=MappingProxyType(scores))
 
 
 def selected(manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
@@ -82,10 +95,12 @@ def _by_the_policy(manager: "CpuManager", question: Question) -> tuple[CpuSet | 
     """Let the policy choose from the CPUs with the highest scores that suffice; return from which."""
     silent = manager.observed_by(None).policy
     best = 0
-    for score in (
-        sorted({question.scores.get(cpu, 0) for cpu in question.free}, reverse=True) if question.scores else ()
-    ):
-        best |= CpuSet.from_ids(cpu for cpu in question.free if question.scores.get(cpu, 0) == score).bits
+    alike: dict[int, int] = {}
+    for cpu in question.free if question.scores else ():
+        score = question.scores.get(cpu, 0)
+        alike[score] = alike.get(score, 0) | 1 << cpu
+    for score in sorted(alike, reverse=True):
+        best |= alike[score]
         if best.bit_count() < question.count:
             continue
         tier = replace(question, free=CpuSet(CpuMask(best)))
@@ -129,29 +144,45 @@ def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Calla
     ]
 
 
-def notes_on(
-    plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises
-) -> list[tuple[str, str, str, str]]:
-    """Ask Deallocate about what containers no longer hold.
+class Note(Struct, frozen=True):
+    """What a plugin says of CPUs that have been given back."""
 
-    Returns:
-        (plugin, pod UID, container, its note), or why it has none: what is given back can't be refused.
-    """
+    plugin: str
+    pod_uid: str
+    container: str
+    text: str
+    has_failed: bool = False
+    """The text is why it has none: what is given back can't be refused."""
+
+
+def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
+    """Ask Deallocate about the CPUs that containers no longer hold, be it that they hold others."""
     found = []
-    holds = {(uid, name) for uid, name, _ in after.containers}
-    back = [held for held in before.containers if held[:2] not in holds]
+    holds = {(uid, name): cpus for uid, name, cpus in after.containers}
+    gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in before.containers]
+    back = [held for held in gone if held[2]]
     for plugin in plugins:
         if plugin.code is None or Point.DEALLOCATE.value not in plugin.code.points:
             continue
         for uid, name, cpus in back:
+            has_failed = False
             try:
                 answer = _ask(plugin, Point.DEALLOCATE, ReturnedCpus(topology, after, uid, name, cpus))
                 note = _words(plugin, Point.DEALLOCATE, answer)
             except PluginFailedError as err:
-                note = str(err)
+                note, has_failed = str(err), True
             if note is not None:
-                found.append((plugin.name, uid, name, note))
+                found.append(Note(plugin.name, uid, name, note, has_failed))
     return found
+
+
+def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
+    """Say which plugins are not asked any more, and what that means. None: all are."""
+    late = [f"{one.name}: {one.code.held_off}" for one in plugins if one.code is not None and one.code.held_off]
+    if not late:
+        return None
+    what = "pods that need a CPU plugin that was too late are refused until nodeagent is restarted"
+    return f"{what} (systemctl restart nodeagent): {'; '.join(late)}"
 
 
 def failed(err: PluginFailedError) -> Refusal:
@@ -197,7 +228,8 @@ def _of(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
 
 def _part(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
     cpus = _of(plugin, point, answer, CpuSet)
-    if type(cpus.bits) is not int or cpus.bits < 0:
+    # The length first: a set may have any, and everything else about it takes time by that.
+    if type(cpus.bits) is not int or cpus.bits.bit_length() > MOST_CPUS or cpus.bits < 0:
         raise PluginFailedError(plugin.name, point, "what it answers is no set of CPUs")
     unknown = cpus - question.topology.online
     if unknown:

@@ -74,7 +74,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
         return _failed(promises, (), refusal)
     asked = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
     if manager.plugins:
-        asked = manager.offered(asked, manager.observer)
+        asked = manager.offered(asked)
     if manager.options.full_pcpus_only:
         refusal = check_full_cores(manager, asked) or _check_slices(manager, asked)
         if refusal is not None:

@@ -16,6 +16,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.topology import Topology
+from nodeagent.errors import printable
 
 
 class Point(enum.StrEnum):
@@ -118,9 +119,14 @@ class Deallocate(Protocol):
         """Say what is to be noted in the log about CPUs that have been given back. None: nothing."""
 
 
+_MOST_CHARACTERS = 1000
+"""Of what is said about a failure: it may quote sets of CPUs, or the plugin."""
+
+
 class PluginFailedError(Exception):
     """A plugin has raised an error, was too late, is not there, or its answer is none. It refuses the pod that it was asked about."""
 
     def __init__(self, plugin: str, point: Point | None, why: str) -> None:
         where = "" if point is None else f", {point.value}"
-        super().__init__(f"CPU plugin {plugin}{where}: {why}")
+        text = why if len(why) <= _MOST_CHARACTERS else f"{why[:_MOST_CHARACTERS]}…"
+        super().__init__(printable(f"CPU plugin {plugin}{where}: {text}"))

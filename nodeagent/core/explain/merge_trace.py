@@ -13,6 +13,7 @@ from msgspec import Struct
 from nodeagent.core.admission.affinity_score import preferred_of_two
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import MergeReport
+from nodeagent.core.cpu.observing import PluginAnswered
 from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.promises import Promises
@@ -79,6 +80,8 @@ class MergeTrace(Struct, frozen=True):
     """The devices against whose hints the result is."""
     silent: tuple[str, ...] = ()
     """Resources that are requested but gave no hint: what the memory manager (like kubelet's) does when it has too little."""
+    answers: tuple[PluginAnswered, ...] = ()
+    """Of CPU plugins, before the hints: what they have left for these."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:

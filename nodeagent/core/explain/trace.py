@@ -131,19 +131,30 @@ def _steps(
     merges = list(decision.report.merges)
     promises = what_if.promises
     picks: list[_Pick] = []
+    asked: list[PluginAnswered] = []
+
+    def merge() -> MergeTrace:
+        answers = tuple(asked)
+        asked.clear()
+        return replace(trace_merge(what_if.managers, promises, merges.pop(0), demand), answers=answers)
+
     for event in seen:
+        if isinstance(event, PluginAnswered) and event.is_for_hints:
+            asked.append(event)
+            continue
         if not isinstance(event, Allocated):
             picks.append(event)
             continue
         if merges and (merges[0].container is None or merges[0].container == event.container):
-            steps.append(trace_merge(what_if.managers, promises, merges.pop(0), demand))
+            steps.append(merge())
         promises = event.after
         step = _cpu_step(event, picks, pod) if event.manager == "cpu" else _memory_step(event, pod)
         if step is not None:
             steps.append(step)
         picks = []
     # A merge that admitted nothing has no allocation after it.
-    steps += [trace_merge(what_if.managers, promises, merge, demand) for merge in merges]
+    while merges:
+        steps.append(merge())
     return steps
 
 

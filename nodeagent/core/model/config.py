@@ -4,7 +4,7 @@ Field names follow the KubeletConfiguration (in snake case). Knows no YAML (form
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -72,6 +72,13 @@ class PluginCode(Protocol):
     @property
     def points(self) -> frozenset[str]:
         """The points that it implements, by their names (core/cpu/points.py)."""
+
+    @property
+    def held_off(self) -> str:
+        """Why it is not asked any more. Empty: it is."""
+
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        """Let it have the time for a turn, from now on; `alive` is called after each of its answers."""
 
     def ask(self, point: str, *question: object) -> object:
         """Return its answer, unjudged.

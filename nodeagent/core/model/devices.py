@@ -106,8 +106,12 @@ class PlacedDevices(Struct, frozen=True):
         return cls(tuple((device, place_of(device, topology).node) for device in devices))
 
     def called(self, name: str) -> tuple[tuple[Device, int | None], ...]:
-        """Return the devices that go by a name: the one with this address or interface, the controller of this disk, or all of a kind."""
+        """Return the devices that go by a name: all of a kind, or the one with this address or interface, or the controller of this disk.
+
+        The name of a kind is that of no device: whoever may rename an interface would take the kind over.
+        """
+        if name in DEVICE_KINDS:
+            return tuple(each for each in self.placed if each[0].kind == name)
         disk = _NAMESPACE.fullmatch(name)
         names = {name, disk[1]} if disk else {name}
-        found = tuple(each for each in self.placed if each[0].address == name or not names.isdisjoint(each[0].names))
-        return found or tuple(each for each in self.placed if each[0].kind == name)
+        return tuple(each for each in self.placed if each[0].address == name or not names.isdisjoint(each[0].names))

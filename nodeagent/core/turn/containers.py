@@ -384,7 +384,7 @@ def _decision(
     stands_on = _stands_on(decide.id, node)
     if made is not None and made.stage is Stage.STARTED and not made.is_placed and stands_on is not None:
         decision = admitted_beside(managers, promises, pod, orphans | (promises.default - stands_on))
-        if not isinstance(decision, Rejected):
+        if not isinstance(decision, Rejected) or decision.is_of_a_failure:
             return decision
     return admitted_beside(managers, promises, pod, orphans)
 

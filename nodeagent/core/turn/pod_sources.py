@@ -65,9 +65,22 @@ def asking_for_devices(manifests: tuple[Manifest, ...], entries: tuple[PodEntry,
     """Whether a pod that may be decided on now asks to be near devices: then they are to be looked at."""
     if any(entry.pod.near and (entry.idle is not None or entry.pod.uid in retried) for entry in entries):
         return True
-    coming = [manifest.pod for manifest in manifests if manifest.pod.near]
-    decided = {entry.pod.full_name: entry.pod for entry in entries} if coming else {}
-    return any(decided.get(pod.full_name) != pod for pod in coming)
+    if not any(manifest.pod.near for manifest in manifests):
+        return False
+    own = tuple(entry for entry in entries if not entry.is_of_runtime)
+    by_name, by_uid = {e.pod.full_name: e for e in own}, {e.pod.uid: e for e in own}
+    coming = (manifest.pod for manifest in counting(manifests, own)[0].values() if manifest.pod.near)
+    return any(_is_open(pod, by_name.get(pod.full_name) or by_uid.get(pod.uid), retried) for pod in coming)
+
+
+def _is_open(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -> bool:
+    """Whether a manifest's pod may be decided on in this turn, given the entry that has its name or UID."""
+    if entry is None or entry.deleting_since_ms is not None:  # that may be gone before new pods are decided on
+        return True
+    if entry.pod == pod:
+        return False
+    known = entry.refused_change
+    return not entry.is_active or known is None or known.pod != pod or entry.pod.uid in retried
 
 
 def wanted(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:

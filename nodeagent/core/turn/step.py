@@ -131,9 +131,15 @@ def admitted_beside(managers: Managers, promises: Promises, pod: Pod, orphans: C
     if taken:
         decision = admit(managers, replace(promises, default=promises.default - taken), pod)
         if isinstance(decision, Admitted):
-            whole = replace(decision.promises, default=decision.promises.default | taken)
-            return replace(decision, promises=whole)
+            return replace(decision, promises=_with_shared(decision.promises, taken))
+        if decision.is_of_a_failure:
+            attempted = _with_shared(decision.attempted, taken)
+            return replace(decision, promises=_with_shared(decision.promises, taken), attempted=attempted)
     return admit(managers, promises, pod)
+
+
+def _with_shared(promises: Promises, cpus: CpuSet) -> Promises:
+    return replace(promises, default=promises.default | cpus)
 
 
 def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Turn:

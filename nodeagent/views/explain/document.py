@@ -287,6 +287,7 @@ def step_document(step: TraceStep) -> Document:
         case MergeTrace():
             return {
                 "admitted": step.admitted,
+                **({"answers": [_answer(answer) for answer in step.answers]} if step.answers else {}),
                 "allSets": step.all_sets,
                 "candidates": [
                     {

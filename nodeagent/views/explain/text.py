@@ -226,6 +226,8 @@ def _step(number: int, step: Document, config: Document, width: int, node: int |
             title = f"{who}: whose memory? {_blocks(step)}"
     yield from _wrapped(f"{_INDENT}{number}. {title}", width)
     inner = _INDENT + "   "
+    if step["step"] == "merge":
+        yield from _answers(step, inner, width)
     if rows:
         yield from (f"{inner}{line}" for line in table(rows, width - len(inner)))
         if any(len(nodes) > FEW_SETS for nodes in _alike(step).values()):
@@ -316,12 +318,16 @@ def len_of(cpus: str) -> int:
 def _choices(step: Document, options: Collection[str], inner: str, width: int, node: int | None) -> Iterator[str]:
     if step["reused"]:
         yield from _wrapped(f"{inner}{step['reused']}: what the pod's init containers had before", width)
-    answers = [[f"{each['plugin']}, {each['point']}", _answer_text(each)] for each in step.get("answers", ())]
-    yield from (f"{inner}{line}" for line in table(answers, width - len(inner)) if answers)
+    yield from _answers(step, inner, width)
     for choice in step["choices"]:
         yield from _wrapped(f"{inner}{_choice(choice, options, node)}", width)
         rows = [[group["cpus"], _rule(group, options)] for group in choice["groups"]]
         yield from (f"{inner}{_INDENT}{line}" for line in table(rows, width - len(inner) - len(_INDENT)))
+
+
+def _answers(step: Document, inner: str, width: int) -> Iterator[str]:
+    answers = [[f"{each['plugin']}, {each['point']}", _answer_text(each)] for each in step.get("answers", ())]
+    yield from (f"{inner}{line}" for line in table(answers, width - len(inner)) if answers)
 
 
 def _answer_text(answer: Document) -> str:

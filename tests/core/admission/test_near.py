@@ -75,6 +75,19 @@ def test_its_cpus_are_on_the_node_of_the_device(
     assert nodes_of(node, decision.promises, asking) == expected
 
 
+def test_a_kind_is_a_kind_whatever_interfaces_are_called() -> None:
+    """Whoever may rename an interface decides nothing about pods that ask for a kind."""
+    node = knowing(
+        managers(topology_manager_policy="restricted"),
+        device("nvme", 0),
+        device("nvme1", 1, DeviceKind.NVME),
+        device("gpu", 1),
+    )
+    asking = near("p", "2", "nvme")
+    assert nodes_of(node, admitted(node, asking), asking) == (1,)
+    assert isinstance(admit(node, initial(node), near("q", "2", "gpu")), Rejected)
+
+
 def test_memory_is_there_too() -> None:
     node = knowing(
         managers(
@@ -144,6 +157,23 @@ def test_a_refusal_names_no_more_than_a_person_reads() -> None:
     decision = admit(node, initial(node), near("p", "2", "nvme0"))
     assert isinstance(decision, Rejected)
     assert decision.message.endswith("eth11 (network) and 28 more")
+
+
+def test_whatever_names_say_a_refusal_is_a_line_that_can_be_printed() -> None:
+    many = replace(device("eth0", 0), names=tuple(f"eth{number}" for number in range(300)))
+    odd = replace(device("odd", 0), names=("\x1b[2J\udcff", "x" * 10_000))
+    unknown = PlacedDevices(problem="it is\nbroken " + "y" * 10_000)
+    for node in (knowing(managers(), many, odd), managers().knowing(unknown)):
+        decision = admit(node, initial(node), near("p", "2", "nvme0", *(f"tap{number}" for number in range(300))))
+        assert isinstance(decision, Rejected)
+        assert decision.message.isprintable()
+        assert len(decision.message) < 1000
+        assert "near nvme0 and tap0 and tap1" in decision.message
+        assert "tap10 and 289 more" in decision.message
+    node = knowing(managers(), many, odd)
+    decision = admit(node, initial(node), near("p", "2", "nvme0"))
+    assert isinstance(decision, Rejected)
+    assert "it has eth0 eth1 eth2 and 297 more (network), \\x1b[2J\\udcff xxxx" in decision.message
 
 
 def test_a_virtual_function_is_a_device_as_any_other() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import (
     Admitted,
@@ -16,15 +17,18 @@ from nodeagent.core.admission.managers import (
     remove_pod,
     violations,
 )
-from nodeagent.core.cpu.plugins import HIGHEST, MOST_CHARACTERS, notes_on
+from nodeagent.core.cpu.plugins import HIGHEST, MOST_CHARACTERS, Note, notes_on
 from nodeagent.core.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.core.cpu.shipped import prefer_class, spread_caches
-from nodeagent.core.explain.trace import CpuStep, trace
+from nodeagent.core.explain.merge_trace import MergeTrace
+from nodeagent.core.explain.trace import CpuStep, MemoryStep, trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import with_pod
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.turn.step import admitted_beside
 from tests.support.builders import GIB, MACHINE_A, MACHINE_B, PLRM, hybrid, machine, managers, pod
 from tests.support.pods import app, exclusive, init
 
@@ -33,6 +37,11 @@ Answer = Callable[..., object]
 
 class Code:
     """A plugin's code without a thread: what it raises is its failure."""
+
+    held_off = ""
+
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        pass
 
     def __init__(self, answers: dict[Point, Answer]) -> None:
         self._answers = answers
@@ -145,6 +154,17 @@ def test_select_is_asked_for_the_hints_part_and_then_for_the_rest() -> None:
     assert asked == [("4-7,12-15", 8)]
 
 
+def test_scores_are_not_a_plugins_to_change() -> None:
+    def select(question: Question) -> CpuSet:
+        scores: Any = question.scores
+        scores.clear()
+        return CpuSet.parse("7,15")
+
+    scoring = plugin("scoring", pre_score=lambda _q: {5: 1})
+    with pytest.raises(AttributeError, match="mappingproxy"):
+        cpus_of(with_plugins(scoring, plugin("greedy", select=select)), two())
+
+
 def test_allocate_refuses_with_its_words() -> None:
     strict = plugin("strict", allocate=lambda _q, cpus: "not these" if 1 in cpus else None)
     assert cpus_of(with_plugins(strict), two()) == ["CPUPluginRefused: CPU plugin strict refuses CPUs 1,9: not these"]
@@ -199,10 +219,14 @@ def test_deallocate_hears_what_is_given_back_and_refuses_nothing() -> None:
         full = admit(built, full, each).promises
     after = remove_pod(built, remove_pod(built, full, "a")[0], "b")[0]
     assert notes_on(plugins, built.topology, full, after) == [
-        ("told", "a", "app", "1,9 of app, 0-2,4-10,12-15 are shared now"),
-        ("told", "b", "app", "CPU plugin told, Deallocate: it raises"),
+        Note("told", "a", "app", "1,9 of app, 0-2,4-10,12-15 are shared now"),
+        Note("told", "b", "app", "CPU plugin told, Deallocate: it raises", has_failed=True),
     ]
     assert notes_on(plugins, built.topology, after, after) == []
+    moved = with_pod(full, "a", replace(full.of_pod("a"), cpus=(("app", CpuSet.of(1, 5)),)))
+    assert [note.text.partition(",")[0] for note in notes_on(plugins, built.topology, full, moved)] == ["9 of app"], (
+        "one CPU for another, in one save"
+    )
 
 
 # Answers that are none
@@ -218,6 +242,7 @@ LIES = [
     ({"filter": lambda _q: [1, 2]}, "Filter: it answers with list, not CpuSet"),
     ({"filter": lambda _q: _Odd(2)}, "Filter: it answers with _Odd, not CpuSet"),
     ({"filter": lambda _q: CpuSet(-1)}, "Filter: what it answers is no set of CPUs"),
+    ({"filter": lambda _q: CpuSet(1 << 8192)}, "Filter: what it answers is no set of CPUs"),
     ({"filter": lambda _q: None}, "Filter: it answers with NoneType, not CpuSet"),
     ({"filter": lambda _q: CpuSet(), "post_filter": lambda _q: CpuSet.of(0, 8)}, "PostFilter: CPUs 0,8 are not"),
     ({"pre_score": lambda _q: {0: 1}}, "PreScore: it scores CPUs that it was not offered"),
@@ -246,6 +271,38 @@ def test_who_lies_refuses_that_pod_by_name_and_leaves_the_node_as_it_was(answers
     assert decision.reason == "CPUPluginFailed"
     assert decision.message.startswith(f"CPU plugin liar, {why}")
     assert decision.promises == before
+
+
+class Once:
+    """It fails when it is asked for the first time, and never again."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def filter(self, question: Question) -> CpuSet:
+        self.asked += 1
+        if self.asked == 1:
+            raise PluginFailedError("once", Point.FILTER, "it raises")
+        return question.free
+
+
+def test_a_failure_is_not_forgiven_where_a_pod_is_tried_twice() -> None:
+    preferring = pod("p", app(cpu="2", memory="64Mi"))
+    classes = with_plugins(of(Once(), "once"), topology=hybrid(), reserved="0", exclusive_core_class="efficiency")
+    assert cpus_of(classes, preferring) == ["CPUPluginFailed: CPU plugin once, Filter: it raises"]
+    beside = with_plugins(of(Once(), "once"))
+    before = initial(beside)
+    decision = admitted_beside(beside, before, two(), CpuSet.of(1))
+    assert isinstance(decision, Rejected)
+    assert (decision.reason, decision.promises) == ("CPUPluginFailed", before)
+    assert decision.attempted == before
+
+
+def test_who_objects_to_cpus_may_have_others() -> None:
+    """Allocate's objection is an opinion on what was chosen, unlike a failure: it is asked about the next choice."""
+    slow = plugin("slow", allocate=lambda _q, cpus: "too hot" if 2 in cpus else None)
+    built = with_plugins(slow, topology=hybrid(), reserved="0", exclusive_core_class="performance")
+    assert cpus_of(built, two()) == ["8-9"]
 
 
 def test_select_keeps_cores_whole_where_full_pcpus_only_asks_for_that() -> None:
@@ -365,6 +422,29 @@ def test_the_trace_has_each_answer_and_whose_choice_it_is() -> None:
     assert [(group.rule, group.plugin, str(group.cpus)) for choice in step.choices for group in choice.groups] == [
         ("whole core", None, "1,9")
     ]
+
+
+def test_the_trace_has_what_was_left_for_hints_with_the_merge_that_it_decides() -> None:
+    asked = []
+
+    def pre_score(question: Question) -> dict[int, int]:
+        asked.append(question.count)
+        return {}
+
+    away = plugin("away", filter=lambda q: q.free & CpuSet.parse("1,5"), pre_score=pre_score)
+    built = with_plugins(away, topology_manager_policy="single-numa-node")
+    found = trace(WhatIf.of(built, initial(built)), two())
+    (step,) = found.steps
+    assert isinstance(step, MergeTrace)
+    assert not step.admitted
+    assert [(each.plugin, each.point, str(each.cpus)) for each in step.answers] == [("away", "Filter", "1,5")]
+    assert asked == [], "hints know no scores"
+    both = trace(WhatIf.of(built, initial(built)), two(cpus="1"))
+    assert [[answer.point for answer in one.answers] for one in both.steps if not isinstance(one, MemoryStep)] == [
+        ["Filter"],
+        ["Filter"],
+    ]
+    assert asked == [1]
 
 
 # What ships

@@ -2,6 +2,7 @@
 have one user, and whoever is gone has left nothing.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.cpu.points import PluginFailedError, Point
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
@@ -510,6 +513,42 @@ def test_what_can_not_stay_where_it_was_found_is_moved_and_never_beside_another(
     assert runtime.cpusets["one"] == CpuSet.parse("2-3")
     assert runtime.cpusets["two"] == runtime.own(pod("two"), "main")
     assert runtime.cpusets["two"].isdisjoint(runtime.cpusets["one"])
+
+
+class FailsOnce:
+    """A CPU plugin's code that fails when it is asked for the first time."""
+
+    points = frozenset({"Filter"})
+    held_off = ""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        pass
+
+    def ask(self, point: str, *question: Any) -> CpuSet:
+        self.asked += 1
+        if self.asked == 1:
+            raise PluginFailedError("once", Point(point), "it raises")
+        free: CpuSet = question[0].free
+        return free
+
+
+def test_a_plugin_that_fails_is_not_forgiven_because_a_container_runs_somewhere() -> None:
+    """It is decided on twice: with the CPUs that it is on, and with all."""
+    code = FailsOnce()
+    runtime = Runtime(node(SMALL, cpu_plugins=(CpuPlugin("once", code=code),)))
+    of = pod("one", app("main", "2"))
+    runtime.boxes["one"] = sandbox_of(of, "one")
+    path = f"{runtime.boxes['one'].cgroup_parent}:cri-containerd:one"
+    runtime.containers["one"] = told(of, of.container("main"), id="one", sandbox_id="one", cgroups_path=path)
+    runtime.cpusets["one"] = CpuSet.parse("2-3")
+    runtime.running.add("one")
+    runtime.happens(runtime.listed())
+    assert (runtime.own(of, "main"), code.asked) == (None, 1)
+    (event,) = [one for one in runtime.events if one.kind is EventKind.POD_REFUSED]
+    assert ("reason", "CPUPluginFailed") in event.fields
 
 
 def test_an_id_that_is_listed_twice_is_one_container_of_the_pod_that_there_is() -> None:

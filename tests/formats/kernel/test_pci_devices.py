@@ -1,5 +1,6 @@
 """Devices that work goes to, from the files of /sys: what they are, where, and what else is said of them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,13 @@ def test_names_of_each_kind(tmp_path: Path) -> None:
         ("0000:05:00.0", ("ens5",)),
         ("10000:01:00.0", ("nvme1",)),
     ]
+
+
+def test_a_name_of_any_bytes_is_text_that_can_be_saved(tmp_path: Path) -> None:
+    put(tmp_path, "0000:3b:00.0", **{"class": "0x020000"}, net__eth0__="")
+    os.mkdir(os.fsencode(tmp_path) + b"/" + PCI.encode() + b"/0000:3b:00.0/net/\xff\xc3\xa4")  # noqa: PTH102 - no str has this name
+    (card,) = found(tmp_path)
+    assert card.names == ("eth0", "\\xff\\xc3\\xa4")
 
 
 def test_of_other_devices_nothing_but_the_class_is_read(tmp_path: Path) -> None:
