@@ -75,7 +75,15 @@ from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import Block, PodPromises, Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
-from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, STATE_NOT_SAVED, UNIT_TAKEN, Reason, StartRefused
+from nodeagent.core.model.refusals import (
+    OF_RESIZES,
+    OF_RUNTIMES,
+    RELEASED,
+    STATE_NOT_SAVED,
+    UNIT_TAKEN,
+    Reason,
+    StartRefused,
+)
 from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.job_requests import JobRequests
@@ -821,8 +829,9 @@ def test_every_reason_is_provoked_and_has_advice() -> None:
         STATE_NOT_SAVED,
         RELEASED,
         *OF_RUNTIMES,
+        *OF_RESIZES,
         UNIT_TAKEN,
-    }  # with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py)
+    }  # of a pod that runs (tests/core/turn/test_resizes.py), with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py)
     assert {*provoked, *elsewhere} >= ADVISED
 
 

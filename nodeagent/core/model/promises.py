@@ -50,6 +50,14 @@ class PodPromises(Struct, frozen=True):
     memory: tuple[tuple[str, Blocks], ...] = ()
     pod_memory: Blocks | None = None
     hints: tuple[tuple[str, Hint], ...] = ()
+    first_cpus: tuple[tuple[str, CpuSet], ...] = ()
+    """Those that containers were admitted with that have others beside them now: they keep these (KEP-5554)."""
+
+    def first_set(self, name: str) -> CpuSet | None:
+        """Return what is left of the exclusive CPUs that a container was admitted with. None: it has none."""
+        own = self.own_set(name)
+        first = next((cpus for key, cpus in self.first_cpus if key == name), None)
+        return own if own is None or first is None else first & own or own
 
     def own_set(self, name: str) -> CpuSet | None:
         return next((cpus for key, cpus in self.cpus if key == name), None)
