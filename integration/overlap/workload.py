@@ -169,11 +169,9 @@ def begin(plan: PodPlan) -> str:
         (ready,) = plan.ready_files()
         return f"until [ -e {READY / ready} ]; do {asks}; sleep 1; done"
     cpus = f"{plan.cpus[0]}" if plan.cpus else "100m"
-    # not before it is set, whoever was killed meanwhile
-    set_cpus = f"until systemctl show -P AllowedCPUs {plan.unit} | grep -q .; do sleep 0.5; done"
-    # again if somebody who is going has not gone yet, for an agent that was killed meanwhile
-    pinned = f"until nodeagent pin {plan.unit} --cpus {cpus} --memory 16Mi; do sleep 1; done"
-    return f"{pinned}; {set_cpus}; systemctl start {plan.unit}"
+    # again if somebody who is going has not gone yet, for an agent that was killed meanwhile; and not before it has its CPUs
+    pinned = f"until nodeagent pin {plan.unit} --cpus {cpus} --memory 16Mi --wait; do sleep 1; done"
+    return f"{pinned}; systemctl start {plan.unit}"
 
 
 def end(plan: PodPlan) -> str:

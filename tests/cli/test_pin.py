@@ -8,11 +8,11 @@ import pytest
 
 from nodeagent.edge import units
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
-from tests.cli.test_apply import AWAY, Node, document, node, run
-from tests.cli.test_cli_inspect import failed
+from tests.cli.test_apply import AWAY, Live, Node, agent, document, live, node, run
+from tests.cli.test_cli_inspect import failed, host
 from tests.support.described_nodes import of_unit
 
-__all__ = ["node", "run"]
+__all__ = ["agent", "host", "live", "node", "run"]
 SYSTEMCTL = """\
 #!/bin/sh
 for name; do :; done
@@ -77,6 +77,20 @@ def test_a_unit_is_pinned_under_its_own_name_and_only_once(node: Node, name: str
 def test_a_unit_that_systemd_does_not_know_yet_may_be_pinned(node: Node) -> None:
     assert node("pin", "later", *AMOUNTS)[0] == 0
     assert installed(node, "later.service.yaml").units == ("later.service",)
+
+
+def test_who_waits_does_so_until_the_unit_has_its_cpus(agent: Live) -> None:
+    def decide() -> None:
+        if agent.asked > 3 and not any(entry.pod.units for entry in agent.entries):
+            (found,) = parse_manifest((agent.manifests / "db.service.yaml").read_bytes(), "db.service.yaml")
+            assert isinstance(found, ManifestPod)
+            agent.host.world.add(found.pod)
+
+    agent.act = decide
+    status, out, err = agent("pin", "db", "--cpus", "1", "--memory", "64Mi", "--wait", "--timeout", "1")
+    assert (status, "pod units/db.service admitted: " in out) == (1, True)
+    assert err.startswith("nodeagent: units/db.service is admitted, but does not have its CPUs yet: ")
+    assert "--timeout SECONDS waits longer" in err
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from nodeagent.cli.main import main
 from nodeagent.cli.support.becoming import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED, EXIT_USAGE
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
+from nodeagent.core.cpu.options import OPTIONS
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.errata import ERRATA
 from nodeagent.daemon.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
@@ -44,6 +45,24 @@ def test_the_table_of_configuration_has_every_field_that_is_read(script: dict[st
     assert len(listed) == len(set(listed))
     assert {*listed, *script["UNLISTED"]} == known_fields()
     assert all(f"| `{row[0].split(', ')[0]}`" in README for row in script["FIELDS"])
+
+
+def test_each_row_of_what_works_says_since_when_and_has_a_page() -> None:
+    section = README.partition("## What of Kubernetes' resource management works here")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if "|" in line][2:]
+    assert len(rows) > len(OPTIONS)
+    for row in rows:
+        assert len(row) == 3, row
+        assert all(row), row
+        pages = re.findall(r"\]\((docs/[^)#]*)#?([^)]*)\)", row[2])
+        assert pages, row
+        for page, anchor in pages:
+            heads = [
+                re.sub(r"[^\w -]", "", head).strip().replace(" ", "-").lower()
+                for head in re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+            ]
+            assert not anchor or anchor in heads, row
+    assert {f"`{option}`" for option in OPTIONS} <= {row[0] for row in rows}
 
 
 def test_its_commands_exist() -> None:

@@ -6,6 +6,7 @@ from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
 from nodeagent.cli.support.pod_amounts import add_amount_arguments, amounts_of
 from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.core.model.pod import Pod
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_schema import GIVE_BACK, KEEP, WHILE_INACTIVE_CHOICES
 
@@ -44,7 +45,8 @@ examples:
 
 Needs root. Installs a pod units/UNIT that stands for the unit. The agent decides on it as on any pod, and has systemd set AllowedCPUs=
 and AllowedMemoryNodes= of the unit at run time; all else of it is its own file's, so --memory decides where its memory is, and limits
-nothing. It counts at once, also for a unit that starts later, from its first instruction on. Pin again to change the amounts. The unit
+nothing. It counts once others have left these CPUs, which --wait waits for: a unit that starts then is there from its first instruction
+on. Pin again to change the amounts. The unit
 keeps its CPUs while it isn't active; with --while-inactive give-back others may have them then, and it starts in the shared pool, gets
 CPUs of its own once the agent has seen it, and stays in the pool if there is no room.
 next: nodeagent inspect shows its CPUs, nodeagent unpin UNIT gives them back"""
@@ -68,7 +70,40 @@ def run(options: argparse.Namespace) -> int:
         unit, amounts_of(options), options.numa, options.core_class, near=options.near, gives_back=gives_back
     )
     path = f"{unit_pod_name(unit)}.yaml"
-    return install(options, (PodFile(path, content, pods_in(path, content)),), ("pin", options.unit))
+    file = PodFile(path, content, pods_in(path, content))
+    status = install(options, (file,), ("pin", options.unit))
+    if options.wait and not status:
+        _wait_until_given(options, file.pods[0].pod)
+    return status
+
+
+def _wait_until_given(options: argparse.Namespace, pod: Pod) -> None:
+    """Wait until the unit has what its pod was promised: those who are on its CPUs have to leave first.
+
+    Raises:
+        NodeAgentError: it has not, and the time is over.
+    """
+    from nodeagent.cli.support.entering import EntryError, placement_now
+    from nodeagent.cli.support.known_state import shown_state
+    from nodeagent.cli.support.manifest_changes import manifest_node
+    from nodeagent.cli.support.manifest_decisions import waited
+    from nodeagent.formats.manifest.pod_names import find_pod
+
+    def why_not() -> EntryError | None:
+        known = shown_state(options.config, options.socket)
+        try:
+            placement_now(known, find_pod(known.state, pod.full_name), pod.containers[0].name)
+        except EntryError as err:
+            return err
+        return None
+
+    place, _ = manifest_node(options)
+    waited(options, place, (), lambda _: why_not() is None)
+    if (why := why_not()) is not None:
+        raise PinError(
+            f"{pod.full_name} is admitted, but does not have its CPUs yet: {why.message}",
+            hint=f"{why.hint}; the agent continues, --timeout SECONDS waits longer",
+        )
 
 
 def _known_as(name: str) -> str:
