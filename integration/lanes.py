@@ -13,6 +13,7 @@ SECOND_LANE = (
     "containerd",
     "containerd_deaths",
     "debian_package",
+    "devices",
     "examples",
     "host_isolation",
     "hotplug",

@@ -32,6 +32,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
         "where cores are of several kinds, `performance` or `efficiency`: exclusive CPUs are of this kind, if that is possible",
     ),
     ("sharedCoreClass", _PLACED.shared_core_class, "likewise: containers without exclusive CPUs run on this kind"),
+    ("devices", "", "what pods may ask for by number, to have it alone: a `resource`, and what `select`s its devices"),
     (
         "preferCPUsNumaNode",
         "false",

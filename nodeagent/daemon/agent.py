@@ -217,6 +217,8 @@ class Agent:
         self.view = NodeView(node, state, str(tree.root), is_live=True)
         """What others see: one immutable value per turn, replaced as a whole."""
         self._machine = machine
+        self._devices: PlacedDevices | None = None
+        """As looked at last, where pods may ask for some by number. None: not yet."""
         self._clock = Clock(latest_ms(state))
         self._kept = Kept(node.managers, node.topology, is_saved=recovery is None)
         self.notices: dict[str, str] = {}
@@ -266,7 +268,7 @@ class Agent:
         now_ms = self._follow_clock()
         world = World(
             config=self.node.config,
-            managers=self._managers(sources, requests),
+            managers=self._managers(sources, requests, rescan=bool(reasons & READ_MACHINE)),
             allocatable=self.node.allocatable,
             sources=sources,
             runs=runs,
@@ -395,14 +397,23 @@ class Agent:
             self._kept = replace(self._kept, is_saved=False)
         return now_ms
 
-    def _managers(self, sources: tuple[PodSource, ...], requests: Iterable[TurnRequest]) -> Managers:
+    def _managers(self, sources: tuple[PodSource, ...], requests: Iterable[TurnRequest], *, rescan: bool) -> Managers:
         """Return those that decide in this turn, with what they need to know; CPU plugins have their time from now on."""
         managers = self.node.managers
         begin_turn(self.node, self._alive)
         retried = frozenset[str]().union(*(request.retried for request in requests))
-        if not asking_for_devices(offered(sources), self.state.entries, retried):
-            return managers
-        return managers.knowing(self._machine.devices(self.node.topology))
+        gives = bool(self.node.config.placement.devices)
+        asks = asking_for_devices(offered(sources), self.state.entries, retried, gives=gives)
+        if not gives:
+            return managers.knowing(self._machine.devices(self.node.topology)) if asks else managers
+        if asks or rescan or self._devices is None:
+            self._devices = self._machine.devices(self.node.topology)
+        return managers.knowing(self._devices)
+
+    def _knowing(self) -> Managers:
+        """Return the node's managers with the devices that it gives, as they were looked at last."""
+        managers = self.node.managers
+        return managers.knowing(self._devices) if managers.placement.devices else managers
 
     def _on_this_machine(self) -> NodeState:
         """Return the state adapted to the machine as it is now. It stays a proposal until a turn has saved it."""
@@ -726,6 +737,7 @@ class Agent:
             *misnamed_pods(self.state),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
+        owned = self._knowing().providers.owned
         running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}
         self.view = NodeView(
             node=self.node,
@@ -737,6 +749,7 @@ class Agent:
             recovery=None if self.recovery is None else recovery_document(self.recovery, self.recorder.set_aside),
             is_live=True,
             is_ready=is_whole and not self._kept.save_failed,
+            pools=() if owned is None else owned.manager.pools,
         )
         self.metrics.publish(
             self.view,
@@ -751,7 +764,7 @@ class Agent:
 
     def _report_shortfalls(self) -> None:
         """Log each promise that the machine can't keep once, and again when it can."""
-        found = {short: self._about(short) for short in shortfalls(self.node.managers, self.state.promises)}
+        found = {short: self._about(short) for short in shortfalls(self._knowing(), self.state.promises)}
         for short, fields in found.items():
             if short not in self._kept.shortfalls:
                 self.log.warning("promise_short", **fields, problem=short.text)

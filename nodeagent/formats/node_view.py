@@ -1,7 +1,7 @@
 """What is known about a node at one time: the agent publishes it over the local API, captures keep it, every command reads it."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,6 +17,9 @@ from nodeagent.formats.checkpoint.node_state import SavedState, policies_of, pub
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.formats.topology.topology_json import TopologyDocumentError, topology_document, topology_from_document
+
+if TYPE_CHECKING:
+    from nodeagent.core.devices.pools import DevicePool
 
 Document = dict[str, Any]
 
@@ -80,6 +83,8 @@ class NodeView(Struct, frozen=True):
     """None: not observed yet."""
     unit_cgroups: Mapping[str, str] = field(default_factory=dict)
     """Where the cgroups of the systemd units are that pods stand for: path below the root of all cgroups, by the unit's name."""
+    pools: "tuple[DevicePool, ...]" = ()
+    """The devices that pods may ask for by number. Empty: none, or nobody has looked."""
 
     @property
     def observed(self) -> Observation:
@@ -138,6 +143,7 @@ def view_document(view: NodeView) -> Document:
         "cgroupRoot": view.cgroup_root,
         "manifestDirectory": view.node.config.static_pod_path,
         **({"unitCgroups": dict(view.unit_cgroups)} if view.unit_cgroups else {}),
+        **({"devices": _pools_document(view.pools)} if view.pools else {}),
         "pids": None if view.pids is None else dict(view.pids),
         "live": view.is_live,
         "ready": view.is_ready,
@@ -174,7 +180,7 @@ class ViewReader:
             self._node = of_node, _node(document)
         saved = self._state[1]
         root, pids, recovery = (document.optional(name) for name in ("cgroupRoot", "pids", "recovery"))
-        units = document.optional("unitCgroups")
+        units, pools = document.optional("unitCgroups"), document.optional("devices")
         return NodeView(
             node=self._node[1],
             state=saved.state,
@@ -186,7 +192,20 @@ class ViewReader:
             policies=saved.policies,
             is_live=document.field("live").flag(),
             is_ready=document.field("ready").flag(),
+            pools=() if pools is None else _pools(pools),
         )
+
+
+def _pools_document(pools: "tuple[DevicePool, ...]") -> list[Document]:
+    from nodeagent.formats.topology.device_pools import pools_document  # noqa: PLC0415 - few nodes give devices
+
+    return pools_document(pools)
+
+
+def _pools(document: JsonValue) -> "tuple[DevicePool, ...]":
+    from nodeagent.formats.topology.device_pools import pools_from_document  # noqa: PLC0415 - as above
+
+    return pools_from_document(document)
 
 
 def _node(document: JsonValue) -> NodeSetup:

@@ -45,6 +45,18 @@ OF_PLUGINS = {
     "importlib.metadata",
 }
 """What is needed where CPU plugins choose."""
+OF_DEVICES = {
+    "nodeagent.core.devices",
+    "nodeagent.core.devices.hints",
+    "nodeagent.core.devices.manager",
+    "nodeagent.core.devices.pools",
+    "nodeagent.core.devices.resource",
+    "nodeagent.core.model.device_selection",
+    "nodeagent.core.model.devices",
+    "nodeagent.formats.config.device_fields",
+    "nodeagent.formats.syntax.resource_names",
+}
+"""What is needed where the configuration gives devices."""
 MOST_MIB = 50
 LIBRARIES = {"yaml", "psutil", "pyroute2", "watchdog", "structlog", "prometheus_client", "h2"}
 
@@ -115,6 +127,18 @@ def test_cpu_plugins_are_loaded_only_where_the_configuration_names_them(tmp_path
     assert OF_PLUGINS - {"nodeagent.core.cpu.shipped.prefer_class"} <= set(loaded(*words))
 
 
+def test_devices_are_counted_only_where_the_configuration_names_them(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
+    pods = tmp_path / "pod.yaml"
+    pods.write_text((ROOT / "examples" / "guaranteed.yaml").read_text())
+    words = ("simulate", "--topology", "4c", "--config", str(config), "--file", str(pods))
+    assert not OF_DEVICES & set(loaded(*words))
+    config.write_text(f"{config.read_text()}devices: [{{resource: x.com/nic, select: [{{kind: network}}]}}]\n")
+    pods.write_text(pods.read_text().replace('cpu: "2"', 'cpu: "2", x.com/nic: 1'))
+    assert set(loaded(*words)) >= OF_DEVICES
+
+
 def test_completion_of_a_command_loads_no_other_command() -> None:
     modules = loaded("completion", "words", "--", "retry", "--so")
     commands = {one for one in modules if one.startswith("nodeagent.cli.")}
@@ -139,5 +163,6 @@ def test_an_agent_without_a_container_runtime_loads_nothing_of_one() -> None:
     assert {one for one in modules if any(f"{one}.".startswith(f"{of}.") for of in OF_RUNTIMES)} == set()
     assert "nodeagent.daemon.agent" in modules
     assert not modules & OF_PLUGINS, "loaded where the configuration names plugins"
+    assert not modules & OF_DEVICES, "loaded where the configuration gives devices"
     assert not {one for one in modules if "devices" in one.rpartition(".")[2]}
     assert {one for one in modules if {"nri", "runtime_link", "protobuf", "grpc"} & set(one.split("."))} == set()

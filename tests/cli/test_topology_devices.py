@@ -7,8 +7,30 @@ from pathlib import Path
 import pytest
 
 from nodeagent.cli.main import main
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.podmap import PodMap
+from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.step import new_entry
+from nodeagent.formats.checkpoint.node_state import encode_state
 from tests.support import json_schema
 from tests.support.machine_tree import DEVICES, Machine, put_device
+from tests.support.pods import app, manifests, pod
+
+POLICIES = {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"}
+GIVING = """cpuManagerPolicy: static
+reservedSystemCPUs: "0"
+devices: [{resource: x.com/vf, select: [{virtualFunctionsOf: eth0}]}]
+"""
+
+
+def decided(address: str) -> NodeState:
+    """A state in which a pod has a device."""
+    owner = pod("owner", app(devices={"x.com/vf": 1}))
+    card = HeldDevice("x.com/vf", address, kind="network")
+    (entry,) = (new_entry(manifest, 1, pod_level_resources=True) for manifest in manifests(owner))
+    promises = Promises(CpuSet.of(0, 1, 2, 3), PodMap().put(owner.uid, PodPromises(devices=(("app", (card,)),))))
+    return NodeState(promises, (entry,))
 
 
 @pytest.fixture
@@ -73,6 +95,7 @@ def test_programs_get_all_of_them(root: Path, capsys: pytest.CaptureFixture[str]
         "numaNode": 1,
         "numaNodeDoubt": None,
         "numaNodeOfKernel": 1,
+        "owners": [],
         "physicalFunction": None,
         "vendor": None,
         "virtualFunctions": ["0000:3b:00.1"],
@@ -84,6 +107,26 @@ def test_programs_get_all_of_them(root: Path, capsys: pytest.CaptureFixture[str]
     ]
     assert main(["topology", "--root", str(root), "-o", "json"]) == 0
     assert "devices" not in json.loads(capsys.readouterr().out)
+
+
+def test_whose_each_is_is_said_with_its_resource(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Virtual functions that are somebody's have a line of their own."""
+    given = decided("0000:3b:00.1")
+    directory = root / "var/lib/nodeagent"
+    directory.mkdir(parents=True)
+    (directory / "nodeagent_state").write_bytes(encode_state(given, POLICIES))
+    (root / "etc/nodeagent").mkdir(parents=True)
+    (root / "etc/nodeagent/config.yaml").write_text(GIVING)
+    assert main(["topology", "--root", str(root), "--devices"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "0000:3b:00.1 network - no driver of default/owner app as x.com/vf" in out
+    assert main(["topology", "--root", str(root), "--devices", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    json_schema.check(document, "topology")
+    assert [one["owners"] for one in document["devices"][:2]] == [
+        [],
+        [{"container": "app", "pod": "default/owner", "resource": "x.com/vf"}],
+    ]
 
 
 def test_the_picture_has_them(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

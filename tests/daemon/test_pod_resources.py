@@ -19,7 +19,10 @@ from h2.connection import H2Connection
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
+from nodeagent.core.devices.pools import DevicePool
 from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
@@ -40,6 +43,7 @@ from tests.support.world import SMALL, START_MS, node
 ROOT = Path(__file__).parents[2]
 MESSAGES, STUBS = generated("pod_resources")
 SOCKET = "pod-resources.sock"
+NIC = "example.com/nic"
 ENDPOINT = "kubelet_pod_resources_endpoint"
 NUMA = machine(nodes=2, cores=8, hugepages={"hugepages-2Mi": GIB})
 LIST, GET, ALLOCATABLE = (f"/v1.PodResourcesLister/{name}" for name in ("List", "Get", "GetAllocatableResources"))
@@ -72,10 +76,10 @@ def client(path: str) -> Iterator[Kubelet]:
 
 
 @contextmanager
-def served(directory: Path, of: Managers, state: NodeState) -> Iterator[Kubelet]:
+def served(directory: Path, of: Managers, state: NodeState, pools: tuple[DevicePool, ...] = ()) -> Iterator[Kubelet]:
     """A node's API on a socket of its own, without limit: its clock hurries."""
     failures: list[object] = []
-    view: Any = SimpleNamespace(node=SimpleNamespace(managers=of), state=state)
+    view: Any = SimpleNamespace(node=SimpleNamespace(managers=of), state=state, pools=pools)
     resources = PodResources(lambda: view, {}, clock=map(float, count()).__next__)
     thread = ServingThread(lambda doing, err: failures.append((doing, err)))
     with ExitStack() as undo:
@@ -134,6 +138,24 @@ def test_what_is_listed_is_what_was_promised(tmp_path: Path) -> None:
     assert by_name["shared"]["b"] == ([], [("memory", GIB, [0])])
     assert by_name["best-effort"]["c"] == ([], [])
     assert len(by_name["mixed"]["d"][0]) == 2
+
+
+def test_devices_are_listed_one_by_one_with_their_numa_nodes(tmp_path: Path) -> None:
+    kinds = (DeviceSelection(NIC, (DeviceSelector(kind=DeviceKind.NETWORK),)),)
+    cards = [Device(f"0000:0{n}:00.0", DeviceKind.NETWORK, 0, numa_node=node) for n, node in enumerate((0, 0, 1, None))]
+    of = managers(NUMA, reserved="0", topology_manager_policy="best-effort", devices=kinds)
+    of = of.knowing(PlacedDevices.of(tuple(cards), NUMA))
+    owned = of.providers.owned
+    assert owned is not None
+    state = decided(of, pod("owner", app(cpu="1", devices={NIC: 2}), app("none")))
+    with served(tmp_path, of, state, owned.manager.pools) as kubelet:
+        ((app_, none),) = [one.containers for one in kubelet.pods()]
+        found = [(d.resource_name, list(d.device_ids), [n.ID for n in d.topology.nodes]) for d in app_.devices]
+        assert found == [(NIC, ["0000:00:00.0"], [0]), (NIC, ["0000:01:00.0"], [0])]
+        assert not none.devices
+        every = kubelet.allocatable().devices
+        assert [list(one.device_ids) for one in every] == [[card.address] for card in cards]
+        assert [one.HasField("topology") for one in every] == [True, True, True, False]
 
 
 def test_init_containers_that_end_are_not_listed_and_sidecars_are(tmp_path: Path) -> None:
@@ -234,7 +256,7 @@ class Clock:
 def test_no_more_than_100_calls_a_second_are_answered_and_10_at_once() -> None:
     """As kubelet does, and with its text; what is refused isn't counted."""
     of = managers(reserved="0")
-    view: Any = SimpleNamespace(node=SimpleNamespace(managers=of), state=decided(of))
+    view: Any = SimpleNamespace(node=SimpleNamespace(managers=of), state=decided(of), pools=())
     counts: dict[Series, int] = {}
     clock = Clock()
     methods = PodResources(lambda: view, counts, clock).methods()
@@ -260,7 +282,7 @@ def test_no_more_than_100_calls_a_second_are_answered_and_10_at_once() -> None:
 @pytest.mark.parametrize("method", [LIST, GET, ALLOCATABLE])
 def test_what_is_no_message_is_an_error_and_unknown_fields_are_none(method: str) -> None:
     of = managers(reserved="0")
-    view: Any = SimpleNamespace(node=SimpleNamespace(managers=of), state=decided(of, pod("p")))
+    view: Any = SimpleNamespace(node=SimpleNamespace(managers=of), state=decided(of, pod("p")), pools=())
     methods = PodResources(lambda: view, {}).methods()
     with pytest.raises(CallError, match="the message ends in a number") as caught:
         methods[method](b"\xff")

@@ -15,7 +15,7 @@ from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.promises import Block, PodPromises, Promises
+from nodeagent.core.model.promises import Block, HeldDevice, PodPromises, Promises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
 from nodeagent.core.model.violations import Invariant, Violation
 from nodeagent.formats.config.config_yaml import parse_config
@@ -145,9 +145,10 @@ def entries_of(change: Callable[[NodeState], NodeState]) -> tuple[Violation, ...
 
 
 STATIC = managers()
+CARD = (("app", (HeldDevice("x.com/nic", "0000:3b:00.0", kind="network"),)),)
 BROKEN: list[tuple[Invariant, str, Callable[[], tuple[Violation, ...]]]] = [
-    (Invariant.HOLDER_IS_ACTIVE, "pod uid-web is not active, but holds CPUs or memory", lambda: core.violations(STATIC, admitted(STATIC, WEB), ())),
-    (Invariant.HOLDER_IS_IN_ITS_POD, "pod uid-web holds CPUs or memory for container gone, which it doesn't have", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(*p.of_pod("uid-web").cpus, ("gone", CpuSet.of(5)))))),
+    (Invariant.HOLDER_IS_ACTIVE, "pod uid-web is not active, but holds CPUs, memory or devices", lambda: core.violations(STATIC, admitted(STATIC, WEB), ())),
+    (Invariant.HOLDER_IS_IN_ITS_POD, "pod uid-web holds CPUs, memory or devices for container gone, which it doesn't have", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(*p.of_pod("uid-web").cpus, ("gone", CpuSet.of(5)))))),
     (Invariant.PODS_SHARE_NO_CPUS, "pod uid-web holds CPUs 1,9 that another pod holds too", lambda: damaged(STATIC, (WEB, DB), lambda p: holding(p, "uid-web", cpus=p.of_pod("uid-db").cpus) if str(p.own_set("uid-db", "app")) == "1,9" else holding(p, "uid-db", cpus=p.of_pod("uid-web").cpus))),
     (Invariant.SHARED_POOL_HAS_THE_REST, "the shared pool has CPUs 0,8, but no pod holds 0,2-8,10-15", lambda: damaged(STATIC, (WEB,), lambda p: replace(p, default=CpuSet.of(0, 8)))),
     (Invariant.RESERVED_CPUS_ARE_FREE, "reserved CPUs 8 are held by a pod", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(("app", CpuSet.of(1, 8)),)))),
@@ -155,6 +156,7 @@ BROKEN: list[tuple[Invariant, str, Callable[[], tuple[Violation, ...]]]] = [
     (Invariant.CONTAINERS_SHARE_NO_CPUS, "pod uid-web, container b: CPUs 1,9 are also held by container a", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=tuple((name, p.of_pod("uid-web").cpus[0][1]) for name in ("a", "b"))))),
     (Invariant.MEMORY_ADDS_UP, "NUMA node 0: 1073741824 + 6442450945 bytes of memory reserved and free, 7516192768 allocatable", lambda: damaged(WITH_MEMORY, (WEB,), overbooked)),
     (Invariant.MEMORY_IS_OF_THE_PROMISES, "[memorymanager] the expected machine state is different from the real one", lambda: damaged(WITH_MEMORY, (WEB,), overbooked)),
+    (Invariant.DEVICES_HAVE_ONE_OWNER, "pod uid-db, container app: device 0000:3b:00.0 is also held by pod uid-web, container app", lambda: damaged(STATIC, (WEB, DB), lambda p: holding(holding(p, "uid-web", devices=CARD), "uid-db", devices=CARD))),
     (Invariant.ONE_ENTRY_PER_UID, "pod uid-web has two entries", lambda: entries_of(lambda s: replace(s, entries=s.entries * 2))),
     (Invariant.ONE_ENTRY_PER_NAME, "pod default/web has two entries", lambda: entries_of(lambda s: replace(s, entries=s.entries * 2))),
     (Invariant.ONE_STATUS_PER_CONTAINER, "pod uid-web: statuses of containers [], expected ['app']", lambda: entries_of(lambda s: replace(s, entries=(replace(s.entries[0], containers=()),)))),

@@ -25,12 +25,15 @@ def burstable(cpu: str = "100m", limit: str | None = None) -> ResourceRequiremen
 
 
 def app(name: str = "app", cpu: str | None = None, memory: str = "64Mi", **more: Any) -> Container:
-    """A container with a process; with `cpu`, requests equal limits."""
+    """A container with a process; with `cpu`, requests equal limits. `devices`: so many of each resource."""
     pages = {key: more.pop(key) for key in tuple(more) if key.startswith("hugepages_")}
-    fields: dict[str, Any] = {
-        "resources": exclusive(cpu, memory, **pages) if cpu is not None else ResourceRequirements(),
-        "command": ("run",),
-    }
+    devices = {resource: Quantity.of(count) for resource, count in more.pop("devices", {}).items()}
+    resources = exclusive(cpu, memory, **pages) if cpu is not None else ResourceRequirements()
+    if devices:
+        resources = ResourceRequirements(
+            Resources.of(dict(resources.requests) | devices), Resources.of(dict(resources.limits) | devices)
+        )
+    fields: dict[str, Any] = {"resources": resources, "command": ("run",)}
     return Container(name, **(fields | more))
 
 

@@ -27,6 +27,7 @@ from nodeagent.views.topology.text import render_topology, terminal_paint
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import Device
+    from nodeagent.views.topology.devices import Owners
     from nodeagent.views.topology.parts import DeviceSection
 
 
@@ -80,18 +81,20 @@ def run(args: argparse.Namespace) -> int:
     devices = _devices(args)
     match args.output:
         case "json" | "yaml":
-            text = spelled(_document(topology, devices), args.output)
+            text = spelled(_document(args, topology, devices), args.output)
         case "svg":
             from nodeagent.views.topology.svg import render_svg
 
-            text = spelled_xml(render_svg(topology, _owners(args, topology), devices=_sections(topology, devices)))
+            text = spelled_xml(
+                render_svg(topology, _owners(args, topology), devices=_sections(args, topology, devices))
+            )
         case "hwloc-xml":
             from nodeagent.views.topology.hwloc_xml import render_hwloc_xml
 
             text = spelled_xml(render_hwloc_xml(topology, _owners(args, topology)))
         case _:
             owner = _owners(args, topology)
-            sections = _sections(topology, devices)
+            sections = _sections(args, topology, devices)
             if owner and wants_colour(args.color):
                 write_coloured(render_topology(topology, owner, paint=terminal_paint(owner), devices=sections))
                 return 0
@@ -113,21 +116,33 @@ def _devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
     return devices_from(args)
 
 
-def _document(topology: Topology, devices: "tuple[Device, ...] | None") -> dict[str, Any]:
+def _device_owners(args: argparse.Namespace) -> "Owners":
+    """Return whose the devices are, as far as it is known; `_owners` reports why it isn't."""
+    from nodeagent.views.topology.devices import device_owners
+
+    try:
+        return device_owners(known_from(args).state)
+    except NodeAgentError:
+        return {}
+
+
+def _document(args: argparse.Namespace, topology: Topology, devices: "tuple[Device, ...] | None") -> dict[str, Any]:
     document = topology_document(topology)
     if devices is None:
         return document
     from nodeagent.views.topology.devices import devices_document
 
-    return document | {"devices": devices_document(devices, topology)}
+    return document | {"devices": devices_document(devices, topology, _device_owners(args))}
 
 
-def _sections(topology: Topology, devices: "tuple[Device, ...] | None") -> "tuple[DeviceSection, ...] | None":
+def _sections(
+    args: argparse.Namespace, topology: Topology, devices: "tuple[Device, ...] | None"
+) -> "tuple[DeviceSection, ...] | None":
     if devices is None:
         return None
     from nodeagent.views.topology.devices import device_sections
 
-    return device_sections(devices, topology)
+    return device_sections(devices, topology, _device_owners(args))
 
 
 def _node_resource_topology(args: argparse.Namespace) -> str:

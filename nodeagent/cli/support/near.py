@@ -1,4 +1,4 @@
-"""Devices for decisions that are tried out: read only if one of the pods asks to be near any."""
+"""Devices for decisions that are tried out: read only if one of the pods asks to be near any, or for its own."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -50,7 +50,9 @@ def captured_with_devices(what_if: WhatIf, pods: Iterable[Pod], devices: SysfsSa
 
 
 def _knowing(what_if: WhatIf, pods: Iterable[Pod], look: Callable[[], SysfsSample | str]) -> WhatIf:
-    if not any(pod.near for pod in (*pods, *what_if.pods, *what_if.idle)):
+    every = (*pods, *what_if.pods, *what_if.idle)
+    gives = bool(what_if.managers.placement.devices)
+    if not any(pod.near or (gives and pod.asks_for_devices) for pod in every):
         return what_if
     from nodeagent.core.model.devices import PlacedDevices
     from nodeagent.formats.kernel.pci_devices import devices_of

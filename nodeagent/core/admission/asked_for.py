@@ -12,7 +12,7 @@ from nodeagent.core.cpu.points import Point
 from nodeagent.core.memory.groups import NodeGroups
 from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask
-from nodeagent.core.model.refusals import Reason, Refusal
+from nodeagent.core.model.refusals import Reason, Refusal, unexpected
 from nodeagent.core.model.topology import Topology
 
 _NOT_OF_CORES = frozenset({Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED})
@@ -47,6 +47,7 @@ def unfit(providers: Providers, machine: Topology, pod: PodDemand) -> Refusal | 
         _without_such_cores(machine, pod, has_own=has_own)
         or _without_such_a_node(machine, pod, has_own=has_own)
         or _without_such_devices(providers, pod)
+        or _without_such_resources(providers, pod)
     )
 
 
@@ -56,6 +57,13 @@ def _without_such_devices(providers: Providers, pod: PodDemand) -> Refusal | Non
     from nodeagent.core.admission.near import without_such_devices  # noqa: PLC0415 - as above
 
     return without_such_devices(providers.devices, pod.near)
+
+
+def _without_such_resources(providers: Providers, pod: PodDemand) -> Refusal | None:
+    """Kubelet leaves out resources that its node doesn't have (removeMissingExtendedResources): the pod would run without its devices."""
+    if providers.owned is not None or not any(container.devices for container in pod.containers):
+        return None
+    return unexpected(f"cannot allocate unregistered device {pod.devices[0][0]}")
 
 
 def _without_such_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:

@@ -6,7 +6,7 @@ core/memory/invariants.py); those common to all are here.
 
 from collections.abc import Iterator
 
-from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.violations import Invariant, Violation
 
@@ -20,8 +20,33 @@ def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
             yield Violation(invariant=Invariant.HOLDER_IS_ACTIVE, pod=uid)
             continue
         names = {container.name for container in pod.containers}
-        holders = {name for name, _ in (*held.cpus, *held.memory, *held.hints)}
+        holders = {name for name, _ in (*held.cpus, *held.memory, *held.hints, *held.devices)}
         if holders <= names:
             continue
         for name in sorted(holders - names):
             yield Violation(invariant=Invariant.HOLDER_IS_IN_ITS_POD, pod=uid, container=name)
+
+
+def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
+    """Return devices that two containers have, but for what plain init containers pass on in their pod, and what a claim shares."""
+    if not promises.taken_devices():
+        return
+    kinds = {(pod.uid, container.name): container.kind for pod in active for container in pod.containers}
+    holders: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+    for uid, held in promises.pods:
+        for name, devices in held.devices:
+            for device in devices:
+                holders.setdefault(device.key, []).append((uid, name, device.claim))
+    for key, those in holders.items():
+        if len(those) == 1 or (those[0][2] and len({claim for _, _, claim in those}) == 1):
+            continue
+        lasting = [one for one in those if kinds.get((one[0], one[1])) is not ContainerKind.INIT]
+        if len(lasting) > 1 or len({uid for uid, _, _ in those}) > 1:
+            (uid, name, _), (other, beside, _) = those[:2]
+            yield Violation(
+                invariant=Invariant.DEVICES_HAVE_ONE_OWNER,
+                pod=uid,
+                container=name,
+                beside=f"pod {other}, container {beside}",
+                resource=key[1],
+            )

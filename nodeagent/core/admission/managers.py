@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.asked_for import among_its_cores, beside_plugins, seen_by, unfit
-from nodeagent.core.admission.invariants import orphans
+from nodeagent.core.admission.invariants import orphans, shared_devices
+from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, MergeReport, Providers, run_admission
 from nodeagent.core.cpu.manager import build_cpu_manager, judge_cpu_configuration
 from nodeagent.core.cpu.points import PluginFailedError
@@ -64,8 +65,21 @@ class Managers(Struct, frozen=True):
         return self.rules.gates.is_managed_pod(pod)
 
     def knowing(self, devices: "PlacedDevices | None") -> "Managers":
-        """Return them for decisions on pods that ask to be near devices."""
-        return replace(self, providers=replace(self.providers, devices=devices))
+        """Return them for decisions on pods that ask to be near devices, or for devices of their own."""
+        providers = replace(self.providers, devices=devices)
+        if self.placement.devices:
+            from nodeagent.core.devices.resource import owned  # noqa: PLC0415 - only where devices are configured
+
+            own = owned(self.placement.devices, devices, providers.topology.rules.default_mask)
+            providers = replace(providers, owned=own)
+        return replace(self, providers=providers)
+
+    def with_devices(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
+        """Return what the node has for pods, with its devices."""
+        own = self.providers.owned
+        if own is None:
+            return allocatable
+        return replace(allocatable, amounts=tuple(sorted((dict(allocatable.amounts) | own.amounts(promises)).items())))
 
     def reproduces(self, erratum: Erratum) -> bool:
         return erratum in self.quirks
@@ -357,7 +371,8 @@ def remove_container(managers: Managers, promises: Promises, pod_uid: str, name:
     """Take back what only this container of its pod has."""
     promises, deltas = _released(managers, promises, pod_uid, name)
     held = promises.of_pod(pod_uid)
-    return with_pod(promises, pod_uid, replace(held, hints=dropped(held.hints, name))), deltas
+    left = replace(held, hints=dropped(held.hints, name), devices=dropped(held.devices, name))
+    return with_pod(promises, pod_uid, left), deltas
 
 
 def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
@@ -380,8 +395,8 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
             promises, moved = manager.release_pod(promises, pod_uid)
             deltas += moved
     left = promises.of_pod(pod_uid)
-    if left.hints:
-        promises = with_pod(promises, pod_uid, replace(left, hints=()))
+    if left.hints or left.devices:  # devices may be given back where nobody has looked which there are
+        promises = with_pod(promises, pod_uid, replace(left, hints=(), devices=()))
     return promises, deltas
 
 
@@ -404,5 +419,6 @@ def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) 
     """Return every invariant that the promises break (they hold without errata)."""
     return (
         *orphans(promises, active),
+        *shared_devices(promises, active),
         *(found for manager in managers.providers.managers for found in manager.violations(promises, active)),
     )

@@ -36,6 +36,7 @@ from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, Reso
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
 
 if TYPE_CHECKING:
+    from nodeagent.core.devices.resource import DeviceResource
     from nodeagent.core.model.devices import PlacedDevices
 
 
@@ -71,6 +72,8 @@ class Providers(Struct, frozen=True, dict=True):  # the dictionary holds cached 
     """What a pod may ask to be near. None: nobody has looked, as no pod that is decided on asks for it."""
     near: ResourceHints = ()
     """The hints of what this pod asks to be near, by name: kubelet's device manager is asked first."""
+    owned: "DeviceResource | None" = None
+    """The manager of devices that are one container's alone. None: there are none, or nobody has looked."""
 
     def hints_near(self, names: Sequence[str]) -> ResourceHints:
         return tuple([hints for hints in self.near if hints[0] in names]) if self.near else ()
@@ -78,6 +81,11 @@ class Providers(Struct, frozen=True, dict=True):  # the dictionary holds cached 
     @cached_property
     def managers(self) -> tuple[ResourceManager, ...]:
         """The resource managers, in the order in which they are asked and allocate: kubelet's."""
+        return self.placing if self.owned is None else (self.owned, *self.placing)
+
+    @cached_property
+    def placing(self) -> tuple[ResourceManager, ...]:
+        """Those of CPUs and memory."""
         return CpuResource(self.cpu), MemoryResource(self.memory)
 
 
@@ -164,8 +172,11 @@ def _each_container(providers: Providers, outcome: AdmissionResult, pod: PodDema
 def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     for container in pod.containers:
         promises = outcome.promises
-        hints = tuple([each for m in providers.managers for each in m.container_hints(promises, pod, container)])
-        outcome = _merged(providers, outcome, pod, container, providers.hints_near(container.near), hints)
+        hints = tuple([each for m in providers.placing for each in m.container_hints(promises, pod, container)])
+        near = providers.hints_near(container.near)
+        if providers.owned is not None:
+            near = (*near, *providers.owned.container_hints(promises, pod, container))
+        outcome = _merged(providers, outcome, pod, container, near, hints)
         if outcome.refusal is not None:
             return outcome
         outcome = _allocated(providers, _with_hint(outcome, pod, (container,)), pod, container)
@@ -176,8 +187,11 @@ def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand
 
 
 def _by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
-    hints = tuple([each for m in providers.managers for each in m.pod_hints(outcome.promises, pod)])
-    outcome = _merged(providers, outcome, pod, None, providers.near, hints)
+    hints = tuple([each for m in providers.placing for each in m.pod_hints(outcome.promises, pod)])
+    near = providers.near
+    if providers.owned is not None:
+        near = (*near, *providers.owned.pod_hints(outcome.promises, pod))
+    outcome = _merged(providers, outcome, pod, None, near, hints)
     if outcome.refusal is not None:
         return outcome
     outcome = _with_hint(outcome, pod, pod.containers)

@@ -18,7 +18,7 @@ from nodeagent.core.cpu.points import CpuShortage, PluginFailedError, Question
 from nodeagent.core.memory import manager as memory_manager
 from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
-from nodeagent.core.model.pod import ContainerKind, Pod, qos_class
+from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Pod, Resources, qos_class
 from nodeagent.core.model.promises import Hint, Promises, dropped, put, with_pod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, Reason, Refusal
 from nodeagent.core.numa.topology_manager import TopologyPolicy
@@ -55,7 +55,13 @@ def is_resize(old: Pod, new: Pod) -> bool:
     pairs = tuple(zip(old.containers, new.containers, strict=True))
     if replace(new, containers=tuple(replace(now, resources=was.resources) for was, now in pairs)) != old:
         return False
-    return all(was == now or was.kind is not ContainerKind.INIT for was, now in pairs)
+    return all(was == now or (was.kind is not ContainerKind.INIT and _fixed(was) == _fixed(now)) for was, now in pairs)
+
+
+def _fixed(container: Container) -> tuple[Resources, ...]:
+    """Return the amounts that can't change: huge pages and devices, as in Kubernetes."""
+    parts = (container.resources.requests, container.resources.limits)
+    return tuple(Resources(tuple(item for item in part if item[0] not in {CPU, MEMORY})) for part in parts)
 
 
 def resized(

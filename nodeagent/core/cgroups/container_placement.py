@@ -10,6 +10,7 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Managers, isolation
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.promises import HeldDevice
 from nodeagent.core.model.state import NodeState, PodEntry
 
 
@@ -21,6 +22,8 @@ class ContainerPlacement(Struct, frozen=True):
     shared_cpus: CpuSet
     """Those of the shared pool, or of its pod's own pool."""
     memory_nodes: NumaSet
+    devices: tuple[HeldDevice, ...] = ()
+    """Those that are its own."""
 
 
 def container_placements(
@@ -51,4 +54,5 @@ def _placement(
     if isolation(managers, state.promises, entry.pod, name).has_own_cpus:
         # Without those that are offline; a container that has none left runs in the shared pool (D14).
         exclusive = cpus & (state.promises.own_set(entry.pod.uid, name) or CpuSet())
-    return ContainerPlacement(exclusive, cpus - exclusive, nodes)
+    devices = state.promises.of_pod(entry.pod.uid).devices_of(name)
+    return ContainerPlacement(exclusive, cpus - exclusive, nodes, devices)

@@ -17,7 +17,7 @@ from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Blocks, Hint, Promises
+from nodeagent.core.model.promises import Blocks, HeldDevice, Hint, Promises
 
 
 class TakenTogether(Struct, frozen=True):
@@ -78,7 +78,16 @@ class MemoryStep(Struct, frozen=True):
         return nodes
 
 
-TraceStep = MergeTrace | CpuStep | MemoryStep
+class DeviceStep(Struct, frozen=True):
+    """What the device manager did for a container, or for all of a pod."""
+
+    container: str | None
+    devices: tuple[HeldDevice, ...]
+    """Allocated; empty if it was refused."""
+    refused: bool
+
+
+TraceStep = MergeTrace | CpuStep | MemoryStep | DeviceStep
 
 
 class Trace(Struct, frozen=True):
@@ -148,7 +157,7 @@ def _steps(
         if merges and (merges[0].container is None or merges[0].container == event.container):
             steps.append(merge())
         promises = event.after
-        step = _cpu_step(event, picks, pod) if event.manager == "cpu" else _memory_step(event, pod)
+        step = _step(event, picks, pod)
         if step is not None:
             steps.append(step)
         picks = []
@@ -156,6 +165,26 @@ def _steps(
     while merges:
         steps.append(merge())
     return steps
+
+
+def _step(event: Allocated, picks: list[_Pick], pod: Pod) -> TraceStep | None:
+    match event.manager:
+        case "cpu":
+            return _cpu_step(event, picks, pod)
+        case "devices":
+            return _device_step(event, pod)
+        case _:
+            return _memory_step(event, pod)
+
+
+def _device_step(event: Allocated, pod: Pod) -> DeviceStep | None:
+    before, after = event.before.of_pod(pod.uid), event.after.of_pod(pod.uid)
+    if event.refusal is not None:
+        return DeviceStep(event.container, (), refused=True)
+    if after.devices == before.devices:
+        return None
+    given = tuple(one for name, own in after.devices for one in own if event.container in {None, name})
+    return DeviceStep(event.container, given, refused=False)
 
 
 def _cpu_step(event: Allocated, picks: list[_Pick], pod: Pod) -> CpuStep | None:

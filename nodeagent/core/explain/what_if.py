@@ -61,7 +61,8 @@ class WhatIf(Struct, frozen=True):
         if taken is not None:
             return taken
         if self.allocatable is not None:
-            short = insufficient(pod, self.usage, self.allocatable, pod_level_resources=self._gate)
+            there = self.managers.with_devices(self.allocatable, self.promises)
+            short = insufficient(pod, self.usage, there, pod_level_resources=self._gate)
             if short is not None:
                 return short
         return admit(managers or self.managers, self.promises, pod)

@@ -6,7 +6,7 @@ Field names follow the KubeletConfiguration (in snake case). Knows no YAML (form
 import enum
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
@@ -14,6 +14,9 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Resources
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import CORE_CLASSES
+
+if TYPE_CHECKING:
+    from nodeagent.core.model.device_selection import DeviceSelection
 
 DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
     {
@@ -127,6 +130,8 @@ class Placement(Struct, frozen=True):
     errata: Errata = Errata.FIXED
     cpu_plugins: tuple[CpuPlugin, ...] = ()
     """Asked in this order; none: same as kubelet."""
+    devices: "tuple[DeviceSelection, ...]" = ()
+    """What pods may ask for by number, to have it alone; a device is of the first of these that selects it."""
 
     def gate(self, name: str) -> bool:
         return dict(self.feature_gates).get(name, DEFAULT_GATES[name])

@@ -85,6 +85,8 @@ class ContainerDemand(Struct, frozen=True):
     """None: an amount isn't a whole number of bytes."""
     near: tuple[str, ...] = ()
     """Devices, or kinds of them, whose NUMA node is hinted at."""
+    devices: Amounts = ()
+    """Devices of its own: (resource, how many)."""
 
 
 class PodDemand(Struct, frozen=True):
@@ -105,6 +107,15 @@ class PodDemand(Struct, frozen=True):
     def near(self) -> tuple[str, ...]:
         """What its containers ask to be near, each once."""
         return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
+
+    @property
+    def devices(self) -> Amounts:
+        """What its containers need of each resource at the same time."""
+        resources = sorted({name for container in self.containers for name, _ in container.devices})
+        return tuple(
+            (name, _peak(self.containers, [dict(container.devices).get(name, 0) for container in self.containers]))
+            for name in resources
+        )
 
     @property
     def asks_for_cpus(self) -> bool:
@@ -182,10 +193,12 @@ def _container(
     rules: DemandRules, pod: Pod, container: Container, *, guaranteed: bool, managed: bool
 ) -> ContainerDemand:
     annotated = _annotated_cpus(pod, container)
+    devices = tuple((name, amount.value()) for name, amount in container.devices) if container.devices else ()
     if not guaranteed or (managed and not has_equal_limits(container.resources)):
-        return ContainerDemand(container.name, container.kind, annotated or 0, (), container.near)
+        return ContainerDemand(container.name, container.kind, annotated or 0, (), container.near, devices)
     cpus = _whole_cpus(container.resources) if annotated is None else annotated
-    return ContainerDemand(container.name, container.kind, cpus, _amounts(rules, container.resources), container.near)
+    amounts = _amounts(rules, container.resources)
+    return ContainerDemand(container.name, container.kind, cpus, amounts, container.near, devices)
 
 
 def _annotated_cpus(pod: Pod, container: Container) -> int | None:
@@ -227,16 +240,20 @@ def _positive(amounts: Amounts | None) -> Amounts | None:
 
 
 def _peak_cpus(containers: tuple[ContainerDemand, ...]) -> int:
+    return _peak(containers, [container.cpus for container in containers])
+
+
+def _peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
     """Sum what runs at the same time: apps and sidecars, or an init container and the sidecars before it."""
     apps = sidecars = peak = 0
-    for container in containers:
+    for container, amount in zip(containers, amounts, strict=True):
         match container.kind:
             case ContainerKind.SIDECAR:
-                sidecars += container.cpus
+                sidecars += amount
             case ContainerKind.INIT:
-                peak = max(peak, sidecars + container.cpus)
+                peak = max(peak, sidecars + amount)
             case ContainerKind.APP:
-                apps += container.cpus
+                apps += amount
     return max(peak, sidecars + apps)
 
 

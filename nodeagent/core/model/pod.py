@@ -105,6 +105,14 @@ class Container(Struct, frozen=True):
         return self.exclusive_cpus is not None and request is not None and request.nano > self.exclusive_cpus * 10**9
 
     @property
+    def devices(self) -> tuple[tuple[str, Quantity], ...]:
+        """The devices that it asks for, to have them alone, by resource: Kubernetes' extended resources, with a domain in their names."""
+        limits = self.resources.limits.items
+        return tuple(
+            [each for each in limits if "/" in each[0] and each[1].nano and not each[0].startswith(HUGEPAGES_PREFIX)]
+        )
+
+    @property
     def is_launched(self) -> bool:
         """Whether the launcher starts its processes and reports their end; otherwise other processes enter its cgroup at any time."""
         return bool(self.command)
@@ -147,6 +155,11 @@ class Pod(Struct, frozen=True):
     def near(self) -> tuple[str, ...]:
         """The devices, or kinds of them, that its containers ask to be near, each once."""
         return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
+
+    @property
+    def asks_for_devices(self) -> bool:
+        """Whether a container asks for devices of its own."""
+        return any(container.devices for container in self.containers)
 
     def container(self, name: str) -> Container:
         return next(c for c in self.containers if c.name == name)

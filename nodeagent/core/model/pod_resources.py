@@ -64,6 +64,11 @@ def is_pod_level(name: str) -> bool:
     return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
 
 
+def is_device(name: str) -> bool:
+    """Whether a resource is given by number (Kubernetes' extended resources): it has a domain in its name."""
+    return "/" in name and not name.startswith(HUGEPAGES_PREFIX)
+
+
 def _aggregate(containers: Iterable[Container], part: Callable[[Container], Resources]) -> _ByResource:
     """Sum over containers as they run (KEP-753).
 

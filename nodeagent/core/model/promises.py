@@ -41,6 +41,28 @@ Blocks = tuple[Block, ...]
 """One per resource, sorted by resource."""
 
 
+class HeldDevice(Struct, frozen=True):
+    """A device that is a container's alone: of a resource that is asked for by number, or of a driver that claims name."""
+
+    resource: str
+    """The resource, or the driver."""
+    id: str
+    """Of a discovered one its PCI address."""
+    nodes: NumaSet = NumaSet()
+    """The NUMA nodes that it was near when it was given. Empty: unknown."""
+    kind: str = ""
+    """Of a discovered one (core/model/devices.py)."""
+    names: tuple[str, ...] = ()
+    """What it was called when it was given."""
+    claim: str = ""
+    """The claim by which several containers may have it. Empty: it is one's alone."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from others: a discovered one is the same under whatever resource."""
+        return ("", self.id) if self.kind else (self.resource, self.id)
+
+
 class PodPromises(Struct, frozen=True):
     """What one pod holds; every tuple is sorted by container name."""
 
@@ -50,6 +72,8 @@ class PodPromises(Struct, frozen=True):
     memory: tuple[tuple[str, Blocks], ...] = ()
     pod_memory: Blocks | None = None
     hints: tuple[tuple[str, Hint], ...] = ()
+    devices: tuple[tuple[str, tuple[HeldDevice, ...]], ...] = ()
+    """Each container's by resource and id. Those of plain init containers may be those of later ones, too."""
     first_cpus: tuple[tuple[str, CpuSet], ...] = ()
     """Those that containers were admitted with that have others beside them now: they keep these (KEP-5554)."""
 
@@ -68,10 +92,15 @@ class PodPromises(Struct, frozen=True):
     def hint(self, name: str) -> Hint:
         return next((hint for key, hint in self.hints if key == name), NO_HINT)
 
+    def devices_of(self, name: str, resource: str | None = None) -> tuple[HeldDevice, ...]:
+        """Return a container's devices; of one resource, or of all."""
+        own = next((devices for key, devices in self.devices if key == name), ())
+        return own if resource is None else tuple(device for device in own if device.resource == resource)
+
     @property
     def holders(self) -> list[str]:
-        """The containers that have CPUs or memory, sorted."""
-        return sorted({name for name, _ in self.cpus} | {name for name, _ in self.memory})
+        """The containers that have CPUs, memory or devices, sorted."""
+        return sorted({name for part in (self.cpus, self.memory, self.devices) for name, _ in part})
 
     @property
     def has_resources(self) -> bool:
@@ -165,6 +194,19 @@ class Promises(Struct, frozen=True):
         """The union of all exclusive sets."""
         return CpuSet(CpuMask(self.pods.fold(_OWN_SETS)))
 
+    def taken_devices(self) -> frozenset[tuple[str, str]]:
+        """The keys of all devices that somebody has."""
+        return self.pods.fold(_DEVICES)
+
+    def devices_given(self) -> dict[str, int]:
+        """How many devices of each resource somebody has."""
+        given: dict[str, set[str]] = {}
+        for _, held in self.pods if self.taken_devices() else ():
+            for _, devices in held.devices:
+                for device in devices:
+                    given.setdefault(device.resource, set()).add(device.id)
+        return {resource: len(ids) for resource, ids in given.items()}
+
     @property
     def containers(self) -> Iterator[tuple[str, str, CpuSet]]:
         """All exclusive sets as (pod UID, container name, CPUs), sorted."""
@@ -179,6 +221,13 @@ def _own_sets(_uid: str, pod: PodPromises) -> int:
 
 
 _OWN_SETS: Fold[PodPromises, int] = Fold(0, _own_sets, int.__or__)
+
+
+def _devices(_uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
+    return frozenset(device.key for _, devices in pod.devices for device in devices)
+
+
+_DEVICES: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _devices, frozenset.__or__)
 
 
 def put(items: tuple[tuple[str, V], ...], name: str, value: V) -> tuple[tuple[str, V], ...]:

@@ -25,6 +25,7 @@ class Invariant(enum.StrEnum):
     CONTAINERS_SHARE_NO_CPUS = "ContainersShareNoCpus"
     MEMORY_ADDS_UP = "MemoryAddsUp"
     MEMORY_IS_OF_THE_PROMISES = "MemoryIsOfThePromises"
+    DEVICES_HAVE_ONE_OWNER = "DevicesHaveOneOwner"
 
 
 class Violation(Struct, frozen=True, kw_only=True):
@@ -35,7 +36,7 @@ class Violation(Struct, frozen=True, kw_only=True):
     """Its UID; for ONE_ENTRY_PER_NAME its full name."""
     container: str = ""
     beside: str = ""
-    """The other container that holds the same CPUs."""
+    """The other container that holds the same CPUs or device."""
     cpus: CpuSet = CpuSet()
     expected_cpus: CpuSet = CpuSet()
     """Everything that the shared pool should have, or that the pod has."""
@@ -53,9 +54,9 @@ class Violation(Struct, frozen=True, kw_only=True):
         who = f"pod {self.pod}, container {self.container}"
         match self.invariant:
             case Invariant.HOLDER_IS_ACTIVE:
-                return f"pod {self.pod} is not active, but holds CPUs or memory"
+                return f"pod {self.pod} is not active, but holds CPUs, memory or devices"
             case Invariant.HOLDER_IS_IN_ITS_POD:
-                return f"pod {self.pod} holds CPUs or memory for container {self.container}, which it doesn't have"
+                return f"pod {self.pod} holds CPUs, memory or devices for container {self.container}, which it doesn't have"
             case Invariant.ONE_ENTRY_PER_UID | Invariant.ONE_ENTRY_PER_NAME:
                 return f"pod {self.pod} has two entries"
             case Invariant.ONE_STATUS_PER_CONTAINER:
@@ -79,6 +80,8 @@ class Violation(Struct, frozen=True, kw_only=True):
                 )
             case Invariant.MEMORY_IS_OF_THE_PROMISES:
                 return self.difference
+            case Invariant.DEVICES_HAVE_ONE_OWNER:
+                return f"{who}: device {self.resource} is also held by {self.beside}"
 
 
 class CpusOffline(Struct, frozen=True):
@@ -121,4 +124,21 @@ class NodeOverdrawn(Struct, frozen=True):
         return f"NUMA node {self.node}: {self.missing_bytes} more bytes of {self.resource} are promised than it has"
 
 
-Shortfall = CpusOffline | NodesGone | NodeOverdrawn
+class DevicesGone(Struct, frozen=True):
+    """A container holds devices that are not there any more, or not healthy."""
+
+    uid: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        which = ", ".join(self.ids)
+        return (
+            f"pod {self.uid}, container {self.container}: {which} of its {self.resource} is gone or unhealthy: "
+            "it stays promised, and is given to nobody else"
+        )
+
+
+Shortfall = CpusOffline | NodesGone | NodeOverdrawn | DevicesGone

@@ -39,7 +39,8 @@ def exchanged(
         promises, _ = remove_pod(managers, promises, pod.uid)
         usage = usage.minus(pod, pod_level_resources=gate)
     if allocatable is not None:
-        short = insufficient(new, usage, allocatable, pod_level_resources=gate)
+        there = managers.with_devices(allocatable, promises)
+        short = insufficient(new, usage, there, pod_level_resources=gate)
         if short is not None:
             return short
     decision = admit(managers, promises, new)

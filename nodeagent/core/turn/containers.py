@@ -346,9 +346,8 @@ def _admitted(
     gate = world.config.placement.gate("PodLevelResources")
     if world.config.check_allocatable:
         others = tuple(entry.pod for entry in state.entries if entry.holds and entry.pod.uid != pod.uid)
-        short = insufficient(
-            pod, usage_of(others, pod_level_resources=gate), world.allocatable, pod_level_resources=gate
-        )
+        there = world.managers.with_devices(world.allocatable, state.promises)
+        short = insufficient(pod, usage_of(others, pod_level_resources=gate), there, pod_level_resources=gate)
         if short is not None:
             return _refused(taken, decide, pod, short.reason, short.message, node)
     name = decide.key.name

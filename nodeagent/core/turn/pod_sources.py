@@ -61,15 +61,23 @@ def offered(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:
     return tuple(manifest for source in sources if not source.is_blind for manifest in source.pods)
 
 
-def asking_for_devices(manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...], retried: frozenset[str]) -> bool:
-    """Whether a pod that may be decided on now asks to be near devices: then they are to be looked at."""
-    if any(entry.pod.near and (entry.idle is not None or entry.pod.uid in retried) for entry in entries):
+def asking_for_devices(
+    manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...], retried: frozenset[str], *, gives: bool = False
+) -> bool:
+    """Whether a pod that may be decided on now asks to be near devices, or the node `gives` devices and it asks for some: then they are to
+    be looked at.
+    """
+
+    def asks(pod: Pod) -> bool:
+        return bool(pod.near) or (gives and pod.asks_for_devices)
+
+    if any(asks(entry.pod) and (entry.idle is not None or entry.pod.uid in retried) for entry in entries):
         return True
-    if not any(manifest.pod.near for manifest in manifests):
+    if not any(asks(manifest.pod) for manifest in manifests):
         return False
     own = tuple(entry for entry in entries if not entry.is_of_runtime)
     by_name, by_uid = {e.pod.full_name: e for e in own}, {e.pod.uid: e for e in own}
-    coming = (manifest.pod for manifest in counting(manifests, own)[0].values() if manifest.pod.near)
+    coming = (manifest.pod for manifest in counting(manifests, own)[0].values() if asks(manifest.pod))
     return any(_is_open(pod, by_name.get(pod.full_name) or by_uid.get(pod.uid), retried) for pod in coming)
 
 

@@ -19,7 +19,7 @@ from nodeagent.core.memory.accounting import breaks_group, charge
 from nodeagent.core.model.demand import ContainerDemand, Gates, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
-from nodeagent.core.model.promises import NOTHING, Blocks, Hint, PodPromises, Promises, put, with_pod
+from nodeagent.core.model.promises import NOTHING, Blocks, HeldDevice, Hint, PodPromises, Promises, put, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import TopologyPolicy
 
@@ -126,8 +126,10 @@ def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises
     held, charged = _kept_memory(managers, promises, demand, held, claim.held)
     for block in charged:
         machine = charge(machine, block.nodes, block.resource, block.size_bytes)
+    names = {c.name for c in claim.pod.containers}
+    if claim.held.devices:
+        held = replace(held, devices=_kept_devices(promises, claim.held, names))
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
-        names = {c.name for c in claim.pod.containers}
         held = replace(held, hints=tuple((n, h) for n, h in claim.held.hints if n in names and _is_here(managers, h)))
     return with_pod(replace(promises, default=promises.default - taken, memory=machine), claim.pod.uid, held)
 
@@ -138,6 +140,17 @@ def _demand_behind(managers: Managers, claim: Claim) -> PodDemand:
     if not demand.is_skipped or not claim.held.has_resources:
         return demand
     return demand_of(replace(managers.rules, gates=Gates(True, True)), claim.pod)
+
+
+def _kept_devices(
+    promises: Promises, before: PodPromises, names: set[str]
+) -> tuple[tuple[str, tuple[HeldDevice, ...]], ...]:
+    """A pod keeps its devices, be they there or not, but for those that another has claimed first."""
+    taken = promises.taken_devices()
+    left = (
+        (name, tuple(one for one in devices if one.claim or one.key not in taken)) for name, devices in before.devices
+    )
+    return tuple((name, devices) for name, devices in left if devices and name in names)
 
 
 def _is_here(managers: Managers, hint: Hint) -> bool:
@@ -257,7 +270,7 @@ def _without_inits(managers: Managers, promises: Promises, pod: Pod) -> Promises
 def _lacks(managers: Managers, demand: PodDemand, held: PodPromises) -> bool:
     if demand.is_skipped:
         return False
-    cpu, memory = managers.providers.cpu, managers.providers.memory
+    cpu, memory, owned = managers.providers.cpu, managers.providers.memory, managers.providers.owned
     if is_by_pod(managers.providers.topology, demand):
         lacks_cpus = cpu.static and bool(demand.cpus) and held.pod_cpus is None
         return lacks_cpus or (memory.static and bool(demand.memory) and held.pod_memory is None)
@@ -266,6 +279,7 @@ def _lacks(managers: Managers, demand: PodDemand, held: PodPromises) -> bool:
     return any(
         (cpu.static and len(held.own_set(c.name) or ()) < c.cpus)
         or (memory.static and bool(c.memory) and held.blocks(c.name) is None)
+        or (owned is not None and not owned.has_container(held, c))
         for c in lasting
     )
 

@@ -627,7 +627,8 @@ def _decision(
     state: NodeState, pod: Pod, usage: Usage, orphans: CpuSet, world: World, decide: Decide
 ) -> Admitted | Rejected | Insufficient:
     gate = world.config.placement.gate("PodLevelResources")
-    short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
+    there = world.managers.with_devices(world.allocatable, state.promises)
+    short = insufficient(pod, usage, there, pod_level_resources=gate)
     if world.config.check_allocatable and short is not None:
         return short
     return decide(world.managers, state.promises, pod, orphans)

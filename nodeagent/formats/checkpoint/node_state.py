@@ -12,12 +12,14 @@ from msgspec import Struct
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.podmap import Fold, PodMap
 from nodeagent.core.model.promises import (
     Block,
     Blocks,
     CpuReuse,
+    HeldDevice,
     Hint,
     MemoryNode,
     MemoryReuse,
@@ -228,6 +230,8 @@ def _pod_document(pod: PodPromises) -> Document:
     }
     if pod.first_cpus:
         document["firstCpus"] = {name: str(cpus) for name, cpus in pod.first_cpus}
+    if pod.devices:
+        document["devices"] = {name: [_device_document(one) for one in devices] for name, devices in pod.devices}
     if pod.pod_cpus is not None:
         document["podCpus"] = str(pod.pod_cpus)
     if pod.pod_memory is not None:
@@ -244,6 +248,7 @@ def _pod(document: JsonValue) -> PodPromises:
     cpus, memory, hints = (document.optional(name) for name in ("cpus", "memory", "hints"))
     pod_cpus, pod_memory = document.optional("podCpus"), document.optional("podMemory")
     first_cpus = document.optional("firstCpus")
+    devices = document.optional("devices")
     return PodPromises(
         cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),
         pod_cpus=None if pod_cpus is None else pod_cpus.cpus(),
@@ -251,6 +256,24 @@ def _pod(document: JsonValue) -> PodPromises:
         pod_memory=None if pod_memory is None else _blocks(pod_memory),
         hints=() if hints is None else hints.by_name(_hint),
         first_cpus=() if first_cpus is None else first_cpus.by_name(JsonValue.cpus),
+        devices=() if devices is None else devices.by_name(lambda own: own.each(_device)),
+    )
+
+
+def _device_document(device: HeldDevice) -> Document:
+    rest = {"nodes": str(device.nodes), "kind": device.kind, "names": list(device.names), "claim": device.claim}
+    return {"resource": device.resource, "id": device.id} | {key: value for key, value in rest.items() if value}
+
+
+def _device(document: JsonValue) -> HeldDevice:
+    nodes, kind, names, claim = (document.optional(key) for key in ("nodes", "kind", "names", "claim"))
+    return HeldDevice(
+        document.field("resource").text(),
+        document.field("id").text(),
+        NumaSet() if nodes is None else nodes.nodes(),
+        "" if kind is None else kind.text(),
+        () if names is None else names.each(JsonValue.text),
+        "" if claim is None else claim.text(),
     )
 
 

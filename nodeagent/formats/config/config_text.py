@@ -32,6 +32,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "exclusiveCoreClass": placement.exclusive_core_class,
         "sharedCoreClass": placement.shared_core_class,
         "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
+        "devices": device_entries(placement),
         "memoryManagerPolicy": placement.memory_manager_policy,
         "reservedMemory": [
             {"numaNode": entry.numa_node, "limits": _amounts(entry.limits)} for entry in placement.reserved_memory
@@ -74,6 +75,15 @@ def plugin_entries(placement: Placement) -> list[Document]:
         {"name": plugin.name, **({"options": dict(plugin.options)} if plugin.options else {})}
         for plugin in placement.cpu_plugins
     ]
+
+
+def device_entries(placement: Placement) -> list[Document]:
+    """Spell the resources that pods may ask for by number."""
+    if not placement.devices:
+        return []
+    from nodeagent.formats.config.device_fields import devices_document  # noqa: PLC0415 - few nodes have any
+
+    return devices_document(placement.devices)
 
 
 def _jobs(jobs: JobBounds) -> Document:

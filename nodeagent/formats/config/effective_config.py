@@ -5,7 +5,7 @@ Both ends have the same version: unlike a configuration file, nothing is validat
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodeagent.core.model.config import (
     ANY_CLASS,
@@ -27,6 +27,9 @@ from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.syntax.json_values import JsonValue
 
+if TYPE_CHECKING:
+    from nodeagent.core.model.device_selection import DeviceSelection
+
 Document = dict[str, Any]
 T = TypeVar("T")
 
@@ -44,6 +47,7 @@ def config_document(config: Config) -> Document:
         "cpuManagerPolicyOptions": dict(placement.cpu_manager_policy_options),
         **({"cpuManagerPlugins": _plugins_document(placement)} if placement.cpu_plugins else {}),
         "cpuManagerReconcilePeriodMilliseconds": config.cpu_manager_reconcile_period_ms,
+        **({"devices": _devices_document(placement)} if placement.devices else {}),
         "errata": placement.errata.value,
         "evictionMemoryBytes": config.eviction_memory_bytes,
         "evictionMemoryPercent": config.eviction_memory_percent,
@@ -94,6 +98,7 @@ def config_from_document(document: JsonValue) -> Config:
         reserved_memory=of("reservedMemory").each(_reserved_memory),
         feature_gates=of("featureGates").by_name(JsonValue.flag),
         errata=of("errata").one_of(Errata),
+        devices=_devices(document),
     )
     return Config(
         placement=placement,
@@ -124,6 +129,21 @@ def _plugins(document: JsonValue) -> tuple[CpuPlugin, ...]:
 
 def _plugin(value: JsonValue) -> CpuPlugin:
     return CpuPlugin(value.field("name").text(), tuple(value.field("options").by_name(JsonValue.text)))
+
+
+def _devices_document(placement: Placement) -> list[Document]:
+    from nodeagent.formats.config.device_fields import devices_document  # noqa: PLC0415 - few nodes have any
+
+    return devices_document(placement.devices)
+
+
+def _devices(document: JsonValue) -> "tuple[DeviceSelection, ...]":
+    given = document.optional("devices")  # absent where there are none
+    if given is None:
+        return ()
+    from nodeagent.formats.config.device_fields import devices_from_document  # noqa: PLC0415 - as above
+
+    return devices_from_document(given)
 
 
 def _class(document: JsonValue, name: str) -> str:

@@ -1,11 +1,15 @@
 """The fields that affect placement, as KubeletConfiguration names them → Placement. Shared by configuration files and scenarios."""
 
 import re
+from typing import TYPE_CHECKING
 
 from nodeagent.core.model.config import CORE_CLASS_CHOICES, ISOLATED_CPUS, CpuPlugin, Errata, Placement, ReservedMemory
 from nodeagent.core.model.idset import MAX_ID, CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import Resources
 from nodeagent.formats.syntax.fields import Fields
+
+if TYPE_CHECKING:
+    from nodeagent.core.model.device_selection import DeviceSelection
 
 _MAX_NUMA_ID = 2**31 - 1
 MOST_PLUGINS = 16
@@ -64,6 +68,14 @@ class PlacementReader:
             self._fields.report("cpuManagerPlugins", "needs cpuManagerPolicy: static")
         return tuple(found.values())
 
+    def _devices(self) -> "tuple[DeviceSelection, ...]":
+        items = self._fields.objects("devices")
+        if not items:
+            return ()
+        from nodeagent.formats.config.device_fields import read_devices  # noqa: PLC0415 - few nodes have any
+
+        return read_devices(items, self._fields)
+
     def placement(self, *, reserved_cpu_milli: int | None, memory_reservation: Resources, errata: Errata) -> Placement:
         default = Placement()
         fields = self._fields
@@ -90,4 +102,5 @@ class PlacementReader:
             prefer_cpus_numa_node=fields.boolean("preferCPUsNumaNode") or default.prefer_cpus_numa_node,
             feature_gates=fields.booleans("featureGates"),
             errata=errata,
+            devices=self._devices(),
         )

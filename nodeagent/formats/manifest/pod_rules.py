@@ -20,7 +20,12 @@ from nodeagent.core.model.pod import (
     RestartPolicy,
     has_pod_level_resources,
 )
-from nodeagent.core.model.pod_resources import aggregated_container_requests, effective_requests, is_pod_level
+from nodeagent.core.model.pod_resources import (
+    aggregated_container_requests,
+    effective_requests,
+    is_device,
+    is_pod_level,
+)
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.manifest.pod_schema import EXCLUSIVE_CPUS, GIVE_BACK, UNIT, WHILE_INACTIVE
 from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, RESERVED_PREFIX, process_of
@@ -32,6 +37,7 @@ MAX_CONTAINERS = 256
 """Init containers and apps together."""
 MAX_CPU = Quantity.of(1_000_000)
 MAX_BYTES = Quantity.of(2**62)
+MAX_DEVICES = Quantity.of(65_536)
 _MAX_INT64 = 2**63 - 1
 _MAX_UID = 128
 
@@ -74,7 +80,7 @@ def breaches(pod: Pod) -> Iterator[Breach]:
         yield from _name(path, container, seen)
         yield from _process(path, container)
         yield from _restart(path, container)
-        yield from _requirements((*path, "resources"), container.resources)
+        yield from _requirements((*path, "resources"), container.resources, with_devices=True)
         yield from _hugepages_alone((*path, "resources"), container.resources, pod.resources)
     yield from _exclusive_parts(pod)
     yield from _units(pod)
@@ -169,27 +175,32 @@ def _restart(path: Path, container: Container) -> Iterator[Breach]:
         yield Breach((*path, "restartPolicy"), policy.value, "must be Always, which makes the init container a sidecar")
 
 
-def _requirements(path: Path, resources: ResourceRequirements) -> Iterator[Breach]:
+def _requirements(path: Path, resources: ResourceRequirements, *, with_devices: bool = False) -> Iterator[Breach]:
     # A request that stands for a limit is judged once, as the limit.
     own = [(name, amount) for name, amount in resources.requests if amount != resources.limits.get(name)]
-    yield from _amounts((*path, "requests"), Resources(tuple(own)))
-    yield from _amounts((*path, "limits"), resources.limits)
+    yield from _amounts((*path, "requests"), Resources(tuple(own)), with_devices=with_devices)
+    yield from _amounts((*path, "limits"), resources.limits, with_devices=with_devices)
     for name, request in resources.requests:
         limit = resources.limits.get(name)
         if limit is None:
             if name.startswith(HUGEPAGES_PREFIX):
                 yield Breach((*path, "limits"), "", f"must have {name}: huge pages can't be overcommitted")
+            elif with_devices and is_device(name):
+                yield Breach((*path, "limits"), "", f"must have {name}: devices can't be overcommitted")
         elif request.nano > limit.nano:
             yield Breach(
                 (*path, "requests", name), str(request), f"must be less than or equal to {name} limit of {limit}"
             )
-        elif request.nano != limit.nano and name.startswith(HUGEPAGES_PREFIX):
+        elif request.nano != limit.nano and (name.startswith(HUGEPAGES_PREFIX) or is_device(name)):
             yield Breach((*path, "requests", name), str(request), f"must be equal to {name} limit of {limit}")
 
 
-def _amounts(path: Path, resources: Resources) -> Iterator[Breach]:
+def _amounts(path: Path, resources: Resources, *, with_devices: bool = False) -> Iterator[Breach]:
     for name, amount in resources:
         here = (*path, name)
+        if is_device(name):
+            yield from _devices(here, name, amount, of_container=with_devices)
+            continue
         if not is_pod_level(name):
             meant = nearest(name, (CPU, MEMORY))
             yield Breach(here, "", f"is not a resource of this node{meant or ': cpu, memory and hugepages-<size> are'}")
@@ -201,6 +212,21 @@ def _amounts(path: Path, resources: Resources) -> Iterator[Breach]:
             yield Breach(here, str(amount), f"must be at most {largest}")
         elif name.startswith(HUGEPAGES_PREFIX):
             yield from _whole_pages(here, name, amount)
+
+
+def _devices(path: Path, name: str, amount: Quantity, *, of_container: bool) -> Iterator[Breach]:
+    from nodeagent.formats.syntax.resource_names import is_extended_resource  # noqa: PLC0415 - few pods name devices
+
+    if not of_container:
+        yield Breach(path, "", "is a device's: only containers ask for devices")
+    elif not is_extended_resource(name):
+        yield Breach(path, "", "must be DOMAIN/NAME as of Kubernetes' extended resources (not kubernetes.io)")
+    elif amount.nano < 0:
+        yield Breach(path, str(amount), _NOT_NEGATIVE)
+    elif amount.nano % 10**9:
+        yield Breach(path, str(amount), "must be an integer: devices are whole")
+    elif amount.nano > MAX_DEVICES.nano:
+        yield Breach(path, str(amount), f"must be at most {MAX_DEVICES}")
 
 
 def _whole_pages(path: Path, name: str, amount: Quantity) -> Iterator[Breach]:

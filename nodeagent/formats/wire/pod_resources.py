@@ -1,11 +1,11 @@
 """kubelet's PodResources API, v1: its messages as tables, and the node's promises as such messages.
 
 Field names and numbers are those of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto; which pods, containers and CPUs are listed follows
-kubelet's server (pkg/kubelet/apis/podresources/server_v1.go), with the pod-level fields of 1.37 (KEP-5526). Nobody has devices.
+kubelet's server (pkg/kubelet/apis/podresources/server_v1.go), with the pod-level fields of 1.37 (KEP-5526).
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.demand import qualifies_alone
@@ -14,6 +14,9 @@ from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Blocks, Promises
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.formats.wire.protobuf import Field, Kind, MessageType
+
+if TYPE_CHECKING:
+    from nodeagent.core.devices.pools import DevicePool
 
 SERVICE = "v1.PodResourcesLister"
 
@@ -27,10 +30,19 @@ _MEMORY = MessageType(
         Field(3, "topology", _TOPOLOGY),
     ],
 )
+_DEVICES = MessageType(
+    "ContainerDevices",
+    [
+        Field(1, "resource_name", Kind.STRING),
+        Field(2, "device_ids", Kind.STRING, repeated=True),
+        Field(3, "topology", _TOPOLOGY),
+    ],
+)
 _CONTAINER = MessageType(
     "ContainerResources",
     [
         Field(1, "name", Kind.STRING),
+        Field(2, "devices", _DEVICES, repeated=True),
         Field(3, "cpu_ids", Kind.INT64, repeated=True),
         Field(4, "memory", _MEMORY, repeated=True),
     ],
@@ -54,7 +66,11 @@ GET_RESPONSE = MessageType("GetPodResourcesResponse", [Field(1, "pod_resources",
 ALLOCATABLE_REQUEST = MessageType("AllocatableResourcesRequest", [])
 ALLOCATABLE_RESPONSE = MessageType(
     "AllocatableResourcesResponse",
-    [Field(2, "cpu_ids", Kind.INT64, repeated=True), Field(3, "memory", _MEMORY, repeated=True)],
+    [
+        Field(1, "devices", _DEVICES, repeated=True),
+        Field(2, "cpu_ids", Kind.INT64, repeated=True),
+        Field(3, "memory", _MEMORY, repeated=True),
+    ],
 )
 
 Value = dict[str, Any]
@@ -74,7 +90,7 @@ def found(state: NodeState, namespace: str, name: str) -> Value | None:
     return None
 
 
-def allocatable(managers: Managers, promises: Promises) -> Value:
+def allocatable(managers: Managers, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> Value:
     """Return the answer to GetAllocatableResources: what could be given exclusively if nobody had anything yet."""
     is_static = managers.placement.cpu_manager_policy == "static"
     cpus = managers.topology.online - managers.reserved if is_static else CpuSet()
@@ -84,7 +100,8 @@ def allocatable(managers: Managers, promises: Promises) -> Value:
         for resource, table in node.tables
         if table.allocatable
     ]
-    return {"cpu_ids": list(cpus), "memory": memory}
+    devices = [_device(pool.resource, one.id, one.nodes) for pool in pools for one in pool.healthy]
+    return {"devices": devices, "cpu_ids": list(cpus), "memory": memory}
 
 
 def _pod(entry: PodEntry, promises: Promises) -> Value:
@@ -97,6 +114,9 @@ def _pod(entry: PodEntry, promises: Promises) -> Value:
         if container.kind is ContainerKind.INIT:
             continue
         one: Value = {"name": container.name}
+        if held.devices:
+            own = held.devices_of(container.name)
+            one["devices"] = [_device(each.resource, each.id, each.nodes.bits or None) for each in own]
         if not is_divided or qualifies_alone(container):
             one["cpu_ids"] = list(cpus.get(container.name, ()))
             one["memory"] = _blocks(memory.get(container.name, ()))
@@ -108,6 +128,14 @@ def _pod(entry: PodEntry, promises: Promises) -> Value:
         "cpu_ids": list(held.pod_cpus or ()),
         "memory": _blocks(held.pod_memory or ()),
     }
+
+
+def _device(resource: str, id_: str, nodes: int | None) -> Value:
+    """As in kubelet, each has an entry of its own."""
+    one: Value = {"resource_name": resource, "device_ids": [id_]}
+    if nodes is not None:
+        one["topology"] = {"nodes": [{"ID": node} for node in range(nodes.bit_length()) if nodes >> node & 1]}
+    return one
 
 
 def _blocks(blocks: Blocks) -> list[Value]:

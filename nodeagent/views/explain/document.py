@@ -17,7 +17,7 @@ from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
 from nodeagent.core.explain.remedy import Remedy
-from nodeagent.core.explain.trace import CpuChoice, CpuStep, MemoryStep, Trace, TraceStep
+from nodeagent.core.explain.trace import CpuChoice, CpuStep, DeviceStep, MemoryStep, Trace, TraceStep
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.config import Config
@@ -314,6 +314,16 @@ def step_document(step: TraceStep) -> Document:
                 "refused": step.refused,
                 "reused": str(step.reused),
                 "step": "cpus",
+            }
+        case DeviceStep():
+            return {
+                "container": step.container,
+                "devices": [
+                    {"id": one.id, "names": list(one.names), "numaNodes": str(one.nodes), "resource": one.resource}
+                    for one in step.devices
+                ],
+                "refused": step.refused,
+                "step": "devices",
             }
         case MemoryStep():
             hint = step.hint

@@ -222,6 +222,8 @@ def _step(number: int, step: Document, config: Document, width: int, node: int |
             rows = _candidates(step)
         case "cpus":
             title = f"{who}: which CPUs? {step['cpus'] or 'refused'}"
+        case "devices":
+            title = f"{who}: which devices? {', '.join(map(_device_text, step['devices'])) or 'refused'}"
         case _:
             title = f"{who}: whose memory? {_blocks(step)}"
     yield from _wrapped(f"{_INDENT}{number}. {title}", width)
@@ -245,6 +247,12 @@ def _step(number: int, step: Document, config: Document, width: int, node: int |
         yield from _choices(step, enabled(config["cpuManagerPolicyOptions"]), inner, width, node)
     if step["step"] == "memory":
         yield from _taken(step, inner, width)
+
+
+def _device_text(device: Document) -> str:
+    where = f", NUMA {device['numaNodes']}" if device["numaNodes"] else ""
+    names = f" {' '.join(device['names'])}" if device["names"] else ""
+    return f"{device['id']}{names} ({device['resource']}{where})"
 
 
 def _merge_result(step: Document, config: Document) -> str:

@@ -13,12 +13,13 @@ from nodeagent.core.cpu.pods import check_pod as check_cpus
 from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedy import Remedy, RequestChange
-from nodeagent.core.explain.trace import CpuStep, MemoryStep, Trace
+from nodeagent.core.explain.trace import CpuStep, DeviceStep, MemoryStep, Trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.memory.pods import check_pod as check_memory
 from nodeagent.core.model.demand import Amounts, why_shared
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU, ContainerKind
+from nodeagent.core.model.pod_resources import is_device
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
 from nodeagent.views.explain.lacking import (
@@ -67,6 +68,8 @@ def why_refused(before: WhatIf, trace: Trace) -> list[str]:
         return [*_merge(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
     if isinstance(last, CpuStep):
         return [*_cpus(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
+    if isinstance(last, DeviceStep):
+        return ["the message says it all"]
     if isinstance(last, MemoryStep):
         return [*_memory(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, CpuSet())]
     shared = [(c.name, why_shared(before.managers.placement, trace.pod, c)) for c in trace.pod.containers]
@@ -92,6 +95,8 @@ def _capacity(before: WhatIf, short: Insufficient) -> Iterator[str]:
 
 
 def _amount(resource: str, amount: int) -> str:
+    if is_device(resource):
+        return str(amount)
     if resource != CPU:
         return bytes_text(amount) if amount else "0"
     return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"

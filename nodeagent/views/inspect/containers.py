@@ -89,6 +89,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "cgroup": observed.view.shown_cgroup(observed.path),
         "closedToHost": _closed_to_host(observed, own),
         "near": list(observed.container.near),
+        "devices": _devices(observed),
         "coreClasses": list(topology.classes_of(own or CpuSet())),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,
@@ -112,6 +113,23 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "unit": container.unit or None,
         "whyShared": _why_shared(observed, level),
     }
+
+
+def _devices(observed: ContainerView) -> list[Document]:
+    """Describe the devices that are its own, be they still there or not."""
+    held = observed.promises.of_pod(observed.entry.pod.uid).devices_of(observed.container.name)
+    there = {(pool.resource, one.id): one.is_healthy for pool in observed.view.pools for one in pool.devices}
+    known = {pool.resource for pool in observed.view.pools}
+    return [
+        {
+            "id": one.id,
+            "isThere": there.get((one.resource, one.id), False) if one.resource in known else None,
+            "names": list(one.names),
+            "numaNodes": str(one.nodes),
+            "resource": one.resource,
+        }
+        for one in held
+    ]
 
 
 def _closed_to_host(observed: ContainerView, own: CpuSet | None) -> str | None:

@@ -147,6 +147,7 @@ def _node(view: NodeView) -> Document:
             "shared": str(shared),
             "sharedMillicores": 1000 * len(shared),
         },
+        "devices": _devices(view),
         "generation": view.state.generation,
         "hostname": view.hostname,
         "numaNodes": len(topology.numa),
@@ -167,6 +168,20 @@ def _node(view: NodeView) -> Document:
         "recovery": None if view.recovery is None else dict(view.recovery),
         "sockets": len(topology.sockets),
     }
+
+
+def _devices(view: NodeView) -> list[Document]:
+    """Describe what there is of each resource that pods ask for by number, and what of it is left."""
+    taken = view.state.promises.taken_devices()
+    return [
+        {
+            "resource": pool.resource,
+            "count": len(pool.devices),
+            "free": sum(1 for one in pool.healthy if one.held(pool.resource).key not in taken),
+            "unhealthy": len(pool.devices) - len(pool.healthy),
+        }
+        for pool in view.pools
+    ]
 
 
 def _pods(

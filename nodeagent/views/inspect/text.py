@@ -403,6 +403,13 @@ def _limits(there: Document) -> str:
     )
 
 
+def _device(device: Document) -> str:
+    names = f" {' '.join(device['names'])}" if device["names"] else ""
+    where = f", NUMA {device['numaNodes']}" if device["numaNodes"] else ""
+    gone = "; it is gone, or not healthy" if device["isThere"] is False else ""
+    return f"{device['id']}{names} ({device['resource']}{where}){gone}"
+
+
 def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
     promised, there = container["promised"], container["effective"]
     cpus = f"CPUs {promised['cpus']}" if promised["cpus"] else "the shared pool"
@@ -413,6 +420,7 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
         ("container", f"{container['name']} ({container['kind']})"),
         *([] if container["unit"] is None else [("unit", container["unit"])]),
         *([("near", ", ".join(container["near"]))] if container["near"] else []),
+        *(("device", _device(device)) for device in container["devices"]),
         ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
         ("process", _processes(container)),
         ("promised", f"{cpus}{_on_cores(container)}{mems}"),

@@ -1,9 +1,13 @@
 """Devices beside the machine's CPUs: as plain values with stable names, and in the cells of a drawing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from msgspec import Struct
+
 from nodeagent.core.model.devices import Device, DevicePlace, NodeDoubt, by_node, place_of
+from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
 from nodeagent.views.topology.parts import DeviceSection
 from nodeagent.views.wording.words import counted
@@ -11,12 +15,38 @@ from nodeagent.views.wording.words import counted
 Document = dict[str, Any]
 
 
-def devices_document(devices: Sequence[Device], topology: Topology) -> list[Document]:
+class DeviceOwner(Struct, frozen=True):
+    """Whose a device is."""
+
+    pod: str
+    container: str
+    resource: str
+
+
+Owners = Mapping[str, tuple[DeviceOwner, ...]]
+"""By address. Of init containers' devices there may be several."""
+
+
+def device_owners(state: NodeState) -> Owners:
+    """Return whose the discovered devices are."""
+    found: dict[str, tuple[DeviceOwner, ...]] = {}
+    names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
+    for uid, held in state.promises.pods:
+        for container, devices in held.devices:
+            for device in devices:
+                owner = DeviceOwner(names.get(uid, uid), container, device.resource)
+                found[device.id] = (*found.get(device.id, ()), owner)
+    return found
+
+
+def devices_document(
+    devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
+) -> list[Document]:
     """Describe all, virtual functions too."""
-    return [_document(device, place_of(device, topology)) for device in devices]
+    return [_document(device, place_of(device, topology), owners.get(device.address, ())) for device in devices]
 
 
-def _document(device: Device, place: DevicePlace) -> Document:
+def _document(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...]) -> Document:
     return {
         "address": device.address,
         "class": f"0x{device.class_code:06x}",
@@ -30,34 +60,38 @@ def _document(device: Device, place: DevicePlace) -> Document:
         "numaNode": place.node,
         "numaNodeDoubt": None if place.doubt is None else place.doubt.value,
         "numaNodeOfKernel": device.numa_node,
+        "owners": [{"container": one.container, "pod": one.pod, "resource": one.resource} for one in owners],
         "physicalFunction": device.physical_function,
         "vendor": None if device.vendor is None else f"0x{device.vendor:04x}",
         "virtualFunctions": list(device.virtual_functions),
     }
 
 
-def device_sections(devices: Sequence[Device], topology: Topology) -> tuple[DeviceSection, ...]:
-    """Describe the devices of each NUMA node; virtual functions only as numbers of those that they belong to."""
+def device_sections(
+    devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
+) -> tuple[DeviceSection, ...]:
+    """Describe the devices of each NUMA node; virtual functions that are nobody's only as numbers of those that they belong to."""
     there = {device.address for device in devices}
-    shown = tuple(d for d in devices if d.physical_function not in there)
+    shown = tuple(d for d in devices if d.physical_function not in there or d.address in owners)
     return tuple(
         DeviceSection(
             "devices of no known NUMA node (the firmware doesn't say)"
             if node is None
             else f"devices of NUMA node {node}",
-            tuple(_cells(device, place_of(device, topology)) for device in members),
+            tuple(_cells(device, place_of(device, topology), owners.get(device.address, ())) for device in members),
         )
         for node, members in by_node(shown, topology)
     )
 
 
-def _cells(device: Device, place: DevicePlace) -> tuple[str, ...]:
+def _cells(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...]) -> tuple[str, ...]:
+    whose = (f"of {one.pod} {one.container} as {one.resource}" for one in owners)
     return (
         device.address,
         device.kind.value,
         " ".join(device.names) or "-",
         device.driver or "no driver",
-        ", ".join(_more(device, place)),
+        ", ".join((*whose, *_more(device, place))),
     )
 
 

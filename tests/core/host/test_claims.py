@@ -1,8 +1,13 @@
 """Whose CPUs get a device's interrupts."""
 
-from nodeagent.core.host.claims import Claimed, DeviceClaim, claimed
+from nodeagent.core.host.claims import Claimed, DeviceClaim, claimed, claims
 from nodeagent.core.host.settings import Setting, SettingKind
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.podmap import PodMap
+from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.step import new_entry
+from tests.support.pods import app, manifests, pod
 
 IRQS = {name: Setting(SettingKind.IRQ, name) for name in ("24", "25", "26")}
 DEVICES = {"eth0": ("24", "25"), "0000:03:00.0": ("24", "25"), "eth1": ("25", "26")}
@@ -37,3 +42,26 @@ def test_what_has_no_interrupts_is_named_once() -> None:
         DeviceClaim("eth8", "void", CpuSet()),
     )
     assert claimed(asked, interrupts_of) == Claimed({}, unknown=("eth7",))
+
+
+def test_interrupts_of_network_devices_come_to_whose_they_are_after_what_is_asked_for() -> None:
+    """A disk's can't be moved, and a container without CPUs of its own gets none."""
+    owner = pod("owner", app(cpu="2"), app("shares"))
+    other = pod("other", app(cpu="2", interrupts=("eth0",)))
+    entries = [new_entry(manifest, 1, pod_level_resources=True) for manifest in manifests(owner, other)]
+    card = HeldDevice("x.com/nic", "0000:03:00.0", NumaSet.of(0), "network", ("eth0",))
+    disk = HeldDevice("x.com/disk", "0000:04:00.0", NumaSet.of(0), "nvme")
+    held = PodPromises(cpus=(("app", WEB),), devices=(("app", (card, disk)), ("shares", (card,))))
+    pods: PodMap[PodPromises] = PodMap()
+    pods = pods.put(owner.uid, held).put(other.uid, PodPromises(cpus=(("app", FORWARDER),)))
+    asked = claims(NodeState(Promises(pods=pods), tuple(entries)))
+    assert [(one.device, one.cpus, one.is_asked) for one in asked] == [
+        ("eth0", FORWARDER, True),
+        ("0000:03:00.0", WEB, False),
+    ]
+    found = claimed(asked, interrupts_of)
+    assert found == Claimed(dict.fromkeys((IRQS["24"], IRQS["25"]), asked[0])), (
+        "nobody has asked for it, so nobody is told"
+    )
+    gone = claimed((DeviceClaim("0000:07:00.0", "owner", WEB, is_asked=False),), interrupts_of)
+    assert gone == Claimed({})

@@ -260,6 +260,7 @@ def _after_all(counts: tuple[str, ...], *, dies_at: int | None) -> tuple[int, Cp
         pod("a", app(cpu="3"), restart_policy=RestartPolicy.NEVER),
         pod("a", app(cpu="3"), uid="another"),
         pod("a", app("renamed", cpu="3")),
+        pod("a", app(cpu="3", hugepages_2Mi="2Mi")),
     ],
 )
 def test_anything_else_is_another_pod(after: Pod) -> None:

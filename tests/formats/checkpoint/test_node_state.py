@@ -19,6 +19,7 @@ from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import (
     Block,
     CpuReuse,
+    HeldDevice,
     Hint,
     MemoryNode,
     MemoryReuse,
@@ -90,6 +91,11 @@ POD_PROMISES = st.builds(
     memory=by_name(BLOCKS),
     pod_memory=st.none() | BLOCKS,
     hints=by_name(st.builds(Hint, st.none() | NODES, st.booleans())),
+    devices=by_name(
+        st.lists(
+            st.builds(HeldDevice, TEXTS, TEXTS, NODES, TEXTS, st.lists(TEXTS, max_size=2).map(tuple), TEXTS), max_size=2
+        ).map(tuple)
+    ),
 )
 TABLES = st.builds(MemoryTable, AMOUNTS, AMOUNTS, LEFT, AMOUNTS, LEFT)
 MEMORY_NODES = st.builds(MemoryNode, st.integers(0, 20), st.integers(0, 20), NODES, by_name(TABLES))

@@ -189,7 +189,15 @@ CONTAINER_RULES = [
     ("name: a, securityContext: {runAsUser: -1}", "5: spec.containers[0].securityContext.runAsUser: -1: must be between 0 and 2147483647"),
     ("name: a, securityContext: {runAsUser: 4294967296}", "must be between 0 and 2147483647"),
     ("name: a, resources: {claims: [{name: gpu}]}", "5: spec.containers[0].resources.claims: resource claims (DRA) are not supported"),
-    ("name: a, resources: {limits: {nvidia.com/gpu: 1}}", "5: spec.containers[0].resources.limits[nvidia.com/gpu]: is not a resource of this node"),
+    ("name: a, resources: {limits: {nvidia: 1}}", "5: spec.containers[0].resources.limits[nvidia]: is not a resource of this node"),
+    ("name: a, resources: {limits: {nvidia.com/gpu: -1}}", "limits[nvidia.com/gpu]: -1: must be greater than or equal to 0"),
+    ("name: a, resources: {limits: {nvidia.com/gpu: 500m}}", "limits[nvidia.com/gpu]: 500m: must be an integer: devices are whole"),
+    ("name: a, resources: {limits: {nvidia.com/gpu: 1M}}", "limits[nvidia.com/gpu]: 1M: must be at most 65536"),
+    ("name: a, resources: {limits: {x.kubernetes.io/gpu: 1}}", "must be DOMAIN/NAME as of Kubernetes' extended resources (not kubernetes.io)"),
+    ("name: a, resources: {limits: {requests.nvidia.com/gpu: 1}}", "must be DOMAIN/NAME as of Kubernetes' extended resources"),
+    ("name: a, resources: {limits: {/gpu: 1}}", "must be DOMAIN/NAME as of Kubernetes' extended resources"),
+    ("name: a, resources: {requests: {nvidia.com/gpu: 1}}", "resources.limits: must have nvidia.com/gpu: devices can't be overcommitted"),
+    ("name: a, resources: {requests: {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: 2}}", "must be equal to nvidia.com/gpu limit of 2"),
     ("name: a, resources: {limits: {cpu: x}}", '5: spec.containers[0].resources.limits[cpu]: "x": must be a quantity such as 2, 500m or 1Gi'),
     ("name: a, resources: {limits: {cpu: [1]}}", "5: spec.containers[0].resources.limits[cpu]: must be a quantity such as 2, 500m or 1Gi, not a list"),
     ("name: a, resources: {limits: {cpu: -1}}", "5: spec.containers[0].resources.limits[cpu]: -1: must be greater than or equal to 0"),
@@ -441,7 +449,9 @@ def test_the_uid_is_a_hash_of_what_is_acted_on() -> None:
     base = accepted(HEAD + "  containers: [{name: a, resources: {limits: {memory: 1Gi}}}]\n").pod
     same = accepted("# a comment\n" + HEAD + "  hostNetwork: true\n  containers: [{image: x, name: a, resources: {requests: {memory: 1024Mi}, limits: {memory: 1Gi}}}]\n").pod  # fmt: skip
     resized = accepted(HEAD + "  containers: [{name: a, resources: {limits: {memory: 2Gi}}}]\n").pod
-    other = accepted(HEAD + "  containers: [{name: a, args: [b], command: [c], resources: {limits: {memory: 1Gi}}}]\n").pod
+    other = accepted(
+        HEAD + "  containers: [{name: a, args: [b], command: [c], resources: {limits: {memory: 1Gi}}}]\n"
+    ).pod
     assert base.uid == same.uid == resized.uid != other.uid
     assert accepted(json.dumps(pod_to_document(replace(base, uid="x")))).pod == replace(base, uid="x")
 

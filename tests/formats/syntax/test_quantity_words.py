@@ -53,7 +53,7 @@ spec:
         ("        memory: 64MB\n", 'a.yaml:9: spec.containers[0].resources.limits[memory]: "64MB": MB is no unit: 64M or 64Mi'),
         ("        cpus: 1\n", "a.yaml:9: spec.containers[0].resources.limits[cpus]: is not a resource of this node, did you mean cpu?"),
         ("        mem: 1\n", "a.yaml:9: spec.containers[0].resources.limits[mem]: is not a resource of this node, did you mean memory?"),
-        ("        nvidia.com/gpu: 1\n", "a.yaml:9: spec.containers[0].resources.limits[nvidia.com/gpu]: is not a resource of this node: cpu, memory and hugepages-<size> are"),
+        ("        disk: 1\n", "a.yaml:9: spec.containers[0].resources.limits[disk]: is not a resource of this node: cpu, memory and hugepages-<size> are"),
         ("\tcpu: 1\n", "a.yaml:9: a tab in column 1 indents this line: YAML takes spaces only"),
         ("      \tcpu: 1\n", "a.yaml:9: a tab in column 7 indents this line: YAML takes spaces only"),
     ],

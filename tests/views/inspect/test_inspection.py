@@ -105,7 +105,7 @@ def test_document_is_plain_and_its_names_are_stable():
         "atMs", "differences", "hostProcesses", "kind", "node", "orphans", "pods", "summary", "version",
     ]  # fmt: skip
     assert sorted(document["node"]) == [
-        "agent", "cgroupRoot", "copied", "copiedAt", "coreClasses", "cpus", "generation", "hostname", "numaNodes", "policies",
+        "agent", "cgroupRoot", "copied", "copiedAt", "coreClasses", "cpus", "devices", "generation", "hostname", "numaNodes", "policies",
         "problems", "recovery", "sockets",
     ]  # fmt: skip
     assert sorted(document["pods"][0]) == [
@@ -113,7 +113,8 @@ def test_document_is_plain_and_its_names_are_stable():
         "namespace", "phase", "podCpus", "preferredCoreClass", "qos", "refusal", "refusedChange", "source", "starved", "uid",
     ]  # fmt: skip
     assert sorted(container_of(document)) == [
-        "cgroup", "closedToHost", "coreClasses", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit",
+        "cgroup", "closedToHost", "coreClasses", "degraded", "devices", "differs", "effective", "exit",
+        "hadCPUs", "isolation", "kind", "lastExit",
         "name", "near", "notes", "oomKills", "partition", "pid", "places", "processes", "promised", "restarts", "starved", "state", "unit",
         "whyShared",
     ]  # fmt: skip

@@ -1,0 +1,113 @@
+"""Which devices a container gets: kubelet's order (devicemanager/manager.go), and by id among equals, where kubelet's order is random.
+
+First what its pod's init containers have had, then devices near the nodes that the topology manager has chosen, then others. What is
+promised is in `PodPromises.devices`; a device that is gone stays promised and is given to nobody else.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import NumaMask
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises, put, with_pod
+from nodeagent.core.model.refusals import unexpected
+from nodeagent.core.numa.resource_manager import Allocation
+
+
+class DeviceManager(Struct, frozen=True):
+    pools: tuple[DevicePool, ...]
+    every: NumaMask
+    """All NUMA nodes of the machine."""
+
+    def pool(self, resource: str) -> DevicePool | None:
+        return next((pool for pool in self.pools if pool.resource == resource), None)
+
+    def available(self, pool: DevicePool, promises: Promises) -> list[PoolDevice]:
+        """Return the devices that nobody has."""
+        taken = promises.taken_devices()
+        return [device for device in pool.healthy if device.held(pool.resource).key not in taken]
+
+
+def reusable(pool: DevicePool, held: PodPromises, pod: PodDemand) -> list[PoolDevice]:
+    """Return what the pod's plain init containers have, and no other container of it: they have ended when the others run."""
+    kinds = {container.name: container.kind for container in pod.containers}
+    lent: list[str] = []
+    lasting: set[str] = set()
+    for name, devices in held.devices:
+        ids = [device.id for device in devices if device.resource == pool.resource]
+        if kinds.get(name) is ContainerKind.INIT:
+            lent += ids
+        else:
+            lasting |= {*ids}
+    there = {device.id: device for device in pool.devices}
+    return [there[id_] for id_ in dict.fromkeys(lent) if id_ not in lasting and id_ in there]
+
+
+def allocate_container(
+    manager: DeviceManager, promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> Allocation:
+    """Promise the container what it asks for, under the hint stored for it."""
+    for resource, wanted in container.devices:
+        held = promises.of_pod(pod.uid)
+        own = held.devices_of(container.name, resource)
+        if own and len(own) == wanted:
+            continue
+        chosen = (
+            f'pod "{pod.uid}" container "{container.name}" changed request for resource "{resource}" '
+            f"from {len(own)} to {wanted}"
+            if own
+            else _chosen(manager, promises, pod, container.name, resource, wanted)
+        )
+        if isinstance(chosen, str):
+            return Allocation(promises, refusal=unexpected(chosen))
+        devices = tuple(sorted((*held.devices_of(container.name), *chosen), key=lambda one: (one.resource, one.id)))
+        promises = with_pod(promises, pod.uid, replace(held, devices=put(held.devices, container.name, devices)))
+    return Allocation(promises)
+
+
+def allocate_pod(manager: DeviceManager, promises: Promises, pod: PodDemand) -> Allocation:
+    """Promise each container of the pod its own: devices aren't shared."""
+    for container in pod.containers:
+        allocation = allocate_container(manager, promises, pod, container)
+        if allocation.refusal is not None:
+            return allocation
+        promises = allocation.promises
+    return Allocation(promises)
+
+
+def _chosen(
+    manager: DeviceManager, promises: Promises, pod: PodDemand, name: str, resource: str, wanted: int
+) -> tuple[HeldDevice, ...] | str:
+    """Choose devices, or return why there are none, in kubelet's words."""
+    pool = manager.pool(resource)
+    if pool is None:
+        return f"cannot allocate unregistered device {resource}"
+    if not pool.healthy:
+        return f"no healthy devices present; cannot allocate unhealthy devices {resource}"
+    lent = reusable(pool, promises.of_pod(pod.uid), pod)[:wanted]
+    needed = wanted - len(lent)
+    available = manager.available(pool, promises)
+    if len(available) < needed:
+        return (
+            f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(available)}"
+        )
+    hint = promises.hint(pod.uid, name).mask
+    ordered = in_order(pool, available, None if hint is None else hint.bits)
+    return tuple(device.held(resource) for device in (*lent, *ordered[:needed]))
+
+
+def in_order(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None) -> list[PoolDevice]:
+    """Put devices in the order in which they are given: near the affinity's nodes, near others, near none that is known."""
+    if affinity is None or not pool.has_topology:
+        return list(available)
+
+    def rank(device: PoolDevice) -> int:
+        if not device.nodes:
+            return 2
+        return 0 if device.nodes & affinity else 1
+
+    return sorted(available, key=rank)  # stable: those alike stay in the pool's order

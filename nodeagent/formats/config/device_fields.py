@@ -1,0 +1,152 @@
+"""The field `devices`: which devices pods may ask for by number. Loaded only where a configuration has it."""
+
+import re
+from typing import Any
+
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import DEVICE_KINDS, DeviceKind
+from nodeagent.formats.syntax.fields import Fields
+from nodeagent.formats.syntax.json_values import JsonValue
+from nodeagent.formats.syntax.resource_names import is_extended_resource, variable_part
+
+Document = dict[str, Any]
+
+MOST_RESOURCES = 256
+MOST_SELECTORS = 256
+_MAX_NUMA_ID = 2**31 - 1
+_PCI_IDS = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4}|\*)")
+_ADDRESS = re.compile(r"[0-9a-f:.*?\[\]]{1,32}")
+_DRIVER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME = re.compile(r"[^\s/]{1,64}")
+
+
+def read_devices(items: tuple[Fields, ...], owner: Fields) -> tuple[DeviceSelection, ...]:
+    """Read the entries.
+
+    Args:
+        items: the field's.
+        owner: the object that has the field.
+    """
+    found: dict[str, DeviceSelection] = {}
+    variables: dict[str, str] = {}
+    for item in items:
+        resource, selectors = item.string("resource") or "", tuple(_selector(each) for each in item.objects("select"))
+        if not resource:
+            item.report("resource", "is required: the name that pods ask for, such as example.com/nic-100g")
+        elif not is_extended_resource(resource):
+            item.report(
+                "resource", "must be DOMAIN/NAME as of Kubernetes' extended resources (not kubernetes.io)", resource
+            )
+        elif resource in found:
+            item.report("resource", "is there twice: give all its selectors in one entry", resource)
+        elif variables.setdefault(variable_part(resource), resource) != resource:
+            other = variables[variable_part(resource)]
+            item.report(
+                "resource", f"has the same name as {other} in a container's environment: choose another", resource
+            )
+        if not selectors:
+            item.report(
+                "select",
+                "is required: at least one of kind, address, device, driver, name, numaNode, virtualFunctionsOf",
+            )
+        elif len(selectors) > MOST_SELECTORS:
+            item.report("select", f"has more than {MOST_SELECTORS} entries")
+        item.close()
+        found.setdefault(resource, DeviceSelection(resource, selectors))
+    if len(items) > MOST_RESOURCES:
+        owner.report("devices", f"has more than {MOST_RESOURCES} entries")
+    return tuple(found.values())
+
+
+def _selector(fields: Fields) -> DeviceSelector:
+    kind = fields.one_of("kind", DEVICE_KINDS)
+    vendor, model = _pci_ids(fields)
+    selector = DeviceSelector(
+        kind=None if kind is None else DeviceKind(kind),
+        address=_text(fields, "address", _ADDRESS, "must be a PCI address such as 0000:3b:00.0, with * for any text"),
+        vendor=vendor,
+        model=model,
+        driver=_text(fields, "driver", _DRIVER, "must be the name of a driver"),
+        name=_text(fields, "name", _NAME, "must be the name of a device, with * for any text"),
+        numa_node=fields.integer("numaNode", 0, _MAX_NUMA_ID),
+        virtual_functions_of=_text(
+            fields, "virtualFunctionsOf", _NAME, "must be the address or a name of the physical function"
+        ),
+    )
+    if selector == DeviceSelector() and not fields.present():
+        fields.report("kind", "is required, or another field: a selector without any would select every device")
+    fields.close()
+    return selector
+
+
+def _pci_ids(fields: Fields) -> tuple[int | None, int | None]:
+    text = fields.string("device")
+    if text is None:
+        return None, None
+    match = _PCI_IDS.fullmatch(text)
+    if match is None:
+        fields.report(
+            "device", "must be VENDOR:DEVICE in hexadecimal as `lspci -n` shows them, such as 15b3:101d or 15b3:*", text
+        )
+        return None, None
+    return int(match[1], 16), None if match[2] == "*" else int(match[2], 16)
+
+
+def _text(fields: Fields, key: str, form: re.Pattern[str], rule: str) -> str:
+    text = fields.string(key) or ""
+    if text and not form.fullmatch(text):
+        fields.report(key, rule, text)
+        return ""
+    return text
+
+
+def devices_document(selections: tuple[DeviceSelection, ...]) -> list[Document]:
+    """Spell them as in a configuration."""
+    return [
+        {"resource": one.resource, "select": [_selector_document(selector) for selector in one.selectors]}
+        for one in selections
+    ]
+
+
+def _selector_document(selector: DeviceSelector) -> Document:
+    model = "*" if selector.model is None else f"{selector.model:04x}"
+    document: Document = {
+        "kind": None if selector.kind is None else selector.kind.value,
+        "address": selector.address or None,
+        "device": None if selector.vendor is None else f"{selector.vendor:04x}:{model}",
+        "driver": selector.driver or None,
+        "name": selector.name or None,
+        "numaNode": selector.numa_node,
+        "virtualFunctionsOf": selector.virtual_functions_of or None,
+    }
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def devices_from_document(value: JsonValue) -> tuple[DeviceSelection, ...]:
+    """Read the result of `devices_document`.
+
+    Raises:
+        MisfitError: it isn't one.
+    """
+    return value.each(
+        lambda one: DeviceSelection(one.field("resource").text(), one.field("select").each(_selector_from_document))
+    )
+
+
+def _selector_from_document(value: JsonValue) -> DeviceSelector:
+    texts = {
+        key: "" if (found := value.optional(key)) is None else found.text()
+        for key in ("address", "device", "driver", "name", "virtualFunctionsOf")
+    }
+    kind, node = value.optional("kind"), value.optional("numaNode")
+    match = _PCI_IDS.fullmatch(texts["device"])
+    return DeviceSelector(
+        kind=None if kind is None else kind.one_of(DeviceKind),
+        address=texts["address"],
+        vendor=None if match is None else int(match[1], 16),
+        model=None if match is None or match[2] == "*" else int(match[2], 16),
+        driver=texts["driver"],
+        name=texts["name"],
+        numa_node=None if node is None else node.whole(),
+        virtual_functions_of=texts["virtualFunctionsOf"],
+    )

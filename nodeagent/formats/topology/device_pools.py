@@ -1,0 +1,50 @@
+"""The devices that a node gives, as the running agent publishes them: pools ↔ plain values."""
+
+from typing import Any
+
+from nodeagent.core.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.formats.syntax.json_values import JsonValue
+
+Document = dict[str, Any]
+
+
+def pools_document(pools: tuple[DevicePool, ...]) -> list[Document]:
+    return [
+        {
+            "resource": pool.resource,
+            "devices": [
+                {
+                    "id": device.id,
+                    "numaNodes": None if device.nodes is None else str(NumaSet(device.nodes)),
+                    "healthy": device.is_healthy,
+                    "kind": device.kind,
+                    "names": list(device.names),
+                }
+                for device in pool.devices
+            ],
+        }
+        for pool in pools
+    ]
+
+
+def pools_from_document(document: JsonValue) -> tuple[DevicePool, ...]:
+    """Read the result of `pools_document`.
+
+    Raises:
+        MisfitError: it isn't one.
+    """
+    return document.each(
+        lambda pool: DevicePool(pool.field("resource").text(), pool.field("devices").each(_device_from_document))
+    )
+
+
+def _device_from_document(value: JsonValue) -> PoolDevice:
+    nodes = value.field("numaNodes").or_none(JsonValue.nodes)
+    return PoolDevice(
+        value.field("id").text(),
+        None if nodes is None else nodes.bits,
+        value.field("healthy").flag(),
+        value.field("kind").text(),
+        value.field("names").each(JsonValue.text),
+    )

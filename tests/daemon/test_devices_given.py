@@ -1,0 +1,114 @@
+"""The agent gives devices by number: looks at them when somebody asks and at each rescan, tells the container, and remembers."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
+from nodeagent.core.model.pod import Pod
+from nodeagent.daemon.requests import TurnRequest
+from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.formats.node_view import ViewReader, view_document
+from nodeagent.formats.syntax.json_values import JsonValue
+from tests.daemon.test_placements import files
+from tests.daemon.test_recovery import two_nodes
+from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.node_model import Machine
+from tests.support.pods import app, pod
+from tests.support.world import node
+
+NODE = two_nodes()
+NIC = "example.com/nic"
+GIVES = (DeviceSelection(NIC, (DeviceSelector(kind=DeviceKind.NETWORK),)),)
+
+
+def cards(**nodes: int) -> PlacedDevices:
+    found = (
+        Device(f"0000:0{number}:00.0", DeviceKind.NETWORK, 0, names=(name,), numa_node=where)
+        for number, (name, where) in enumerate(nodes.items())
+    )
+    return PlacedDevices.of(tuple(found), NODE)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    machine = Machine(node(NODE, topology_manager_policy="restricted", devices=GIVES))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        daemon.hardware.placed = cards(eth0=1, eth1=0)
+        daemon.rest()
+        yield daemon
+
+
+def asking(name: str, count: int = 1) -> Pod:
+    return pod(name, app(cpu="1", devices={NIC: count}))
+
+
+def held(daemon: Daemon, name: str) -> list[str]:
+    entry = next(e for e in daemon.agent.state.entries if e.pod.name == name)
+    if entry.refusal is not None:
+        return [entry.refusal.reason, entry.refusal.message]
+    return [one.id for one in daemon.agent.state.promises.of_pod(entry.pod.uid).devices_of("app")]
+
+
+def test_it_is_given_told_kept_over_a_restart_and_given_back(daemon: Daemon) -> None:
+    daemon.files.pods = (asking("a"), asking("b"))
+    daemon.rest()
+    given = {name: held(daemon, name) for name in "ab"}
+    assert sorted(one for own in given.values() for one in own) == ["0000:00:00.0", "0000:01:00.0"]
+    (told,) = (text for name, text in files(daemon).items() if name.startswith(f"{asking('a').uid}/"))
+    (address,) = given["a"]
+    assert f"NODEAGENT_DEVICES={address}\n" in told
+    assert f"NODEAGENT_DEVICES_EXAMPLE_COM_NIC={address}\n" in told
+    (request,) = (each for each in daemon.requests if each.identifier == "a/app")
+    assert dict(request.env)["NODEAGENT_DEVICES"] == address
+    there = daemon.hardware.placed
+    daemon.start()
+    daemon.hardware.placed = there
+    daemon.rest()
+    assert {name: held(daemon, name) for name in "ab"} == given
+    daemon.files.pods = (asking("b"),)
+    daemon.rest()
+    daemon.files.pods = (asking("b"), asking("c"))
+    daemon.rest()
+    assert held(daemon, "c") == given["a"]
+
+
+def test_what_the_node_has_not_is_refused_until_it_has_it(daemon: Daemon) -> None:
+    daemon.files.pods = (asking("a", 3),)
+    daemon.rest()
+    assert held(daemon, "a") == [
+        f"OutOf{NIC}",
+        f"Node didn't have enough resource: {NIC}, requested: 3, used: 0, capacity: 2",
+    ]
+    daemon.hardware.placed = cards(eth0=0, eth1=0, eth2=0)
+    daemon.agent.requests.put(TurnRequest(retried=frozenset({asking("a", 3).uid})))
+    daemon.rest()
+    assert len(held(daemon, "a")) == 3
+
+
+def test_a_card_that_is_gone_is_a_problem_while_it_is(daemon: Daemon) -> None:
+    daemon.files.pods = (asking("a"),)
+    daemon.rest()
+    (address,) = held(daemon, "a")
+    everything = daemon.hardware.placed
+    daemon.hardware.placed = PlacedDevices()
+    daemon.turn(WakeUpReason.TIMER)
+    (problem,) = daemon.agent.view.problems
+    assert f"{address} of its {NIC} is gone or unhealthy" in problem
+    assert held(daemon, "a") == [address]
+    daemon.hardware.placed = everything
+    daemon.turn(WakeUpReason.TIMER)
+    assert daemon.agent.view.problems == ()
+
+
+def test_readers_see_what_there_is(daemon: Daemon) -> None:
+    view = ViewReader()(JsonValue(json.loads(json.dumps(view_document(daemon.agent.view)))))
+    assert view.pools == daemon.agent.view.pools
+    assert [(pool.resource, [one.names for one in pool.devices]) for pool in view.pools] == [
+        (NIC, [("eth0",), ("eth1",)])
+    ]

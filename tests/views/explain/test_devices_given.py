@@ -1,0 +1,48 @@
+"""What an explanation says of devices that a pod asks for by number."""
+
+from typing import Any
+
+from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
+from nodeagent.core.model.pod import Pod
+from nodeagent.views.explain.text import render_explanation
+from tests.support.builders import admitted, managers
+from tests.support.explained_pods import explained_pod
+from tests.support.pods import app, pod
+
+NIC = "example.com/nic"
+GIVES = (DeviceSelection(NIC, (DeviceSelector(kind=DeviceKind.NETWORK),)),)
+CARD = Device("0000:3b:00.0", DeviceKind.NETWORK, 0x020000, names=("eth0",), numa_node=1)
+
+
+def said(of: Pod, *there: Pod, allocatable: Allocatable | None = None, **placement: Any) -> str:
+    node = managers(reserved="0", devices=GIVES, **placement)
+    node = node.knowing(PlacedDevices.of((CARD,), node.topology))
+    what_if = WhatIf.of(node, admitted(node, *there), there, allocatable)
+    return " ".join(render_explanation(explained_pod(what_if, of, Config(node.placement))).split())
+
+
+def asking(name: str, count: int = 1) -> Pod:
+    return pod(name, app(cpu="2", memory="1Gi", devices={NIC: count}))
+
+
+def test_the_hints_and_the_choice_are_steps() -> None:
+    text = said(asking("new"), topology_manager_policy="restricted")
+    assert "container app: on which NUMA nodes? NUMA 1, preferred by all" in text
+    assert f"container app: which devices? 0000:3b:00.0 eth0 ({NIC}, NUMA 1)" in text
+    assert "app exclusive 4,12 NUMA 1" in text
+
+
+def test_what_is_taken_is_what_is_missing() -> None:
+    text = said(asking("new"), asking("there"), topology_manager_policy="restricted")
+    assert "TopologyAffinityError" in text
+    assert f"{NIC} can't be had there" in text
+    none = said(asking("new"), asking("there"))
+    assert f"requested number of devices unavailable for {NIC}. Requested: 1, Available: 0" in none
+    room = Allocatable(10, (("cpu", 16_000), ("memory", 2**40)))
+    whole = said(asking("new", 2), asking("there"), allocatable=room)
+    assert f"OutOf{NIC}" in whole
+    assert f"the pod requests 2 {NIC}; of 1 for pods, 0 left: 2 short" in whole
