@@ -148,7 +148,9 @@ def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, record
     cpus = recorded if recorded.cpus or recorded.pod_cpus is not None else found
     memory = recorded if recorded.memory or recorded.pod_memory is not None else found
     # What devices it has, no cgroup shows.
-    return PodPromises(cpus.cpus, cpus.pod_cpus, memory.memory, memory.pod_memory, recorded.hints, recorded.devices)
+    return PodPromises(
+        cpus.cpus, cpus.pod_cpus, memory.memory, memory.pod_memory, recorded.hints, recorded.devices, cpus.first_cpus
+    )
 
 
 def _found(
