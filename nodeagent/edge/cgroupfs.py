@@ -628,12 +628,12 @@ class CgroupTree:
         """Refuse a limit below what is in use: the kernel would kill for it (KEP-1287: kubelet doesn't set such a one, either)."""
         text = self._text(path, "memory.current")
         if text is not None and int(text) > limit_bytes:
-            file = f"{self.root}/{path}/memory.max"
+            file = self.root / path / "memory.max"
             raise MemoryInUseError(
                 f"{file} stays as it is: more than {limit_bytes} bytes are in use, and the kernel would kill for less",
-                path=file,
+                path=str(file),
                 error=None,
-                hint=f"it is tried again at every reconcile: compare {self.root}/{path}/memory.current, or ask for more memory",
+                hint="raise its memory limit; else it is tried again at every reconcile: `nodeagent inspect` shows what is in use",
             )
 
     def _write(self, path: str, name: str, text: str) -> None:

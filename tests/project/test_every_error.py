@@ -65,8 +65,10 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
 from nodeagent.core.admission.node_setup import on_machine
+from nodeagent.core.cgroups.write_order import SetAttribute
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
+from nodeagent.core.model.cgroup import Attribute, ByteLimit
 from nodeagent.core.model.config import Config, CpuPlugin, Errata, Placement, ReservedMemory
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -437,6 +439,7 @@ CASES = [
     Case("CgroupError", "effective CPUs", lambda d: cgroup_with(d, "cpuset.cpus.effective", "a-b").read(frozenset()), "{}/cpuset.cpus.effective"),
     Case("CgroupError", "events", lambda d: cgroup_with(d, "cgroup.events", "populated yes").read(frozenset()), "{}/cgroup.events"),
     Case("CgroupError", "a directory", lambda d: CgroupTree(f"{d}/{'x' * 300}").read(frozenset()), "{}/xxx"),
+    Case("MemoryInUseError", "more than the limit", lambda d: cgroup_with(d, "memory.current", "8192").apply(SetAttribute("", Attribute.MEMORY_MAX, ByteLimit(4096), None)), "{}/memory.max"),
     Case("CheckpointError", "no checkpoint", lambda d: checkpoint.run(asked(checkpoint, "verify", str(written(d / "f", "{}")))), "{}/f: it has neither"),
     Case("CheckpointError", "no file", lambda d: checkpoint.run(asked(checkpoint, "verify", f"{d}/none")), "{}/none"),
     Case("CommandError", "no such command", lambda _: exec_command.become(["/nowhere/cmd"]), "'/nowhere/cmd'"),

@@ -20,7 +20,7 @@ from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Pod, Resources, qos_class
 from nodeagent.core.model.promises import Hint, Promises, dropped, put, with_pod
-from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, Reason, Refusal
+from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, Reason
 from nodeagent.core.numa.topology_manager import TopologyPolicy
 
 _STRICT = frozenset({TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE})
@@ -38,12 +38,12 @@ class NotResized(Struct, frozen=True):
         return self.reason == RESIZE_DEFERRED
 
 
-class _RefusedError(Exception):
-    """It ends the decision on one pod, and goes no further."""
+def _never(message: str) -> NotResized:
+    return NotResized(RESIZE_INFEASIBLE, message)
 
-    def __init__(self, message: str, *, is_deferred: bool = False) -> None:
-        super().__init__(message)
-        self.answer = NotResized(RESIZE_DEFERRED if is_deferred else RESIZE_INFEASIBLE, message)
+
+def _later(message: str) -> NotResized:
+    return NotResized(RESIZE_DEFERRED, message)
 
 
 def is_resize(old: Pod, new: Pod) -> bool:
@@ -122,10 +122,11 @@ def _decided(managers: Managers, promises: Promises, old: Pod, demand: PodDemand
     turns = sorted(demand.containers, key=lambda now: now.cpus >= before[now.name].cpus)
     try:
         for now in turns:
-            promises = _with_cpus(providers, promises, demand, before[now.name], now)
-            promises = _with_memory(providers, promises, demand, before[now.name], now)
-    except _RefusedError as err:
-        return err.answer
+            for given in (_with_cpus, _with_memory):
+                answer = given(providers, promises, demand, before[now.name], now)
+                if isinstance(answer, NotResized):
+                    return answer
+                promises = answer
     except PluginFailedError as err:
         return NotResized(Reason.CPU_PLUGIN_FAILED.value, str(err))
     return promises
@@ -136,40 +137,43 @@ def _decided(managers: Managers, promises: Promises, old: Pod, demand: PodDemand
 
 def _with_cpus(
     providers: Providers, promises: Promises, pod: PodDemand, was: ContainerDemand, now: ContainerDemand
-) -> Promises:
+) -> Promises | NotResized:
     manager = providers.cpu
     if not manager.static or pod.is_skipped or was.cpus == now.cpus:
         return promises
     name = f"container {now.name}"
     if not was.cpus:
-        raise _RefusedError(f"{name} has no CPUs of its own, and would get {now.cpus}: end the pod, and start it anew")
+        return _never(f"{name} has no CPUs of its own, and would get {now.cpus}: end the pod, and start it anew")
     if not now.cpus:
-        raise _RefusedError(f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew")
+        return _never(f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew")
     own = promises.own_set(pod.uid, now.name)
     assert own is not None, "who asks for CPUs of its own has some"
     away = own - CpuSet(manager.layout.online)
     if away:
-        raise _RefusedError(f"CPUs {away} of {name} are offline", is_deferred=True)
+        return _later(f"CPUs {away} of {name} are offline")
     chosen = (
         _fewer(manager, promises, pod, now, own) if now.cpus < len(own) else _more(providers, promises, pod, now, own)
     )
-    return _holding(promises, pod.uid, now.name, own, chosen)
+    return chosen if isinstance(chosen, NotResized) else _holding(promises, pod.uid, now.name, own, chosen)
 
 
-def _fewer(manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet) -> CpuSet:
+def _fewer(
+    manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
+) -> CpuSet | NotResized:
     """Choose those that it keeps: the ones that it was admitted with, and of the others what the policy would take of them."""
     first = promises.of_pod(pod.uid).first_set(now.name) or own
     if now.cpus < len(first):
-        raise _RefusedError(
+        return _never(
             f"container {now.name} keeps the CPUs that it was admitted with, {first}, as its program may have bound itself to them: "
             f"{now.cpus} would be fewer than {len(first)}"
         )
     asked = Question(manager.topology, promises, pod, now.name, own, now.cpus)
-    _check_whole_cores(manager, asked)
-    return _among(manager, asked, first, CpuMask(-1))
+    return _without_whole_cores(manager, asked) or _among(manager, asked, first, None)
 
 
-def _more(providers: Providers, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet) -> CpuSet:
+def _more(
+    providers: Providers, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
+) -> CpuSet | NotResized:
     """Choose CPUs beside those that it has: on its NUMA nodes first, and only there where the topology manager has promised that."""
     manager = providers.cpu
     hint = promises.hint(pod.uid, now.name).mask
@@ -181,7 +185,7 @@ def _more(providers: Providers, promises: Promises, pod: PodDemand, now: Contain
         free, all_cpus = CpuMask(free & bound), CpuMask(all_cpus & bound)
         where = f" on NUMA node{'s' if len(hint) > 1 else ''} {hint} (topologyManagerPolicy {providers.topology.policy.value})"
     if now.cpus > all_cpus.bit_count():
-        raise _RefusedError(
+        return _never(
             f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}"
         )
     missing, left = now.cpus - len(own), CpuSet(free)
@@ -190,43 +194,37 @@ def _more(providers: Providers, promises: Promises, pod: PodDemand, now: Contain
         asked = replace(manager.offered(over(asked, left.bits, missing)), count=now.cpus)
         left = asked.free
         asked = over(asked, (own | left).bits, now.cpus)
-    _check_whole_cores(manager, asked)
+    half = _without_whole_cores(manager, asked)
+    if half is not None:
+        return half
     if missing > len(left):
-        raise _RefusedError(
-            f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}",
-            is_deferred=True,
+        return _later(
+            f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}"
         )
     chosen = _among(manager, asked, own, NumaMask(nodes.bits))
-    veto = manager.vetoed(asked, chosen) if manager.plugins else None
-    if veto is not None:
-        raise _RefusedError(veto.message, is_deferred=True)
-    return chosen
+    veto = manager.vetoed(asked, chosen) if manager.plugins and isinstance(chosen, CpuSet) else None
+    return chosen if veto is None else _later(veto.message)
 
 
-def _among(manager: CpuManager, asked: Question, kept: CpuSet, nodes: int) -> CpuSet:
+def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
     """Choose from what is asked about so that some are among it: as the policy would, if these are, and else beside them."""
     if len(kept) == asked.count:
         return kept
-    mask = None if nodes == -1 else NumaMask(nodes)
     best = choose_near(manager, asked, mask)
     if isinstance(best, CpuSet) and kept <= best:
         return best
     beside = choose_near(manager, over(asked, (asked.free - kept).bits, asked.count - len(kept)), mask)
     if isinstance(beside, CpuShortage):
-        raise _RefusedError(
-            f"container {asked.container} can't keep {kept} and have {asked.count} CPUs: {beside.message}",
-            is_deferred=True,
-        )
+        return _later(f"container {asked.container} can't keep {kept} and have {asked.count} CPUs: {beside.message}")
     return kept | beside
 
 
-def _check_whole_cores(manager: CpuManager, asked: Question) -> None:
-    if not manager.options.full_pcpus_only:
-        return
-    refusal: Refusal | None = check_full_cores(manager, asked)
-    if refusal is not None:
-        fits = manager.layout.adds_up(manager.layout.online, asked.count)
-        raise _RefusedError(f"container {asked.container}: {refusal.message}", is_deferred=fits)
+def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | None:
+    refusal = check_full_cores(manager, asked) if manager.options.full_pcpus_only else None
+    if refusal is None:
+        return None
+    is_possible = manager.layout.adds_up(manager.layout.online, asked.count)
+    return (_later if is_possible else _never)(f"container {asked.container}: {refusal.message}")
 
 
 def _holding(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
@@ -246,16 +244,14 @@ def _holding(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSe
 
 def _with_memory(
     providers: Providers, promises: Promises, pod: PodDemand, was: ContainerDemand, now: ContainerDemand
-) -> Promises:
+) -> Promises | NotResized:
     manager, held = providers.memory, promises.of_pod(pod.uid)
     blocks = held.blocks(now.name)
     if blocks is None or was.memory == now.memory:
         return promises
     name = f"container {now.name}"
     if any(held.blocks(one.name) for one in pod.containers if one.kind is ContainerKind.INIT):
-        raise _RefusedError(
-            f"init containers of the pod hold memory that {name} takes over when they have ended", is_deferred=True
-        )
+        return _later(f"init containers of the pod hold memory that {name} takes over when they have ended")
     nodes = promises.memory_nodes(pod.uid, now.name) or NumaSet()
     hint = held.hint(now.name)
     without = memory_manager.release_container(manager, promises, pod.uid, now.name)
@@ -263,11 +259,11 @@ def _with_memory(
     asked = with_pod(without, pod.uid, replace(left, hints=put(left.hints, now.name, Hint(nodes, preferred=False))))
     answer = memory_manager.allocate_container(manager, asked, pod, now)
     if answer.refusal is not None:
-        raise _RefusedError(f"{name} on NUMA {nodes}: {answer.refusal.message}", is_deferred=True)
+        return _later(f"{name} on NUMA {nodes}: {answer.refusal.message}")
     after = answer.promises
     there = after.memory_nodes(pod.uid, now.name) or nodes
     if not there >= nodes or (there != nodes and providers.topology.policy in _STRICT):
-        raise _RefusedError(f"the memory of {name} would move from NUMA {nodes} to {there}", is_deferred=True)
+        return _later(f"the memory of {name} would move from NUMA {nodes} to {there}")
     given = after.of_pod(pod.uid)
     known = [one for one, _ in held.hints]
     hints = put(given.hints, now.name, hint) if now.name in known else dropped(given.hints, now.name)
