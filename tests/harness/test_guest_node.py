@@ -177,7 +177,7 @@ def test_what_is_asked_for_again_and_again_is_so_as_often_as_was_said_however_lo
     def fail() -> None:
         asked.append(1)
 
-    with pytest.raises(GuestTimeoutError, match="in vain, for .*: the pod"):
+    with pytest.raises(GuestTimeoutError, match=r"in vain, for .*: the pod"):
         node.until(fail, lambda: "the pod", least_looks=7)
     # three that the wait has room for come after the first six
     assert len(asked) == 6 + 3
