@@ -364,7 +364,8 @@ class Guest:
             *("-serial", f"file:{self._directory / 'console'}"),
             *("-chardev", f"socket,id=qmp,fd={qmp_fd}", "-mon", "chardev=qmp,mode=control"),
             # a network card for its interrupts and queues: it leads nowhere
-            *("-netdev", "hubport,id=nowhere,hubid=0", "-device", "virtio-net-pci,bus=pci.0,netdev=nowhere"),
+            *("-netdev", "hubport,id=nowhere,hubid=0", "-device", "virtio-net-pci,netdev=nowhere"),
             *("-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={agent_fd}"),
             *("-device", f"virtserialport,chardev=agent,name={PORT_NAME}"),
+            *self.machine.card_arguments(),
         )
