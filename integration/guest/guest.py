@@ -360,7 +360,8 @@ class Guest:
             *("-kernel", os.fspath(self.image.kernel), "-initrd", os.fspath(self.image.initrd)),
             *("-append", kernel_arguments),
             # cache=unsafe: a flush in the guest need not reach the host's disk, which isn't what is cut off
-            *("-drive", f"file={self.image.disk},if=virtio,format=raw,snapshot=on,cache=unsafe"),
+            *("-drive", f"file={self.image.disk},if=none,id=disk,format=raw,snapshot=on,cache=unsafe"),
+            *("-device", "virtio-blk-pci,drive=disk"),
             *("-serial", f"file:{self._directory / 'console'}"),
             *("-chardev", f"socket,id=qmp,fd={qmp_fd}", "-mon", "chardev=qmp,mode=control"),
             # a network card for its interrupts and queues: it leads nowhere
