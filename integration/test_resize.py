@@ -102,9 +102,13 @@ def test_a_memory_limit_goes_no_lower_than_what_is_in_use(four_nodes: Guest) -> 
         node.apply(eating(memory))
         node.wait(is_decided, f"{memory} of memory", of=("eats",))
 
+    def problems() -> list[str]:
+        found: list[str] = node.inspect()["node"]["problems"]
+        return found
+
     resize("16Mi")
     node.until(
-        lambda: any("stays as it is: more than" in problem for problem in node.inspect()["problems"]) or None,
+        lambda: any("stays as it is: more than" in problem for problem in problems()) or None,
         lambda: f"the problem: {node.inspect()['problems']}",
     )
     assert node.value(cgroup, "memory.max") == str(256 << 20)
