@@ -7,6 +7,7 @@ from nodeagent.core.host.claims import Claimed, DeviceClaim
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.turn.step import TurnEvent
 from nodeagent.errors import printable
@@ -56,6 +57,11 @@ def refused_change(entry: PodEntry) -> str | None:
     refusal, name = entry.change_refusal, entry.pod.full_name
     if refusal is None or not entry.is_active:
         return None
+    if refusal.reason == RESIZE_DEFERRED:
+        return (
+            f"pod {name} waits for other amounts, and keeps running as it was: {refusal.message} "
+            "(end a pod that holds them, or undo the change)"
+        )
     return (
         f"the change is refused, and pod {name} keeps running as it was: {refusal.reason}: {refusal.message} "
         f"(undo the change, or make room and: nodeagent retry {name})"

@@ -165,10 +165,10 @@ class Host:
         )
         self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
 
-    def refuse_change(self) -> None:
+    def refuse_change(self, reason: str = "OutOfcpu") -> None:
         self.world.add(pod("big", app("app")), running("app"))
         change = RefusedChange(
-            pod("big", app("app", cpu="400", memory="1Gi")), RecordedRefusal("OutOfcpu", "too little", 1)
+            pod("big", app("app", cpu="400", memory="1Gi")), RecordedRefusal(reason, "too little", 1)
         )
         entry = replace(self.world.state.entries[-1], refused_change=change)
         self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
@@ -917,6 +917,14 @@ def test_retry_reports_that_it_is_refused_again_and_what_to_do(live, run):
     err = failed(run("retry", "default/big", "--socket", str(live.socket)))
     assert "pod default/big is refused again: OutOfpods: none left" in err
     assert "maxPods" in err
+
+
+@pytest.mark.parametrize(("reason", "word"), [("ResizeDeferred", "deferred"), ("ResizeInfeasible", "infeasible")])
+def test_a_resize_that_waits_or_cannot_be_is_shown_in_kubernetes_words(live, run, reason, word):
+    live.refuse_change(reason)
+    out = run("inspect", *live.options)[1]
+    assert f"    resize {word}: too little\n    next: " in out
+    assert f"resize {word}" in run("inspect", *live.options, "default/big")[1]
 
 
 def test_a_changed_manifest_that_was_refused_is_shown_under_its_pod(live, run):

@@ -6,6 +6,7 @@ Adds words and layout to the document, no facts. Legible without colour; no line
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.views.wording.columns import blocks, broken, table
 from nodeagent.views.wording.cpu_places import places_text
 from nodeagent.views.wording.words import (
@@ -25,6 +26,8 @@ _MOST_PROCESSES = 12
 _FEW_PODS = 8
 _MOST_NOTICED = 30
 _NO_VALUE = "-"
+_RESIZES = {RESIZE_DEFERRED: "resize deferred", RESIZE_INFEASIBLE: "resize infeasible"}
+"""As Kubernetes calls it, by reason."""
 
 
 def render(document: Document, width: int = WIDTH) -> str:
@@ -189,9 +192,13 @@ def _pod_lines(pod: Document, document: Document, width: int) -> list[str]:
         lines += broken(f"    next: {pod['refusal']['nextStep']}", width)
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
-        lines += broken(f"    changed manifest refused: {change['reason']}: {change['message']}", width)
+        lines += broken(f"    {_RESIZES.get(change['reason'], 'changed manifest refused')}: {_why(change)}", width)
         lines += broken(f"    next: {change['nextStep']}", width)
     return lines
+
+
+def _why(change: Document) -> str:
+    return str(change["message"]) if change["reason"] in _RESIZES else f"{change['reason']}: {change['message']}"
 
 
 def _phase(pod: Document, at_ms: int) -> str:
@@ -372,7 +379,7 @@ def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
         rows += [("refused", f"{refusal['reason']}: {refusal['message']}"), ("next", refusal["nextStep"])]
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
-        rows += [("change refused", f"{change['reason']}: {change['message']}"), ("next", change["nextStep"])]
+        rows += [(_RESIZES.get(change["reason"], "change refused"), _why(change)), ("next", change["nextStep"])]
     if pod["coreClass"] is not None:
         rows.append(("asks for", f"{pod['coreClass']} cores"))
     if pod["preferredCoreClass"] is not None:
