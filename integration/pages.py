@@ -20,6 +20,7 @@ ON_NODE = frozenset(
         "how-to/node-resource-topology.md",
         "how-to/packet-forwarder.md",
         "how-to/resize.md",
+        "how-to/resource-slices.md",
         "how-to/services.md",
         "simulate.md",
     }

@@ -1,4 +1,4 @@
-"""`nodeagent topology -o nrt`: of a copied node, of its capture; and what has no such object."""
+"""`nodeagent topology -o nrt` and `-o resourceslice`: of a copied node, of its capture; and what has no such object."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import yaml
 from nodeagent.cli.main import main
 from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
 from tests.support.nrt_rules import checked
+from tests.support.resource_slice_rules import checked as checked_slices
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -43,3 +44,26 @@ def test_a_machine_that_is_only_described_has_none(capsys: pytest.CaptureFixture
         main(["topology", "-o", "nrt", "--topology", "2s.4c.2t"])
     assert ended.value.code == 2
     assert "it excludes --topology" in capsys.readouterr().err
+
+
+def test_a_copied_node_and_its_capture_have_the_same_slices(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "etc/hostname").write_text("Far-Away\n")
+    taken = tmp_path / "node.json"
+    assert main(["capture", "--root", str(root), "--out", str(taken)]) == 0
+    printed_ones = []
+    for words in (("--root", str(root)), ("--machine", str(taken))):
+        assert main(["topology", "-o", "resourceslice", *words]) == 0
+        printed_ones.append(capsys.readouterr().out)
+    assert printed_ones[0] == printed_ones[1]
+    found = checked_slices(yaml.safe_load_all(printed_ones[0]))
+    assert len(found["dra.cpu"]) == 7, "8, and one is reserved"
+    assert set(found["dra.memory"]) >= {"memory-0", "memory-1"}
+
+
+def test_slices_are_of_a_node_with_a_name(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topology", "-o", "resourceslice", "--root", str(root)]) == 1
+    assert "ResourceSlices have it" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["topology", "-o", "resourceslice", "--topology", "2s.4c.2t"])

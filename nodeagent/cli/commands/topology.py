@@ -20,6 +20,7 @@ from nodeagent.core.admission.managers import initial
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.startup import StartError, node_of
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_json import topology_document
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.views.topology.cpu_owners import owners
@@ -35,10 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        choices=("text", "json", "yaml", "svg", "hwloc-xml", "nrt"),
+        choices=("text", "json", "yaml", "svg", "hwloc-xml", "nrt", "resourceslice"),
         default="text",
         metavar="FORMAT",
-        help="output format: text, json, yaml, svg (a picture), hwloc-xml (for lstopo) or nrt (for Kubernetes' schedulers) (default: text)",
+        help="output format: text, json, yaml, svg (a picture), hwloc-xml (for lstopo), nrt or resourceslice (for Kubernetes' "
+        "schedulers) (default: text)",
     )
     parser.add_argument(
         "--devices",
@@ -62,6 +64,7 @@ examples:
 The owners of CPUs come from the agent or its saved state, and are shown in text, svg and hwloc-xml. If neither can be read, the
 machine is shown without owners, and stderr says why.
 -o nrt prints a NodeResourceTopology, in YAML: what each NUMA node has, and has left. It needs the agent or its saved state.
+-o resourceslice prints ResourceSlices, in YAML: CPUs, memory and cards, as drivers of dynamic resource allocation list them.
 next: nodeagent inspect"""
     parser.set_defaults(parser=parser)
 
@@ -72,10 +75,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the machine's description or the named configuration can't be read.
     """
-    if args.devices and (args.topology is not None or args.output in {"hwloc-xml", "nrt"}):
+    if args.devices and (args.topology is not None or args.output in {"hwloc-xml", "nrt", "resourceslice"}):
         args.parser.error("--devices shows those of a node, as text, json, yaml or svg")
-    if args.output == "nrt":
-        sys.stdout.write(_node_resource_topology(args))
+    if args.output in {"nrt", "resourceslice"}:
+        sys.stdout.write(_node_resource_topology(args) if args.output == "nrt" else _resource_slices(args))
         return 0
     topology = topology_from(args) if args.topology is None else topology_from_spec(args.topology)
     devices = _devices(args)
@@ -156,13 +159,39 @@ def _node_resource_topology(args: argparse.Namespace) -> str:
     if args.topology is not None:
         args.parser.error("-o nrt tells what a node has left: it excludes --topology, which describes a machine")
     known = known_from(args)
+    name = _node_name(known, "a NodeResourceTopology has it")
+    return spelled(node_resource_topology(name, known.node.topology, known.node.managers, known.state.promises), "yaml")
+
+
+def _resource_slices(args: argparse.Namespace) -> str:
+    """Return the documents of a node.
+
+    Raises:
+        NodeAgentError: what it has, or its name, isn't known.
+    """
+    from nodeagent.cli.support.devices import devices_from
+    from nodeagent.views.topology.resource_slices import resource_slices
+
+    if args.topology is not None:
+        args.parser.error("-o resourceslice tells what a node has: it excludes --topology, which describes a machine")
+    known = known_from(args)
+    name = _node_name(known, "ResourceSlices have it")
+    slices = resource_slices(name, known.node.topology, known.node.reserved, devices_from(args))
+    return "---\n".join(spelled(one, "yaml") for one in slices)
+
+
+def _node_name(known: NodeView, why: str) -> str:
+    """Return it as kubelet names its node.
+
+    Raises:
+        NodeAgentError: it is unknown.
+    """
     if not known.hostname:
         raise SourceError(
-            "the node's name is unknown, and a NodeResourceTopology has it",
+            f"the node's name is unknown, and {why}",
             hint="take a capture on the node: nodeagent capture --out node.json, then --machine node.json",
         )
-    name = known.hostname.lower()  # as kubelet names its node
-    return spelled(node_resource_topology(name, known.node.topology, known.node.managers, known.state.promises), "yaml")
+    return known.hostname.lower()
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
