@@ -28,6 +28,7 @@ SECOND_LANE = (
     "podman",
     "policies",
     "probe",
+    "resize",
     "service",
     "side_by_side",
     "topologies",

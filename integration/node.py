@@ -261,15 +261,25 @@ class Node:
 
         return self.until(look, lambda: f"no {' or '.join(events)} in the log: {self.log(cursor)}")
 
-    def until(self, look: Callable[[], T | None], problem: Callable[[], str], seconds: float = WAIT_SECONDS) -> T:
-        """Look until there is a result, and pause as long as a look took: looking takes processor time from what is waited for."""
-        wait = self.guest.wait(seconds)
+    def until(
+        self,
+        look: Callable[[], T | None],
+        problem: Callable[[], str],
+        seconds: float = WAIT_SECONDS,
+        *,
+        least_looks: int = 1,
+    ) -> T:
+        """Look until there is a result, and pause as long as a look took: looking takes processor time from what is waited for.
+
+        A look that does something, and waits for that itself, has to be tried `least_looks` times before all of them were in vain.
+        """
+        wait, looks = self.guest.wait(seconds), 0
         while True:
             began = time.monotonic()
             if (found := look()) is not None:
                 return found
-            took = time.monotonic() - began
-            if self.guest.is_over(wait):
+            took, looks = time.monotonic() - began, looks + 1
+            if looks >= least_looks and self.guest.is_over(wait):
                 raise self.guest.in_vain(f"in vain, for {wait}: {problem()}")
             time.sleep(max(_BETWEEN_LOOKS_SECONDS, took))
 

@@ -19,6 +19,7 @@ ON_NODE = frozenset(
         "how-to/logs.md",
         "how-to/node-resource-topology.md",
         "how-to/packet-forwarder.md",
+        "how-to/resize.md",
         "how-to/services.md",
         "simulate.md",
     }

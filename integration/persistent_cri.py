@@ -10,6 +10,8 @@ from integration.node import Node
 
 DISTURBED_SECONDS = 60
 """Of a real machine: as long as agent and runtime are killed again and again, what one of them breaks off is asked for again."""
+_LEAST_ATTEMPTS = 8
+"""Before it is in vain: on a loaded machine one takes a minute, and whoever is killed meanwhile breaks off one at most."""
 T = TypeVar("T")
 
 
@@ -84,7 +86,7 @@ class PersistentCri:
                 said.append(str(err))
                 return None
 
-        return self._node.until(attempt, lambda: f"{what}: {said[-3:]}", DISTURBED_SECONDS)
+        return self._node.until(attempt, lambda: f"{what}: {said[-3:]}", DISTURBED_SECONDS, least_looks=_LEAST_ATTEMPTS)
 
     def _remove_all_of(self, pod: CriPod) -> None:
         for container in self._containerd.containers_of(pod):

@@ -20,7 +20,8 @@ topologyManagerPolicy: {policy}
 
 
 def cards(node: Node) -> dict[int, Document]:
-    """The network cards, by NUMA node."""
+    """The network cards, by NUMA node, with their driver, which guests don't load by themselves."""
+    node.run("modprobe virtio_net; udevadm settle")
     found = json.loads(node.run("nodeagent topology --root / --devices -o json").stdout)["devices"]
     return {one["numaNode"]: one for one in found if one["kind"] == "network" and one["numaNodeOfKernel"] is not None}
 

@@ -27,7 +27,7 @@ from nodeagent.core.metrics.agent_metrics import (
 )
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES
-from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
+from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
 from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS
 from nodeagent.formats.kernel.cpu_use import SOFTIRQS
@@ -311,11 +311,12 @@ def refusals() -> str:
         UNIT_TAKEN,
         RELEASED,
         STATE_NOT_SAVED,
+        RESIZE_DEFERRED,
         *OF_RUNTIMES,
     ]
     plugins = {Reason.CPU_PLUGIN_FAILED.value, Reason.CPU_PLUGIN_REFUSED.value}
     of_nodes = {Reason.CORE_CLASS.value, Reason.DEVICE.value}
-    own = {STATE_NOT_SAVED, RELEASED, UNIT_TAKEN, *of_nodes, *plugins, *OF_RUNTIMES}
+    own = {STATE_NOT_SAVED, RELEASED, UNIT_TAKEN, RESIZE_DEFERRED, *of_nodes, *plugins, *OF_RUNTIMES}
     rows = "\n".join(
         f"| `{reason}` | {'nodeagent' if reason in own else 'kubelet'} | {_advice(reason)} |" for reason in reasons
     )

@@ -360,11 +360,13 @@ class Guest:
             *("-kernel", os.fspath(self.image.kernel), "-initrd", os.fspath(self.image.initrd)),
             *("-append", kernel_arguments),
             # cache=unsafe: a flush in the guest need not reach the host's disk, which isn't what is cut off
-            *("-drive", f"file={self.image.disk},if=virtio,format=raw,snapshot=on,cache=unsafe"),
+            *("-drive", f"file={self.image.disk},if=none,id=disk,format=raw,snapshot=on,cache=unsafe"),
+            *("-device", "virtio-blk-pci,drive=disk"),
             *("-serial", f"file:{self._directory / 'console'}"),
             *("-chardev", f"socket,id=qmp,fd={qmp_fd}", "-mon", "chardev=qmp,mode=control"),
             # a network card for its interrupts and queues: it leads nowhere
             *("-netdev", "hubport,id=nowhere,hubid=0", "-device", "virtio-net-pci,netdev=nowhere"),
             *("-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={agent_fd}"),
             *("-device", f"virtserialport,chardev=agent,name={PORT_NAME}"),
+            *self.machine.card_arguments(),
         )

@@ -70,6 +70,11 @@ class Machine:
             for source, row in enumerate(self.distances):
                 for target, distance in enumerate(row):
                     arguments += ["-numa", f"dist,src={source},dst={target},val={distance}"]
+        return tuple(arguments)
+
+    def card_arguments(self) -> tuple[str, ...]:
+        """To be named after all other devices: those that name no bus take the first that is free, and these can't hold them."""
+        arguments: list[str] = []
         for index, place in enumerate(self.cards):
             # A host bridge of its own has a node: a device below it has the same (docs/pci_expander_bridge.txt).
             bus = _FIRST_BUS + _BUSES * index

@@ -272,9 +272,7 @@ class Agent:
         runs = None if isinstance(looked, Trouble) else looked
         observed = self._read(runs, sources, rescan=bool(reasons & READ_MACHINE))
         troubles += [found for found in (looked, observed) if isinstance(found, Trouble)]
-        requests = self.requests.take()
-        plugged = () if self._plugins is None else self._plugins.pools()
-        retried = frozenset[str]().union(*(request.retried for request in requests), self._waiting_for(plugged))
+        requests, retried = self._requested()
         if isinstance(observed, Trouble):
             pause = self._report(None, runs, troubles, began, _RETRY_SECONDS)
             self.requests.answer(self.view, {entry.pod.uid: observed for entry in self.state.entries})
@@ -282,7 +280,7 @@ class Agent:
         now_ms = self._follow_clock()
         world = World(
             config=self.node.config,
-            managers=self._managers(sources, retried, plugged, rescan=bool(reasons & READ_MACHINE)),
+            managers=self._managers(sources, retried, rescan=bool(reasons & READ_MACHINE)),
             allocatable=self.node.allocatable,
             sources=sources,
             runs=runs,
@@ -329,9 +327,7 @@ class Agent:
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
             drift += self._reattach(world, outcome)
         self.metrics.count(decided, outcome, drift, watch.took_ms)
-        owned = self._knowing().providers.owned
-        pools = () if owned is None else owned.manager.pools
-        troubles += self.recorder.project(self.node, self.state.promises, pools)
+        troubles += self.recorder.project(self.node, self.state.promises, self._pools())
         self._kept = replace(self._kept, settled=settled)
         unsettled = self._is_unsettled(world) or self.host_settings.is_settling
         patient = {
@@ -413,9 +409,22 @@ class Agent:
             self._kept = replace(self._kept, is_saved=False)
         return now_ms
 
-    def _waiting_for(self, plugged: "tuple[DevicePool, ...]") -> frozenset[str]:
+    def _plugged(self) -> "tuple[DevicePool, ...]":
+        return () if self._plugins is None else self._plugins.pools()
+
+    def _pools(self) -> "tuple[DevicePool, ...]":
+        """Return the devices that pods may ask for by number."""
+        owned = self._knowing().providers.owned
+        return () if owned is None else owned.manager.pools
+
+    def _requested(self) -> tuple[tuple[TurnRequest, ...], frozenset[str]]:
+        """Return what was asked for, and the pods to decide on again: those that somebody named, and those that wait for a plugin."""
+        requests = tuple(self.requests.take())
+        return requests, frozenset[str]().union(*(request.retried for request in requests), self._waiting())
+
+    def _waiting(self) -> frozenset[str]:
         """Return the refused pods that ask for what a device plugin has begun to give: it may have registered after they came."""
-        given = frozenset(pool.resource for pool in plugged if pool.healthy)
+        given = frozenset(pool.resource for pool in self._plugged() if pool.healthy)
         new, self._given = given - self._given, given
         return frozenset(
             entry.pod.uid
@@ -426,17 +435,11 @@ class Agent:
             and any(name in new for container in entry.pod.containers for name, _ in container.devices)
         )
 
-    def _managers(
-        self,
-        sources: tuple[PodSource, ...],
-        retried: frozenset[str],
-        plugged: "tuple[DevicePool, ...]",
-        *,
-        rescan: bool,
-    ) -> Managers:
+    def _managers(self, sources: tuple[PodSource, ...], retried: frozenset[str], *, rescan: bool) -> Managers:
         """Return those that decide in this turn, with what they need to know; CPU plugins have their time from now on."""
         managers = self.node.managers
         begin_turn(self.node, self._alive)
+        plugged = self._plugged()
         gives = bool(self.node.config.placement.devices)
         asks = asking_for_devices(offered(sources), self.state.entries, retried, gives=gives)
         if not gives:
@@ -448,8 +451,7 @@ class Agent:
 
     def _knowing(self) -> Managers:
         """Return the node's managers with the devices that it gives, as they were looked at last."""
-        managers = self.node.managers
-        plugged = () if self._plugins is None else self._plugins.pools()
+        managers, plugged = self.node.managers, self._plugged()
         return managers.knowing(self._devices, plugged) if managers.placement.devices or plugged else managers
 
     def _on_this_machine(self) -> NodeState:
@@ -775,7 +777,6 @@ class Agent:
             *misnamed_pods(self.state),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
-        owned = self._knowing().providers.owned
         running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}
         self.view = NodeView(
             node=self.node,
@@ -787,7 +788,7 @@ class Agent:
             recovery=None if self.recovery is None else recovery_document(self.recovery, self.recorder.set_aside),
             is_live=True,
             is_ready=is_whole and not self._kept.save_failed,
-            pools=() if owned is None else owned.manager.pools,
+            pools=self._pools(),
         )
         self.metrics.publish(
             self.view,

@@ -86,6 +86,9 @@ class _Plugin:
         except ProtobufError as err:
             raise DevicePluginFailedError(f"the device plugin of {self.resource}: {err}") from err
 
+    def is_over(self) -> bool:
+        return self.ended_at is not None
+
     def end(self) -> None:
         """Follow it no more."""
         if self.ended_at is None:
@@ -187,7 +190,9 @@ class DevicePlugins:
             before.end()
             plugin.devices = before.devices
         self._log.info("device_plugin_registered", resource=asked.resource, endpoint=asked.endpoint)
-        threading.Thread(target=partial(self._follow, plugin), name=f"devices {asked.resource}"[:15], daemon=True).start()
+        threading.Thread(
+            target=partial(self._follow, plugin), name=f"devices {asked.resource}"[:15], daemon=True
+        ).start()
         return wire.empty()
 
     def _why_not(self, asked: wire.Registration) -> str:
@@ -226,11 +231,11 @@ class DevicePlugins:
         plugin.options = wire.options(said)
         with DevicePluginConnection(plugin.path, None) as stream:
             plugin.stream = stream
-            if plugin.ended_at is not None:
+            if plugin.is_over():
                 return
             for message in stream.watch(wire.LIST_AND_WATCH, wire.empty()):
                 told = wire.devices(message)
-                if plugin.ended_at is not None:
+                if plugin.is_over():
                     return
                 plugin.devices = told
                 plugin.has_told.set()
@@ -244,6 +249,6 @@ class DevicePlugins:
                 with DevicePluginConnection(plugin.path, until) as connection:
                     return connection.call(wire.GET_OPTIONS, wire.empty())
             except DevicePluginError as err:
-                if err.is_refusal or time.monotonic() + _RETRY_SECONDS > until or plugin.ended_at is not None:
+                if err.is_refusal or time.monotonic() + _RETRY_SECONDS > until or plugin.is_over():
                     raise
                 pause.wait(_RETRY_SECONDS)

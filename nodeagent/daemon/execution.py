@@ -24,7 +24,7 @@ from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_of_systemd, is_within, payload_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.troubles import Trouble, trouble_of
-from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.edge.cgroupfs import CgroupError, MemoryInUseError
 
 _RETRY_SECONDS = 1.0
 
@@ -129,6 +129,8 @@ def carry_out(
             tree.apply(change)
         except CgroupError as err:
             progress.failed.append((change, err))
+            if isinstance(err, MemoryInUseError):
+                continue  # it has more than it was promised, and nothing else depends on that
             _note_undone(change, progress)
             if isinstance(change, SetAttribute | GatherThreads):
                 progress.occupied |= change.vacates

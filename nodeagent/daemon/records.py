@@ -12,7 +12,14 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.daemon.logs import Log
-from nodeagent.daemon.startup import CPU_CHECKPOINT, DEVICE_CHECKPOINT, LAST_CONFIG, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.startup import (
+    CPU_CHECKPOINT,
+    DEVICE_CHECKPOINT,
+    LAST_CONFIG,
+    MAX_CHECKPOINT_BYTES,
+    MEMORY_CHECKPOINT,
+    STATE_FILE,
+)
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge import state_files
 from nodeagent.formats.checkpoint.checkpoint_versions import CheckpointError, read_checkpoint
@@ -79,9 +86,7 @@ class Recorder:
         )
         self.set_aside = (*self.set_aside, aside)
 
-    def project(
-        self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()
-    ) -> tuple[Trouble, ...]:
+    def project(self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> tuple[Trouble, ...]:
         """Update kubelet's files from the truth. They are derived from it, so a failure here loses nothing.
 
         Args:
@@ -102,7 +107,7 @@ class Recorder:
         return tuple(troubles)
 
     def _project_devices(self, promises: Promises, pools: "tuple[DevicePool, ...]") -> list[Trouble]:
-        """kubelet's file of devices. Nobody else's is judged: it has no part in what is decided while the truth is there."""
+        """Write kubelet's file of devices. What was there isn't judged: nothing is decided by it while the truth is there."""
         from nodeagent.formats.checkpoint.device_checkpoint import encode_devices  # noqa: PLC0415 - few nodes give devices
 
         content = encode_devices(promises, pools).encode()

@@ -22,7 +22,7 @@ from nodeagent.core.cgroups.write_order import (
     RemoveCgroup,
     SetAttribute,
 )
-from nodeagent.core.model.cgroup import MEMBER, Attribute, ObservedCgroup, Partition, PartitionKind, Value
+from nodeagent.core.model.cgroup import MEMBER, Attribute, ByteLimit, ObservedCgroup, Partition, PartitionKind, Value
 from nodeagent.core.model.cgroup_layout import ABOVE, is_above, payload_path
 from nodeagent.core.model.idset import MOST_CPUS, CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.errors import NodeAgentError
@@ -59,6 +59,14 @@ class CgroupError(NodeAgentError):
     def failure(self) -> WriteFailure:
         """What it means for a failed write."""
         return write_failure(self.errno)
+
+
+class MemoryInUseError(CgroupError):
+    """A memory limit is below what is in use. It is not set."""
+
+    @property
+    def failure(self) -> WriteFailure:
+        return WriteFailure.REFUSED
 
 
 _HINTS = {
@@ -605,6 +613,8 @@ class CgroupTree:
             raise _failure(f"remove cgroup {self.root / path}", self.root / path, err) from err
 
     def _set(self, path: str, attribute: Attribute, value: Value) -> None:
+        if attribute is Attribute.MEMORY_MAX and isinstance(value, ByteLimit) and value.limit_bytes is not None:
+            self._check_memory(path, value.limit_bytes)
         if self._begin_partition is None or not isinstance(value, Partition) or value == MEMBER:
             self._write(path, attribute.value, written(attribute, value))
             return
@@ -613,6 +623,18 @@ class CgroupTree:
         except NodeAgentError as err:
             hint = err.hint or "see `systemctl status nodeagent-launcher`"
             raise CgroupError(str(err), path=str(self.root / path), error=None, hint=hint) from err
+
+    def _check_memory(self, path: str, limit_bytes: int) -> None:
+        """Refuse a limit below what is in use: the kernel would kill for it (KEP-1287: kubelet doesn't set such a one, either)."""
+        text = self._text(path, "memory.current")
+        if text is not None and int(text) > limit_bytes:
+            file = self.root / path / "memory.max"
+            raise MemoryInUseError(
+                f"{file} stays as it is: more than {limit_bytes} bytes are in use, and the kernel would kill for less",
+                path=str(file),
+                error=None,
+                hint="raise its memory limit; else it is tried again at every reconcile: `nodeagent inspect` shows what is in use",
+            )
 
     def _write(self, path: str, name: str, text: str) -> None:
         file = f"{self.root}/{path}/{name}" if path else f"{self.root}/{name}"

@@ -14,7 +14,15 @@ from typing import Self
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+)
 from h2.exceptions import H2Error
 
 from nodeagent.errors import NodeAgentError

@@ -678,6 +678,17 @@ def test_a_running_pod_that_changes_restarts(agent: Live) -> None:
     assert agent("apply", "-o", "json", file)[0] == 0
 
 
+def test_a_running_pod_of_which_only_amounts_change_is_resized(agent: Live) -> None:
+    agent.runs(pod("one", container("app", "1", "64Mi")))
+    larger = written("one.yaml", pod("one", container("app", "2", "64Mi")))
+    told = agent("diff", larger)[1]
+    assert f"pod default/one changes, and is resized while it runs ({agent.manifests}/one.yaml)\n" in told
+    found = document(agent("diff", "-o", "json", larger), "diff")["pods"][0]
+    assert (found["resizes"], found["restarts"], found["decision"]) == (True, False, "admitted")
+    assert [one["name"] for one in found["containers"]] == ["app"]
+    assert "changed, is resized while it runs (" in agent("apply", larger)[1]
+
+
 def test_one_that_only_another_variable_is_given_to_restarts_too(agent: Live) -> None:
     def with_variable(value: str) -> dict[str, Any]:
         one = pod("small", {**container("app", "100m", "64Mi"), "env": [{"name": "A", "value": value}]})
@@ -695,7 +706,7 @@ def test_a_running_pod_that_would_be_refused_is_left_as_it_is(agent: Live) -> No
     assert agent("apply", "small.yaml")[0] == 4
     status, out, _ = agent("apply", "small.yaml", "--force", "--wait")
     assert status == 0
-    assert "and will be refused: OutOfcpu: " in out
+    assert "and will be refused: ResizeInfeasible: " in out
     assert out.endswith("; the pod that runs stays as it is\n")
 
 

@@ -78,7 +78,7 @@ def test_a_changed_manifest_that_was_refused_is_decided_again(daemon: Daemon) ->
     daemon.files.pods = (changed, large)
     daemon.rest()
     answer = retry(daemon, "x/big")
-    assert (answer["pod"], answer["uid"], answer["refusedBefore"]) == ("x/big", "uid-x", "OutOfcpu")
+    assert (answer["pod"], answer["uid"], answer["refusedBefore"]) == ("x/big", "uid-x", "ResizeInfeasible")
     assert logged(daemon, "change_refused") == 2
 
 

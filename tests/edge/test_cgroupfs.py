@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.cgroups.write_failures import WriteFailure
-from nodeagent.core.cgroups.write_order import GatherThreads
-from nodeagent.core.model.cgroup import Attribute, CpuMax
+from nodeagent.core.cgroups.write_order import GatherThreads, SetAttribute
+from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.cgroupfs import HELD_AT_ONCE, CgroupError, CgroupTree
+from nodeagent.edge.cgroupfs import HELD_AT_ONCE, CgroupError, CgroupTree, MemoryInUseError
 
 MANY = 1301
 """More than a page of process ids."""
@@ -388,3 +388,18 @@ def test_of_a_cgroup_of_others_what_concerns_us_is_read_with_the_cpus_of_those_a
     everything = tree.read_of_others(str(tmp_path))
     assert everything is not None, "the root of all says nothing of its processes"
     assert everything.cpus_effective == CpuSet.parse("0-7")
+
+
+@pytest.mark.parametrize(("limit", "is_set"), [(4096, False), (8191, False), (8192, True), (None, True)])
+def test_a_memory_limit_below_what_is_in_use_is_not_set(tmp_path, limit, is_set):
+    (tmp_path / "memory.current").write_text("8192\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    change = SetAttribute("", Attribute.MEMORY_MAX, ByteLimit(limit), before=ByteLimit(None))
+    tree = CgroupTree(tmp_path)
+    if is_set:
+        tree.apply(change)
+    else:
+        with pytest.raises(MemoryInUseError, match=f"more than {limit} bytes are in use") as caught:
+            tree.apply(change)
+        assert caught.value.failure is WriteFailure.REFUSED
+    assert (tmp_path / "memory.max").read_text().strip() == ("max" if limit is None or not is_set else str(limit))

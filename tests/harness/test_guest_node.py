@@ -169,3 +169,19 @@ def test_a_refused_pod_is_waited_for_by_name(node: Node, guest: StubGuest) -> No
     assert node.wait_running("pinned", refused=("big",))["entries"] == guest.entries
     with pytest.raises(AssertionError, match="OutOfcpu"):
         node.wait_running("big")
+
+
+def test_what_is_asked_for_again_and_again_is_so_as_often_as_was_said_however_long_it_takes(node: Node) -> None:
+    asked: list[int] = []
+
+    def fail() -> None:
+        asked.append(1)
+
+    with pytest.raises(GuestTimeoutError, match=r"in vain, for .*: the pod"):
+        node.until(fail, lambda: "the pod", least_looks=7)
+    # three that the wait has room for come after the first six
+    assert len(asked) == 6 + 3
+    asked.clear()
+    with pytest.raises(GuestTimeoutError):
+        node.until(fail, lambda: "the pod")
+    assert len(asked) == 3

@@ -65,8 +65,10 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
 from nodeagent.core.admission.node_setup import on_machine
+from nodeagent.core.cgroups.write_order import SetAttribute
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
+from nodeagent.core.model.cgroup import Attribute, ByteLimit
 from nodeagent.core.model.config import Config, CpuPlugin, Errata, Placement, ReservedMemory
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -75,7 +77,15 @@ from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import Block, PodPromises, Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
-from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, STATE_NOT_SAVED, UNIT_TAKEN, Reason, StartRefused
+from nodeagent.core.model.refusals import (
+    OF_RESIZES,
+    OF_RUNTIMES,
+    RELEASED,
+    STATE_NOT_SAVED,
+    UNIT_TAKEN,
+    Reason,
+    StartRefused,
+)
 from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.job_requests import JobRequests
@@ -429,6 +439,7 @@ CASES = [
     Case("CgroupError", "effective CPUs", lambda d: cgroup_with(d, "cpuset.cpus.effective", "a-b").read(frozenset()), "{}/cpuset.cpus.effective"),
     Case("CgroupError", "events", lambda d: cgroup_with(d, "cgroup.events", "populated yes").read(frozenset()), "{}/cgroup.events"),
     Case("CgroupError", "a directory", lambda d: CgroupTree(f"{d}/{'x' * 300}").read(frozenset()), "{}/xxx"),
+    Case("MemoryInUseError", "more than the limit", lambda d: cgroup_with(d, "memory.current", "8192").apply(SetAttribute("", Attribute.MEMORY_MAX, ByteLimit(4096), None)), "{}/memory.max"),
     Case("CheckpointError", "no checkpoint", lambda d: checkpoint.run(asked(checkpoint, "verify", str(written(d / "f", "{}")))), "{}/f: it has neither"),
     Case("CheckpointError", "no file", lambda d: checkpoint.run(asked(checkpoint, "verify", f"{d}/none")), "{}/none"),
     Case("CommandError", "no such command", lambda _: exec_command.become(["/nowhere/cmd"]), "'/nowhere/cmd'"),
@@ -821,8 +832,9 @@ def test_every_reason_is_provoked_and_has_advice() -> None:
         STATE_NOT_SAVED,
         RELEASED,
         *OF_RUNTIMES,
+        *OF_RESIZES,
         UNIT_TAKEN,
-    }  # with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py)
+    }  # of a pod that runs (tests/core/turn/test_resizes.py), with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py)
     assert {*provoked, *elsewhere} >= ADVISED
 
 

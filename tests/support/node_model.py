@@ -556,6 +556,8 @@ class Agent:
         self.released: frozenset[str] = frozenset()
         self.disk_is_full = False
         self.last = Turn(self.state)
+        self.resizing: set[str] = set()
+        """Containers that were resized, and have not been seen on their new CPUs."""
         self.effects = 0
         """How often it touched the world: saves, writes, actions."""
         self.dies_at: int | None = None
@@ -613,6 +615,9 @@ class Agent:
         if decided.state != before:
             self._save(decided.state)
         self._judge_changes(before, decided)
+        resized = [event.pod.uid for event in decided.events if event.kind is EventKind.POD_RESIZED]
+        of_resized = [entry for entry in self.state.entries if entry.pod.uid in resized]
+        self.resizing |= {entry.container_path(c.name) for entry in of_resized for c in entry.pod.containers}
         self.last = decided
         self.turn_events = decided.events if self.state is not before or decided.state == before else ()
         self.events += self.turn_events
@@ -637,8 +642,13 @@ class Agent:
                     continue
                 self.signalled |= {action.run_id}
             self.machine.act(action)
+        self.resizing -= {path for path in self.resizing if self._has_what_it_was_promised(path)}
         self.check()
         return outcome
+
+    def _has_what_it_was_promised(self, path: str) -> bool:
+        want = next((want for want in self.desired_cgroups() if want.path == path), None)
+        return want is None or path not in self.machine.groups or self.machine.effective(path) == want.cpus()
 
     def _judge_changes(self, before: NodeState, decided: Turn) -> None:
         """A pod that runs is ended for what its manifest has become only if that fits in its place, and else is as it was (D7)."""
@@ -720,21 +730,29 @@ class Agent:
             if want.is_exclusive:
                 # Beside those of a mixed one, the shared pool's come and go.
                 alone = cpus & want.exclusive_cpus if want.is_mixed else cpus
-                assert alone == want.exclusive_cpus, f"{path} runs on {cpus}, promised is {want.cpus()}"
+                is_whole = alone == want.exclusive_cpus or self._is_on_its_way(path, alone, want.exclusive_cpus)
+                assert is_whole, f"{path} runs on {cpus}, promised is {want.cpus()}"
             for other in populated:
                 foreign = desired_by_path.get(other)
                 if other == path or foreign is None or not foreign.is_exclusive:
                     continue
-                both = cpus & foreign.exclusive_cpus
+                alone = foreign.exclusive_cpus
+                if other in self.resizing:  # what it doesn't have yet, others are about to leave
+                    alone &= machine.effective(other)
+                both = cpus & alone
                 assert not both, f"{path} may run on {both} of {other}"
                 if other.rpartition("/")[0] != path.rpartition("/")[0]:
-                    both = machine.fallback(path) & foreign.exclusive_cpus
+                    both = machine.fallback(path) & alone
                     assert machine.fallback(path) >= cpus
                     assert not both, f"{path} may fall back on {both} of {other}"
         self._check_units(desired_by_path)
         universe = CpuSet(machine.node.managers.providers.cpu.universe)
         if state.promises.default:
             assert state.promises.default | given_cpus(state.promises) == universe, "a CPU is lost"
+
+    def _is_on_its_way(self, path: str, cpus: CpuSet, promised: CpuSet) -> bool:
+        """Whether a container that was resized has some of its CPUs, and not all yet, or others still that nobody else is on."""
+        return path in self.resizing and bool(cpus & promised)
 
     def _check_units(self, desired_by_path: Mapping[str, DesiredCgroup]) -> None:
         """Units are as pods are, once they have been moved: until then, and once they are given back, they are the host's."""
@@ -749,6 +767,8 @@ class Agent:
         everybody = own | placed
         for path, cpus in everybody.items():
             alone = desired_by_path[path].exclusive_cpus
+            if path in self.resizing:
+                alone &= cpus
             if path in placed and not machine.units[unit_at(path)].is_settled:
                 continue
             assert cpus >= alone, f"{path} may run on {cpus}, promised is {alone}"

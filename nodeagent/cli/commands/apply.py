@@ -19,7 +19,8 @@ examples:
 
 Needs root. Validates the manifest and tries the decision on a copy of the node's state, after those on manifests that are installed
 and not decided on yet, then writes it to the manifest directory, atomically and durably. An existing pod is replaced in its own file,
-whatever its name; a changed pod restarts. Several manifests are installed all together or not at all.
+whatever its name; a changed pod restarts, or is resized while it runs if only its cpu or memory changes. Several manifests are installed
+all together or not at all.
 next: nodeagent inspect POD shows what it got, nodeagent delete FILE ends it; nodeagent diff FILE only shows what would change"""
 
 

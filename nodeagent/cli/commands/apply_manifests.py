@@ -126,7 +126,9 @@ def _after_wait(
     if options.output == "text":
         for change in awaited:
             entry = found[change.pod.uid]
-            sys.stdout.write("" if entry is None else settled_text(entry, state.promises, restarts=change.restarts))
+            sys.stdout.write(
+                "" if entry is None else settled_text(entry, state.promises, restarts=change.restarts or change.resizes)
+            )
         late = ", ".join(change.pod.full_name for change in awaited if found[change.pod.uid] is None)
         if late:
             sys.stdout.flush()
@@ -151,7 +153,7 @@ def _status(options: argparse.Namespace, pods: list[Document]) -> int:
 
 def _is_kept_out(pod: Document) -> bool:
     """Whether a refusal leaves the running pod in place: the agent tries a changed manifest first, and stops there (D7)."""
-    return bool(pod["restarts"] and pod["decision"] == "refused")
+    return bool((pod["restarts"] or pod["resizes"]) and pod["decision"] == "refused")
 
 
 def diff_manifests(options: argparse.Namespace) -> int:

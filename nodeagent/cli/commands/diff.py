@@ -16,8 +16,8 @@ examples:
   sed 's/cpu: "2"/cpu: "4"/' web.yaml | nodeagent diff - || true
   nodeagent diff web.yaml -o json | jq '.pods[] | select(.restarts) | .name'
 
-For each pod that differs from its installed manifest, shows the difference, whether it would restart, and on which CPUs and NUMA nodes
-it would land, or why it would be refused. Comments and the order of fields don't count.
+For each pod that differs from its installed manifest, shows the difference, whether it would restart or be resized, and on which CPUs and
+NUMA nodes it would land, or why it would be refused. Comments and the order of fields don't count.
 Changes nothing: decisions are tried on a copy of the node's state, after those on installed manifests that are not decided on yet.
 next: nodeagent apply FILE installs it"""
 

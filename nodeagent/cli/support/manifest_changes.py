@@ -21,8 +21,9 @@ from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.pod_files import PodFile, all_of
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfMachine, WhatIfNode, empty_node, what_if_of
+from nodeagent.core.admission.resize import is_resize
 from nodeagent.core.model.config import Config, Errata
-from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.pod import Domain, Pod
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.core.turn.pod_sources import Manifest, counting
 from nodeagent.edge import state_files
@@ -98,6 +99,18 @@ class PodChange(Struct, frozen=True):
     @property
     def restarts(self) -> bool:
         """Whether it would replace a running pod."""
+        return self._touches_running and not self.resizes
+
+    @property
+    def resizes(self) -> bool:
+        """Whether a running pod would have other amounts, and nothing else changes."""
+        if not self._touches_running or self.entry is None or self.entry.domain is not Domain.OWN:
+            return False
+        has_others = self.before is not None and _variables(self.before) != _variables(self.pod)
+        return not has_others and is_resize(_without_variables(self.entry.pod), _without_variables(self.pod))
+
+    @property
+    def _touches_running(self) -> bool:
         entry, decided = self.entry, self.decided
         return entry is not None and entry.is_active and entry.deleting_since_ms is None and decided is not entry
 
@@ -126,6 +139,10 @@ def _decided(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
 def _is_same(one: Pod, other: Pod) -> bool:
     """Compare everything except the variables: they may hold secrets, so nobody gets them."""
     return _without_variables(one) == _without_variables(other)
+
+
+def _variables(pod: Pod) -> tuple[tuple[tuple[str, str], ...], ...]:
+    return tuple(container.env for container in pod.containers)
 
 
 def _without_variables(pod: Pod) -> Pod:

@@ -11,7 +11,7 @@ from nodeagent.cli.support.manifest_arguments import SPARE_SECONDS
 from nodeagent.cli.support.manifest_changes import FileChange, ManifestPlace
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.explain.what_if import Refused, WhatIf
+from nodeagent.core.explain.what_if import Fits, Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.local_api_client import ApiUnavailable, call
@@ -49,13 +49,25 @@ def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedP
     what_if = replace(what_if, moving=what_if.moving | moving)
     with Progress("pods", len(pods)) as progress:
         for one in pods:
-            explained = None
-            if one.decided is None:
+            explained = answer = None
+            if one.decided is None and one.resizes:
+                assert one.entry is not None, "it runs"
+                answer = what_if.resize(one.entry.pod, one.pod)
+                what_if = answer.node if isinstance(answer, Fits) else what_if
+            elif one.decided is None:
                 way = what_if.making_way(one.pod)
                 explained = explained_on(way, one.pod, progress.tick)
                 what_if = _after(what_if, way, one.pod, explained.trace.decision)
             yield AppliedPod(
-                one.pod, one.before, one.path, one.change.value, one.restarts, one.decided, one.found.notes, explained
+                one.pod,
+                one.before,
+                one.path,
+                one.change.value,
+                one.restarts,
+                one.decided,
+                one.found.notes,
+                explained,
+                answer,
             )
             progress.step()
 

@@ -322,13 +322,18 @@ def _without_reuse(managers: Managers, promises: Promises) -> Promises:
 
 
 def _report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodDemand) -> Report:
-    held = outcome.promises.of_pod(pod.uid)
+    return Report(outcome.merges, container_reports(managers, outcome.promises, pod), demand.core_class)
+
+
+def container_reports(managers: Managers, promises: Promises, pod: Pod) -> tuple[ContainerReport, ...]:
+    """Say for each container of a pod what it has."""
+    held = promises.of_pod(pod.uid)
     containers = []
     for container in pod.containers:
-        level = isolation(managers, outcome.promises, pod, container.name)
+        level = isolation(managers, promises, pod, container.name)
         why = None if level.has_own_cpus else reason_for_sharing(managers.placement, pod, container)
         containers.append(ContainerReport(container.name, held.own_set(container.name), why))
-    return Report(outcome.merges, tuple(containers), demand.core_class)
+    return tuple(containers)
 
 
 def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:

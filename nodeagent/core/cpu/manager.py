@@ -533,7 +533,7 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
     own = pod.own_set(name)
     if own is None:
         return promises, ()
-    left = replace(pod, cpus=dropped(pod.cpus, name))
+    left = replace(pod, cpus=dropped(pod.cpus, name), first_cpus=dropped(pod.first_cpus, name))
     released = own
     if pod.pod_cpus is not None:
         if left.cpus:

@@ -119,7 +119,9 @@ def _picked(
     ordered = in_order(pool, available, affinity)
     if pool.plugin is None or not needed:
         return ordered[:needed]
-    aligned = [] if affinity is None or not pool.has_topology else [one for one in ordered if (one.nodes or 0) & affinity]
+    aligned = (
+        [] if affinity is None or not pool.has_topology else [one for one in ordered if (one.nodes or 0) & affinity]
+    )
     if needed == len(aligned):
         return aligned
     taken, among = ([], aligned) if needed < len(aligned) else (aligned, ordered)

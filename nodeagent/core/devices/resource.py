@@ -128,9 +128,7 @@ class DeviceResource(Struct, frozen=True):
         held = promises.of_pod(uid)
         if not held.devices_of(name):
             return promises, ()
-        left = replace(
-            held, devices=dropped(held.devices, name), device_answers=dropped(held.device_answers, name)
-        )
+        left = replace(held, devices=dropped(held.devices, name), device_answers=dropped(held.device_answers, name))
         return with_pod(promises, uid, left), ()
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:  # noqa: ARG002 -- it has none as a whole

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, build, remove_pod, resume
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
+from nodeagent.core.admission.resize import NotResized, resized
 from nodeagent.core.admission.units import UnitTaken, unit_taken
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod
@@ -67,6 +68,20 @@ class WhatIf(Struct, frozen=True):
                 return short
         return admit(managers or self.managers, self.promises, pod)
 
+    def resize(self, old: Pod, new: Pod) -> "Fits | NotResized":
+        """Give a running pod other amounts, as the daemon does (`is_resize`).
+
+        Args:
+            old: as it runs; its variables don't matter.
+            new: with other amounts.
+        """
+        answer = resized(self.managers, self.promises, old, new, usage=self.usage, allocatable=self.allocatable)
+        if isinstance(answer, NotResized):
+            return answer
+        usage = self.usage.minus(old, pod_level_resources=self._gate).plus(new, pod_level_resources=self._gate)
+        pods = tuple(new if pod.uid == old.uid else pod for pod in self.pods)
+        return Fits(replace(self, promises=answer, pods=pods, usage=usage), self)
+
     def after(self, pod: Pod, decision: Admitted | Refused) -> "WhatIf":
         """Return the node after that decision."""
         match decision:
@@ -106,6 +121,14 @@ class WhatIf(Struct, frozen=True):
         if isinstance(promises, StartRefused):
             return promises
         return replace(self, managers=managers, promises=promises)
+
+
+class Fits(Struct, frozen=True):
+    """A running pod can have other amounts."""
+
+    node: WhatIf
+    """With these."""
+    before: WhatIf
 
 
 def keys_of(pod: Pod) -> frozenset[tuple[str, str]]:

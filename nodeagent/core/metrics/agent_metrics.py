@@ -22,7 +22,7 @@ from nodeagent.core.metrics.manager_metrics import (
 )
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.promises import Isolation
-from nodeagent.core.model.refusals import OF_RUNTIMES, STATE_NOT_SAVED, Reason
+from nodeagent.core.model.refusals import OF_RESIZES, OF_RUNTIMES, STATE_NOT_SAVED, Reason
 from nodeagent.core.model.state import Phase
 
 BUILD_INFO = "nodeagent_build_info"
@@ -200,7 +200,9 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
             (reason,)
             for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, *OF_RUNTIMES, STATE_NOT_SAVED, OTHER)
         ),
-        CHANGE_REFUSALS: tuple((reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, OTHER)),
+        CHANGE_REFUSALS: tuple(
+            (reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, *OF_RESIZES, OTHER)
+        ),
         PODS: tuple((phase.value,) for phase in Phase),
         CONTAINERS: tuple((level.value,) for level in Isolation),
     }

@@ -77,8 +77,16 @@ class PodPromises(Struct, frozen=True):
     hints: tuple[tuple[str, Hint], ...] = ()
     devices: tuple[tuple[str, tuple[HeldDevice, ...]], ...] = ()
     """Each container's by resource and id. Those of plain init containers may be those of later ones, too."""
+    first_cpus: tuple[tuple[str, CpuSet], ...] = ()
+    """Those that containers were admitted with that have others beside them now: they keep these (KEP-5554)."""
     device_answers: tuple[tuple[str, tuple[tuple[str, bytes], ...]], ...] = ()
     """Of device plugins, by resource: what a container needs for its devices (formats/wire/device_plugins.py)."""
+
+    def first_set(self, name: str) -> CpuSet | None:
+        """Return what is left of the exclusive CPUs that a container was admitted with. None: it has none."""
+        own = self.own_set(name)
+        first = next((cpus for key, cpus in self.first_cpus if key == name), None)
+        return own if own is None or first is None else first & own or own
 
     def own_set(self, name: str) -> CpuSet | None:
         return next((cpus for key, cpus in self.cpus if key == name), None)

@@ -38,9 +38,12 @@ UID_TAKEN = "UIDTaken"
 INVALID_NAME = "InvalidName"
 """Why it is refused: its pod has a name that no pod of Kubernetes' has. It is no part of the state, which could not be read again."""
 RESIZE_INFEASIBLE = "ResizeInfeasible"
-"""Why an update of a container that runs is refused: it would have other exclusive CPUs, or other memory, than those it was promised.
-kubelet's static policies refuse that, too.
+"""Why a pod that runs can't have other amounts: never on this node, or not without being made anew. Of a container of a runtime's: it would
+have other exclusive CPUs, or other memory, than those it was promised; kubelet's static policies refuse that, too.
 """
+RESIZE_DEFERRED = "ResizeDeferred"
+"""Why a pod that runs doesn't have other amounts yet: others hold what it would need. It is tried again in every turn."""
+OF_RESIZES = (RESIZE_DEFERRED, RESIZE_INFEASIBLE)
 OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN, INVALID_NAME, RESIZE_INFEASIBLE)
 
 

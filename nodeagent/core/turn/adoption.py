@@ -147,8 +147,17 @@ def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, record
     # Each of the two has a file, and one may be lost.
     cpus = recorded if recorded.cpus or recorded.pod_cpus is not None else found
     memory = recorded if recorded.memory or recorded.pod_memory is not None else found
-    given = recorded.devices, recorded.device_answers  # no cgroup shows them
-    return PodPromises(cpus.cpus, cpus.pod_cpus, memory.memory, memory.pod_memory, recorded.hints, *given)
+    # What devices it has, no cgroup shows.
+    return PodPromises(
+        cpus.cpus,
+        cpus.pod_cpus,
+        memory.memory,
+        memory.pod_memory,
+        recorded.hints,
+        recorded.devices,
+        cpus.first_cpus,
+        recorded.device_answers,
+    )
 
 
 def _found(

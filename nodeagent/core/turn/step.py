@@ -1,7 +1,7 @@
 """One turn of the agent: the node's state and what was observed in, the next state and what happened out.
 
-Order of one turn: record what ended, end pods, release what is over, decide on new pods (in manifest order), replace changed ones, start
-containers. Knows neither files nor the clock: everything observed is in the World.
+Order of one turn: record what ended, end pods, release what is over, resize pods of which only amounts have changed, decide on new pods (in
+manifest order), replace changed ones, start containers. Knows neither files nor the clock: everything observed is in the World.
 """
 
 import enum
@@ -22,15 +22,16 @@ from nodeagent.core.admission.managers import (
     start_container,
 )
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
+from nodeagent.core.admission.resize import NotResized, differences, is_resize, resized
 from nodeagent.core.admission.units import UnitTaken, unit_taken
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Pod, qos_class
+from nodeagent.core.model.pod import Domain, Pod, qos_class
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import RELEASED
+from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED
 from nodeagent.core.model.state import (
     ContainerStatus,
     Idle,
@@ -76,6 +77,7 @@ class EventKind(enum.StrEnum):
     POD_ADMITTED = "pod_admitted"
     POD_REFUSED = "pod_refused"
     CHANGE_REFUSED = "change_refused"
+    POD_RESIZED = "pod_resized"
     POD_ENDING = "pod_ending"
     POD_REMOVED = "pod_removed"
     POD_RELEASED = "pod_released"
@@ -160,7 +162,8 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     draft = _end_unwanted(draft, wanted, successors, world)
     draft = _remove_gone(_end_released(draft, world), wanted, successors, world)
     draft = _resume(_rest(draft, world), world, decide)
-    draft = _try_changes(_admit_new(draft, wanted, world, decide), successors, world)
+    draft, replacing = _resize(draft, successors, world)
+    draft = _try_changes(_admit_new(draft, wanted, world, decide), replacing, world)
     before = draft.state.entries
     if world.runs is not None:
         draft = _advance(draft, world)
@@ -222,6 +225,58 @@ def _resume(draft: _Draft, world: World, decide: Decide) -> _Draft:
         event = TurnEvent(EventKind.RESUME_REFUSED, entry.pod, entry.origin, None, fields)
         draft = draft.plus(draft.state.with_entry(replace(entry, idle=Idle(refusal))), event)
     return draft
+
+
+def _resize(draft: _Draft, successors: Mapping[str, Manifest], world: World) -> tuple[_Draft, Mapping[str, Manifest]]:
+    """Give pods of which only amounts have changed these, while they run: before new pods, that would take what they have waited for.
+
+    Returns:
+        The draft, and the changed manifests of all other pods.
+    """
+    others = dict(successors)
+    for entry in draft.state.entries:
+        manifest = successors.get(entry.pod.uid)
+        is_here = entry.is_active and entry.deleting_since_ms is None and entry.domain is Domain.OWN
+        if manifest is None or not is_here or not is_resize(entry.pod, manifest.pod):
+            continue
+        del others[entry.pod.uid]
+        if _is_to_try(entry, manifest, world):
+            draft = _resized(draft, entry, manifest, world)
+    return draft, others
+
+
+def _resized(draft: _Draft, entry: PodEntry, manifest: Manifest, world: World) -> _Draft:
+    state, gate = draft.state, world.config.placement.gate("PodLevelResources")
+    answer = resized(
+        world.managers,
+        state.promises,
+        entry.pod,
+        manifest.pod,
+        usage=usage_of(state.holding_pods(), pod_level_resources=gate),
+        allocatable=world.allocatable if world.config.check_allocatable else None,
+        occupied=cpus_of_orphans(state, world),
+    )
+    if isinstance(answer, NotResized):
+        known = entry.change_refusal
+        is_known = entry.refused_change is not None and entry.refused_change.pod == manifest.pod
+        is_known = is_known and entry.pod.uid not in world.retried
+        if is_known and known is not None and (known.reason, known.message) == (answer.reason, answer.message):
+            return draft
+        return _with_refused_change(
+            draft, entry, manifest, RecordedRefusal(answer.reason, answer.message, world.now_ms)
+        )
+    changes = "; ".join(differences(state.promises, answer, entry.pod, manifest.pod))
+    after = replace(entry, pod=manifest.pod, origin=manifest.origin, refused_change=None)
+    event = TurnEvent(EventKind.POD_RESIZED, manifest.pod, manifest.origin, None, (("changes", changes),))
+    return draft.plus(replace(state.with_entry(after), promises=answer), *_noted(manifest), event)
+
+
+def _with_refused_change(draft: _Draft, entry: PodEntry, manifest: Manifest, refusal: RecordedRefusal) -> _Draft:
+    """Let a pod run as it is."""
+    stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
+    fields = (("reason", refusal.reason), ("message", refusal.message))
+    event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
+    return draft.plus(draft.state.with_entry(stays), *_noted(manifest), event)
 
 
 def _observe(draft: _Draft, runs: Runs, world: World) -> _Draft:
@@ -346,11 +401,7 @@ def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World
             draft = _ending(draft, replace(entry, refused_change=None), world)
             continue
         reason, message = refusals[entry.pod.uid]
-        refusal = RecordedRefusal(reason, message, world.now_ms)
-        stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
-        fields = (("reason", refusal.reason), ("message", refusal.message))
-        event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
-        draft = draft.plus(draft.state.with_entry(stays), *_noted(manifest), event)
+        draft = _with_refused_change(draft, entry, manifest, RecordedRefusal(reason, message, world.now_ms))
     return draft
 
 
@@ -433,7 +484,9 @@ def _is_to_try(entry: PodEntry, successor: Manifest, world: World) -> bool:
     if not entry.is_active or entry.deleting_since_ms is not None or entry.pod == successor.pod:
         return False
     known = entry.refused_change
-    return known is None or known.pod != successor.pod or entry.pod.uid in world.retried
+    if known is None or known.pod != successor.pod or entry.pod.uid in world.retried:
+        return True
+    return known.refusal.reason == RESIZE_DEFERRED
 
 
 def _end_released(draft: _Draft, world: World) -> _Draft:

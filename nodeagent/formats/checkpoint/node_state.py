@@ -229,6 +229,8 @@ def _pod_document(pod: PodPromises) -> Document:
         "memory": {name: _blocks_document(blocks) for name, blocks in pod.memory},
         "hints": {name: [None if h.mask is None else str(h.mask), h.preferred] for name, h in pod.hints},
     }
+    if pod.first_cpus:
+        document["firstCpus"] = {name: str(cpus) for name, cpus in pod.first_cpus}
     if pod.devices:
         document["devices"] = {name: [_device_document(one) for one in devices] for name, devices in pod.devices}
     if pod.device_answers:
@@ -251,6 +253,7 @@ _POD_TEXTS: Fold[PodPromises, tuple[str, ...]] = Fold(
 def _pod(document: JsonValue) -> PodPromises:
     cpus, memory, hints = (document.optional(name) for name in ("cpus", "memory", "hints"))
     pod_cpus, pod_memory = document.optional("podCpus"), document.optional("podMemory")
+    first_cpus = document.optional("firstCpus")
     devices, answers = document.optional("devices"), document.optional("deviceAnswers")
     return PodPromises(
         cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),
@@ -258,6 +261,7 @@ def _pod(document: JsonValue) -> PodPromises:
         memory=() if memory is None else memory.by_name(_blocks),
         pod_memory=None if pod_memory is None else _blocks(pod_memory),
         hints=() if hints is None else hints.by_name(_hint),
+        first_cpus=() if first_cpus is None else first_cpus.by_name(JsonValue.cpus),
         devices=() if devices is None else devices.by_name(lambda own: own.each(_device)),
         device_answers=() if answers is None else answers.by_name(lambda own: own.by_name(_answer)),
     )

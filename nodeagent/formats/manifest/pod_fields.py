@@ -268,8 +268,11 @@ def _as_stored(pod: Pod) -> Pod:
 
 
 def hashed_uid(pod: Pod) -> str:
-    """The UID of a pod without one: a hash of everything that has an effect, so not of comments, labels or the file's name."""
-    document = pod_to_document(replace(pod, uid=""))
+    """The UID of a pod without one: a hash of everything that has an effect, so not of comments, labels or the file's name. But for the
+    amounts of its containers: with others it is still the same pod, and is resized.
+    """
+    unsized = tuple(replace(container, resources=ResourceRequirements()) for container in pod.containers)
+    document = pod_to_document(replace(pod, uid="", containers=unsized))
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

@@ -62,9 +62,7 @@ _PREFERRED = MessageType(
 _PREFERS_OF_ONE = MessageType(
     "ContainerPreferredAllocationResponse", [Field(1, "deviceIDs", Kind.STRING, repeated=True)]
 )
-_PREFERS = MessageType(
-    "PreferredAllocationResponse", [Field(1, "container_responses", _PREFERS_OF_ONE, repeated=True)]
-)
+_PREFERS = MessageType("PreferredAllocationResponse", [Field(1, "container_responses", _PREFERS_OF_ONE, repeated=True)])
 _IDS = MessageType("ContainerAllocateRequest", [Field(1, "devices_ids", Kind.STRING, repeated=True)])
 _ALLOCATE = MessageType("AllocateRequest", [Field(1, "container_requests", _IDS, repeated=True)])
 _PRE_START = MessageType("PreStartContainerRequest", [Field(1, "devices_ids", Kind.STRING, repeated=True)])

@@ -7,9 +7,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.managers import Admitted, container_reports
+from nodeagent.core.admission.resize import NotResized
+from nodeagent.core.explain.what_if import Fits, Refused
 from nodeagent.core.model.pod import Container, Domain, Pod
-from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.state import PodEntry, RecordedRefusal
 from nodeagent.formats.manifest.pod_fields import hashed_uid
 from nodeagent.formats.manifest.pod_manifest import pod_to_document
 from nodeagent.views.explain.document import Explained, placed_containers
@@ -37,7 +39,9 @@ class AppliedPod(Struct, frozen=True):
     """The agent's decision on it; None: none yet."""
     notes: tuple[str, ...] = ()
     explained: Explained | None = None
-    """How it would be decided; None: it has been decided on."""
+    """How it would be decided; None: it has been decided on, or is resized."""
+    resize: Fits | NotResized | None = None
+    """What a running pod of which only amounts change would have. None: it isn't resized."""
 
 
 def applied_document(applied: AppliedPod) -> Document:
@@ -45,14 +49,22 @@ def applied_document(applied: AppliedPod) -> Document:
     pod, explained = applied.pod, applied.explained
     decision = None if explained is None else explained.trace.decision
     recorded = None if explained is not None or applied.entry is None else applied.entry.refusal
-    refusal = recorded if decision is None or isinstance(decision, Admitted) else decision
+    refusal: RecordedRefusal | Refused | NotResized | None = recorded
+    if decision is not None and not isinstance(decision, Admitted):
+        refusal = decision
+    if isinstance(applied.resize, NotResized):
+        refusal = applied.resize
     containers: list[Document] = []
     if explained is not None and isinstance(decision, Admitted):
-        containers = placed_containers(explained.before.managers, pod, decision, decision.promises)
+        containers = placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
+    if isinstance(applied.resize, Fits):
+        node = applied.resize.node
+        reports = container_reports(node.managers, node.promises, pod)
+        containers = placed_containers(node.managers, pod, reports, node.promises)
     return {
         "change": applied.change,
         "containers": containers,
-        "decided": explained is None,
+        "decided": explained is None and applied.resize is None,
         "decision": "admitted" if refusal is None else "refused",
         "domain": (Domain.SYSTEMD if pod.units else Domain.OWN).value,
         "differences": differences(applied.before, pod) if applied.change == "changed" else [],
@@ -63,6 +75,7 @@ def applied_document(applied: AppliedPod) -> Document:
         "notes": list(applied.notes),
         "reason": None if refusal is None else str(refusal.reason),
         "remedies": [] if explained is None else [remedy_text(remedy) for remedy in explained.remedies.found],
+        "resizes": applied.resize is not None,
         "restarts": applied.restarts,
         "uid": pod.uid,
         "why": why_refused(explained.before, explained.trace) if explained is not None and refusal is not None else [],

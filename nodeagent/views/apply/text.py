@@ -97,8 +97,10 @@ def _applied(pod: Document) -> Iterator[str]:
 
 def _replaced(pod: Document) -> str:
     """Say what happens to a pod that runs already: systemd's unit runs on. Nothing, if there is none or it stays as it is."""
-    if not pod["restarts"] or pod["decision"] != "admitted":
+    if pod["decision"] != "admitted" or not (pod["restarts"] or pod["resizes"]):
         return ""
+    if pod["resizes"]:
+        return "is resized while it runs"
     return "restarts" if pod["domain"] == Domain.OWN else "moves"
 
 
@@ -107,7 +109,7 @@ def _comma(text: str) -> str:
 
 
 def _stays(pod: Document) -> str:
-    return _STAYS if pod["restarts"] else ""
+    return _STAYS if pod["restarts"] or pod["resizes"] else ""
 
 
 def _place(container: Document) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from nodeagent.core.admission.managers import Admitted, Managers, isolation, preferred_class
+from nodeagent.core.admission.managers import Admitted, ContainerReport, Managers, isolation, preferred_class
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.cgroups.closing import Why, closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
@@ -121,7 +121,7 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
     return {
         "allTried": explained.remedies.all_tried,
         "closedToHost": _closed_to_host(explained, config, has_partitions),
-        "containers": placed_containers(explained.before.managers, pod, decision, decision.promises)
+        "containers": placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
         if isinstance(decision, Admitted)
         else [],
         "coreClass": pod.core_class,
@@ -202,16 +202,18 @@ def _headroom(explained: Explained) -> tuple[NodeHeadroom, ...]:
     return headroom(before.managers, before.promises, before.pods)
 
 
-def placed_containers(managers: Managers, pod: Pod, decision: Admitted, promises: Promises) -> list[Document]:
+def placed_containers(
+    managers: Managers, pod: Pod, containers: tuple[ContainerReport, ...], promises: Promises
+) -> list[Document]:
     """Describe what each container of an admitted pod got.
 
     Args:
         managers: that decided.
         pod: with defaults applied.
-        decision: on it.
+        containers: what the decision on it has given them.
         promises: at the described moment, with the pod.
     """
-    reports = {report.name: report for report in decision.report.containers}
+    reports = {report.name: report for report in containers}
     pool = shared_pool(managers, promises, managers.topology.online)
     found = []
     for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):

@@ -46,7 +46,9 @@ def _node(node: FleetNode, capacity: Capacity, pods: Sequence[Pod]) -> Document:
         "copies": capacity.copies,
         "first": [
             {
-                "containers": placed_containers(capacity.after.managers, copy, decided, decided.promises),
+                "containers": placed_containers(
+                    capacity.after.managers, copy, decided.report.containers, decided.promises
+                ),
                 "pod": pod.full_name,
             }
             for pod, (copy, decided) in zip(pods, capacity.first, strict=False)  # empty where not even one fits

@@ -140,7 +140,7 @@ def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused, *, replaced: b
         "containers": []
         if not isinstance(decision, Admitted)
         else placed_containers(
-            run.after.managers, pod, decision, decision.promises if replaced else run.after.promises
+            run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
         "decision": "admitted" if refusal is None else "refused",
         "message": None if refusal is None else refusal.message,

@@ -5,6 +5,7 @@ from nodeagent.core.model.refusals import (
     INVALID_NAME,
     POD_NOT_KNOWN,
     RELEASED,
+    RESIZE_DEFERRED,
     RESIZE_INFEASIBLE,
     STATE_NOT_SAVED,
     UID_TAKEN,
@@ -51,7 +52,9 @@ _ADVICE = {
     POD_NOT_KNOWN: "have kubelet say it (kubeletPodsSocket), or annotate the pod with its containers, requests and limits, or set "
     "topologyManagerScope: container",
     INVALID_NAME: "make the pod with names as Kubernetes has them: the message says which (`crictl pods`)",
-    RESIZE_INFEASIBLE: "undo the resize, or make the pod again with its new amounts (`kubectl replace --force`)",
+    RESIZE_INFEASIBLE: "undo the resize, or make the pod again with its new amounts: delete it and apply it (one of Kubernetes': "
+    "`kubectl replace --force`)",
+    RESIZE_DEFERRED: "end a pod that holds what is missing, or ask for less: it is tried again by itself whenever something changes",
     UID_TAKEN: "give the manifest with that UID another one",
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }
@@ -68,6 +71,8 @@ def next_step(reason: str, pod: str) -> str:
     """
     if reason == STATE_NOT_SAVED:
         return _ADVICE[reason]
+    if reason == RESIZE_DEFERRED:
+        return f"{_ADVICE[reason]} (`nodeagent topology` shows who has what)"
     if reason == RELEASED:
         return f"{_ADVICE[reason]}: nodeagent retry {pod}"
     resource = reason.removeprefix("OutOf")

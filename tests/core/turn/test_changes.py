@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.refusals import RESIZE_INFEASIBLE
 from nodeagent.core.model.state import Origin, Phase, PodEntry
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import EventKind
@@ -92,8 +93,8 @@ def test_a_refused_change_that_is_taken_back_is_forgotten() -> None:
     assert len(machine.starts) == 1
 
 
-@pytest.mark.parametrize("name", ["a", "renamed"])
-def test_the_file_of_a_refused_change_may_be_renamed(name: str) -> None:
+@pytest.mark.parametrize(("name", "reason"), [("a", RESIZE_INFEASIBLE), ("renamed", "OutOfcpu")])
+def test_the_file_of_a_refused_change_may_be_renamed(name: str, reason: str) -> None:
     change = replace(BIG, name=name, uid="uid-a")
     machine, agent = begin(pod("a", app(cpu="2")))
     agent.want(change)
@@ -106,7 +107,7 @@ def test_the_file_of_a_refused_change_may_be_renamed(name: str) -> None:
     agent.restart()
     agent.settle()
     assert machine.running_containers() == ("poduid-a/app",), "it is the new file that can't be read"
-    assert refused(agent) == [("uid-a", "OutOfcpu")], "a new name is no new change"
+    assert refused(agent) == [("uid-a", reason)], "a new name is no new change"
 
 
 def test_a_refused_change_whose_file_is_renamed_counts_before_another_file_of_its_name() -> None:

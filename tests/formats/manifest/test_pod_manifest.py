@@ -448,8 +448,11 @@ def test_an_empty_document_beside_a_pod_says_nothing() -> None:
 def test_the_uid_is_a_hash_of_what_is_acted_on() -> None:
     base = accepted(HEAD + "  containers: [{name: a, resources: {limits: {memory: 1Gi}}}]\n").pod
     same = accepted("# a comment\n" + HEAD + "  hostNetwork: true\n  containers: [{image: x, name: a, resources: {requests: {memory: 1024Mi}, limits: {memory: 1Gi}}}]\n").pod  # fmt: skip
-    other = accepted(HEAD + "  containers: [{name: a, resources: {limits: {memory: 2Gi}}}]\n").pod
-    assert base.uid == same.uid != other.uid
+    resized = accepted(HEAD + "  containers: [{name: a, resources: {limits: {memory: 2Gi}}}]\n").pod
+    other = accepted(
+        HEAD + "  containers: [{name: a, args: [b], command: [c], resources: {limits: {memory: 1Gi}}}]\n"
+    ).pod
+    assert base.uid == same.uid == resized.uid != other.uid
     assert accepted(json.dumps(pod_to_document(replace(base, uid="x")))).pod == replace(base, uid="x")
 
 

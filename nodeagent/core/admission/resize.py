@@ -1,0 +1,282 @@
+"""A pod that runs, and whose manifest asks for other amounts now: what it holds then, or why not. Nothing is restarted.
+
+Kubernetes' rules (KEP-1287, KEP-5554): the QoS class stays, and so does who has CPUs of its own; a container keeps what it has when it
+gets more, and never has less than the CPUs that it was admitted with. Memory is promised on the NUMA nodes where it is: nothing moves.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.asked_for import seen_by
+from nodeagent.core.admission.managers import Managers, preferred_class
+from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient
+from nodeagent.core.admission.one_pod import Providers
+from nodeagent.core.cpu.manager import CpuManager, check_full_cores, choose_near, over
+from nodeagent.core.cpu.points import CpuShortage, PluginFailedError, Question
+from nodeagent.core.memory import manager as memory_manager
+from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
+from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Pod, Resources, qos_class
+from nodeagent.core.model.promises import Hint, Promises, dropped, put, with_pod
+from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, Reason
+from nodeagent.core.numa.topology_manager import TopologyPolicy
+
+_STRICT = frozenset({TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE})
+
+
+class NotResized(Struct, frozen=True):
+    """The pod stays as it is."""
+
+    reason: str
+    message: str
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether it may come to pass when others give something back."""
+        return self.reason == RESIZE_DEFERRED
+
+
+def _never(message: str) -> NotResized:
+    return NotResized(RESIZE_INFEASIBLE, message)
+
+
+def _later(message: str) -> NotResized:
+    return NotResized(RESIZE_DEFERRED, message)
+
+
+def is_resize(old: Pod, new: Pod) -> bool:
+    """Whether two pods differ in nothing but amounts of containers that stay: not of the pod as a whole, nor of init containers, whose end
+    nobody waits for a second time. Units of systemd's are bounded by their own files, and are pinned anew.
+    """
+    if len(old.containers) != len(new.containers) or old.resources is not None or old.units or old == new:
+        return False
+    pairs = tuple(zip(old.containers, new.containers, strict=True))
+    if replace(new, containers=tuple(replace(now, resources=was.resources) for was, now in pairs)) != old:
+        return False
+    return all(was == now or (was.kind is not ContainerKind.INIT and _fixed(was) == _fixed(now)) for was, now in pairs)
+
+
+def _fixed(container: Container) -> tuple[Resources, ...]:
+    """Return the amounts that can't change: huge pages and devices, as in Kubernetes."""
+    parts = (container.resources.requests, container.resources.limits)
+    return tuple(Resources(tuple(item for item in part if item[0] not in {CPU, MEMORY})) for part in parts)
+
+
+def resized(
+    managers: Managers,
+    promises: Promises,
+    old: Pod,
+    new: Pod,
+    *,
+    usage: Usage,
+    allocatable: Allocatable | None,
+    occupied: CpuSet = CpuSet(),
+) -> Promises | NotResized:
+    """Decide on the amounts of a running pod.
+
+    Args:
+        managers: of the node.
+        promises: as they are, the pod's among them.
+        old: the pod as it runs.
+        new: the same with other amounts, for which `is_resize`.
+        usage: what all pods that hold something ask for, this one included.
+        allocatable: what the node has for pods. None: that isn't checked.
+        occupied: CPUs on which processes run that belong to no pod: others are taken, if these suffice.
+
+    Returns:
+        What is promised then, or why it stays as it is.
+    """
+    gate = managers.placement.gate("PodLevelResources")
+    if qos_class(old, pod_level_resources=gate) is not qos_class(new, pod_level_resources=gate):
+        was, becomes = (qos_class(pod, pod_level_resources=gate).value for pod in (old, new))
+        return NotResized(RESIZE_INFEASIBLE, f"its QoS class would change from {was} to {becomes}")
+    if allocatable is not None:
+        short = insufficient(new, usage.minus(old, pod_level_resources=gate), allocatable, pod_level_resources=gate)
+        if short is not None:
+            reason = RESIZE_INFEASIBLE if short.requested > short.capacity else RESIZE_DEFERRED
+            return NotResized(reason, short.message)
+    taken = promises.default & occupied
+    if taken:
+        elsewhere = _in_some_class(managers, replace(promises, default=promises.default - taken), old, new)
+        if isinstance(elsewhere, Promises):
+            return replace(elsewhere, default=elsewhere.default | taken)
+    return _in_some_class(managers, promises, old, new)
+
+
+def _in_some_class(managers: Managers, promises: Promises, old: Pod, new: Pod) -> Promises | NotResized:
+    demand = demand_of(managers.rules, new)
+    wish = preferred_class(managers, new, demand)
+    if wish is not None:
+        first = _decided(managers, promises, old, replace(demand, core_class=wish))
+        if isinstance(first, Promises):
+            return first
+    return _decided(managers, promises, old, demand)
+
+
+def _decided(managers: Managers, promises: Promises, old: Pod, demand: PodDemand) -> Promises | NotResized:
+    providers = seen_by(managers.providers, demand)
+    before = {container.name: container for container in demand_of(managers.rules, old).containers}
+    # those that give something back come first: others of the pod may need it
+    turns = sorted(demand.containers, key=lambda now: now.cpus >= before[now.name].cpus)
+    try:
+        for now in turns:
+            for given in (_with_cpus, _with_memory):
+                answer = given(providers, promises, demand, before[now.name], now)
+                if isinstance(answer, NotResized):
+                    return answer
+                promises = answer
+    except PluginFailedError as err:
+        return NotResized(Reason.CPU_PLUGIN_FAILED.value, str(err))
+    return promises
+
+
+# CPUs
+
+
+def _with_cpus(
+    providers: Providers, promises: Promises, pod: PodDemand, was: ContainerDemand, now: ContainerDemand
+) -> Promises | NotResized:
+    manager = providers.cpu
+    if not manager.static or pod.is_skipped or was.cpus == now.cpus:
+        return promises
+    name = f"container {now.name}"
+    if not was.cpus:
+        return _never(f"{name} has no CPUs of its own, and would get {now.cpus}: end the pod, and start it anew")
+    if not now.cpus:
+        return _never(f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew")
+    own = promises.own_set(pod.uid, now.name)
+    assert own is not None, "who asks for CPUs of its own has some"
+    away = own - CpuSet(manager.layout.online)
+    if away:
+        return _later(f"CPUs {away} of {name} are offline")
+    chosen = (
+        _fewer(manager, promises, pod, now, own) if now.cpus < len(own) else _more(providers, promises, pod, now, own)
+    )
+    return chosen if isinstance(chosen, NotResized) else _holding(promises, pod.uid, now.name, own, chosen)
+
+
+def _fewer(
+    manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
+) -> CpuSet | NotResized:
+    """Choose those that it keeps: the ones that it was admitted with, and of the others what the policy would take of them."""
+    first = promises.of_pod(pod.uid).first_set(now.name) or own
+    if now.cpus < len(first):
+        return _never(
+            f"container {now.name} keeps the CPUs that it was admitted with, {first}, as its program may have bound itself to them: "
+            f"{now.cpus} would be fewer than {len(first)}"
+        )
+    asked = Question(manager.topology, promises, pod, now.name, own, now.cpus)
+    return _without_whole_cores(manager, asked) or _among(manager, asked, first, None)
+
+
+def _more(
+    providers: Providers, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
+) -> CpuSet | NotResized:
+    """Choose CPUs beside those that it has: on its NUMA nodes first, and only there where the topology manager has promised that."""
+    manager = providers.cpu
+    hint = promises.hint(pod.uid, now.name).mask
+    nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
+    free, all_cpus = manager.free_cpus(promises), CpuMask(manager.universe & ~manager.reserved.bits & manager.grantable)
+    where = ""
+    if providers.topology.policy in _STRICT and hint is not None:
+        bound = manager.layout.cpus_of_nodes(NumaMask(hint.bits))
+        free, all_cpus = CpuMask(free & bound), CpuMask(all_cpus & bound)
+        where = f" on NUMA node{'s' if len(hint) > 1 else ''} {hint} (topologyManagerPolicy {providers.topology.policy.value})"
+    if now.cpus > all_cpus.bit_count():
+        return _never(
+            f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}"
+        )
+    missing, left = now.cpus - len(own), CpuSet(free)
+    asked = Question(manager.topology, promises, pod, now.name, own | left, now.cpus)
+    if manager.plugins:
+        asked = replace(manager.offered(over(asked, left.bits, missing)), count=now.cpus)
+        left = asked.free
+        asked = over(asked, (own | left).bits, now.cpus)
+    half = _without_whole_cores(manager, asked)
+    if half is not None:
+        return half
+    if missing > len(left):
+        return _later(
+            f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}"
+        )
+    chosen = _among(manager, asked, own, NumaMask(nodes.bits))
+    veto = manager.vetoed(asked, chosen) if manager.plugins and isinstance(chosen, CpuSet) else None
+    return chosen if veto is None else _later(veto.message)
+
+
+def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
+    """Choose from what is asked about so that some are among it: as the policy would, if these are, and else beside them."""
+    if len(kept) == asked.count:
+        return kept
+    best = choose_near(manager, asked, mask)
+    if isinstance(best, CpuSet) and kept <= best:
+        return best
+    beside = choose_near(manager, over(asked, (asked.free - kept).bits, asked.count - len(kept)), mask)
+    if isinstance(beside, CpuShortage):
+        return _later(f"container {asked.container} can't keep {kept} and have {asked.count} CPUs: {beside.message}")
+    return kept | beside
+
+
+def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | None:
+    refusal = check_full_cores(manager, asked) if manager.options.full_pcpus_only else None
+    if refusal is None:
+        return None
+    is_possible = manager.layout.adds_up(manager.layout.online, asked.count)
+    return (_later if is_possible else _never)(f"container {asked.container}: {refusal.message}")
+
+
+def _holding(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
+    held = promises.of_pod(uid)
+    first = held.first_set(name) or own
+    beside = CpuSet()
+    for other, cpus in held.cpus:
+        beside |= CpuSet() if other == name else cpus
+    first_sets = dropped(held.first_cpus, name) if first == chosen else put(held.first_cpus, name, first)
+    after = replace(held, cpus=put(held.cpus, name, chosen), first_cpus=first_sets)
+    default = (promises.default - chosen) | (own - chosen - beside)
+    return replace(with_pod(promises, uid, after), default=default)
+
+
+# Memory
+
+
+def _with_memory(
+    providers: Providers, promises: Promises, pod: PodDemand, was: ContainerDemand, now: ContainerDemand
+) -> Promises | NotResized:
+    manager, held = providers.memory, promises.of_pod(pod.uid)
+    blocks = held.blocks(now.name)
+    if blocks is None or was.memory == now.memory:
+        return promises
+    name = f"container {now.name}"
+    if any(held.blocks(one.name) for one in pod.containers if one.kind is ContainerKind.INIT):
+        return _later(f"init containers of the pod hold memory that {name} takes over when they have ended")
+    nodes = promises.memory_nodes(pod.uid, now.name) or NumaSet()
+    hint = held.hint(now.name)
+    without = memory_manager.release_container(manager, promises, pod.uid, now.name)
+    left = without.of_pod(pod.uid)
+    asked = with_pod(without, pod.uid, replace(left, hints=put(left.hints, now.name, Hint(nodes, preferred=False))))
+    answer = memory_manager.allocate_container(manager, asked, pod, now)
+    if answer.refusal is not None:
+        return _later(f"{name} on NUMA {nodes}: {answer.refusal.message}")
+    after = answer.promises
+    there = after.memory_nodes(pod.uid, now.name) or nodes
+    if not there >= nodes or (there != nodes and providers.topology.policy in _STRICT):
+        return _later(f"the memory of {name} would move from NUMA {nodes} to {there}")
+    given = after.of_pod(pod.uid)
+    known = [one for one, _ in held.hints]
+    hints = put(given.hints, now.name, hint) if now.name in known else dropped(given.hints, now.name)
+    return replace(with_pod(after, pod.uid, replace(given, hints=hints)), memory_reuse=promises.memory_reuse)
+
+
+def differences(before: Promises, after: Promises, old: Pod, new: Pod) -> Iterator[str]:
+    """Say what changes for each container, in a few words."""
+    for was, now in zip(old.containers, new.containers, strict=True):
+        if was == now:
+            continue
+        cpus = [promises.own_set(new.uid, now.name) for promises in (before, after)]
+        if cpus[0] != cpus[1]:
+            yield f"{now.name}: CPUs {cpus[0]} → {cpus[1]}"
+        else:
+            yield f"{now.name}: amounts"

@@ -1,0 +1,307 @@
+"""A pod of which only amounts change gets these while it runs (KEP-1287, KEP-5554). The model judges each write of each turn."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from nodeagent.core.admission.managers import violations
+from nodeagent.core.admission.resize import is_resize
+from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax
+from nodeagent.core.model.config import ReservedMemory
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Container, Pod, RestartPolicy
+from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.turn.step import EventKind
+from tests.support.node_model import Agent, CrashError, Machine, started
+from tests.support.pods import amounts, app, burstable, init, mixed, pod, sidecar, unit
+from tests.support.world import MACHINE, SMALL, Node, node
+
+NODE = node(SMALL)
+"""8 CPUs, of which CPU 0 is reserved: 7 can be exclusive. c and c + 4 are siblings."""
+SHARED = pod("shared", app(resources=burstable()))
+
+
+def entry(agent: Agent, name: str = "a") -> PodEntry:
+    return next(e for e in agent.state.entries if e.pod.name == name)
+
+
+def own(agent: Agent, name: str = "a", container: str = "app") -> CpuSet:
+    return agent.state.promises.own_set(f"uid-{name}", container) or CpuSet()
+
+
+def refusals(agent: Agent) -> list[tuple[str, str]]:
+    return [(event.pod.name, str(dict(event.fields)["reason"])) for event in agent.reported(EventKind.CHANGE_REFUSED)]
+
+
+def held(machine: Machine, path: str, attribute: Attribute) -> object:
+    return machine.groups[path].values[attribute]
+
+
+def assert_nothing_was_restarted(machine: Machine, *containers: str) -> None:
+    assert machine.signals == []
+    assert len(machine.starts) == len(containers)
+    assert machine.running_containers() == tuple(sorted(containers))
+
+
+def test_more_cpus_come_to_those_that_it_has() -> None:
+    machine, agent = started(NODE, pod("a", app(cpu="2")), SHARED)
+    first = own(agent)
+    agent.want(pod("a", app(cpu="4")), SHARED)
+    agent.settle()
+    assert first <= own(agent)
+    assert len(own(agent)) == 4
+    assert machine.effective("poduid-a/app") == own(agent)
+    assert machine.effective("burstable/poduid-shared/app") == agent.state.promises.default
+    assert_nothing_was_restarted(machine, "poduid-a/app", "poduid-shared/app")
+    assert entry(agent).pod == pod("a", app(cpu="4"))
+    (event,) = agent.reported(EventKind.POD_RESIZED)
+    assert event.fields == (("changes", f"app: CPUs {first} → {own(agent)}"),)
+
+
+def test_whole_cores_are_completed_first() -> None:
+    _, agent = started(node(SMALL, reserved="0,4"), pod("a", app(cpu="1")))
+    (first,) = own(agent)
+    agent.want(pod("a", app(cpu="2")))
+    agent.settle()
+    assert own(agent) == CpuSet.of(first, first + 4)
+
+
+def test_what_came_later_goes_first_and_what_it_was_admitted_with_stays() -> None:
+    machine, agent = started(NODE, pod("a", app(cpu="2")), SHARED)
+    first = own(agent)
+    for count in ("6", "3"):
+        agent.want(pod("a", app(cpu=count)), SHARED)
+        agent.settle()
+        agent.restart()
+        assert first <= own(agent)
+        assert len(own(agent)) == int(count)
+    agent.want(pod("a", app(cpu="1")), SHARED)
+    agent.settle()
+    assert refusals(agent) == [("a", RESIZE_INFEASIBLE)]
+    assert len(own(agent)) == 3, "it stays as it was"
+    agent.want(pod("a", app(cpu="2")), SHARED)
+    agent.settle()
+    assert own(agent) == first
+    assert machine.effective("poduid-a/app") == first
+    assert_nothing_was_restarted(machine, "poduid-a/app", "poduid-shared/app")
+
+
+def test_one_that_does_not_fit_yet_is_resized_when_others_have_gone_and_before_new_ones() -> None:
+    big = pod("b", app(cpu="4"))
+    machine, agent = started(NODE, pod("a", app(cpu="2")), big)
+    agent.want(pod("a", app(cpu="5")), big)
+    agent.settle()
+    agent.settle()
+    assert refusals(agent) == [("a", RESIZE_DEFERRED)], "told once"
+    change = entry(agent).refused_change
+    assert change is not None
+    assert "used: 4000, capacity: 7000" in change.refusal.message
+    agent.restart()
+    agent.want(pod("new", app(cpu="4")), pod("a", app(cpu="5")))
+    agent.settle()
+    assert len(own(agent)) == 5
+    assert entry(agent).refused_change is None
+    assert entry(agent, "new").refusal is not None
+    assert "poduid-a/app" in machine.running_containers()
+
+
+def test_one_that_is_given_up_leaves_nothing() -> None:
+    big = pod("b", app(cpu="4"))
+    _, agent = started(NODE, pod("a", app(cpu="2")), big)
+    before = agent.state.promises
+    agent.want(pod("a", app(cpu="5")), big)
+    agent.settle()
+    agent.want(pod("a", app(cpu="2")), big)
+    agent.settle()
+    assert entry(agent).refused_change is None
+    assert agent.state.promises == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (app(cpu="2"), app(resources=burstable("2")), "its QoS class would change from Guaranteed to Burstable"),
+        (app(resources=burstable("2")), app(cpu="2"), "its QoS class would change from Burstable to Guaranteed"),
+        (app(cpu="2"), app(cpu="1500m"), "container app has 2 CPUs of its own, and would share"),
+        (app(cpu="1500m"), app(cpu="2"), "container app has no CPUs of its own, and would get 2"),
+        (app(cpu="2"), app(cpu="9"), "requested: 9000"),
+    ],
+)
+def test_what_can_never_be_is_said_once_and_the_pod_runs_on(before: Container, after: Container, why: str) -> None:
+    machine, agent = started(NODE, pod("a", before))
+    promises = agent.state.promises
+    agent.want(pod("a", after))
+    agent.settle()
+    agent.restart()
+    agent.settle()
+    assert refusals(agent) == [("a", RESIZE_INFEASIBLE)]
+    change = entry(agent).refused_change
+    assert change is not None
+    assert why in change.refusal.message
+    assert agent.state.promises == promises
+    assert_nothing_was_restarted(machine, "poduid-a/app")
+
+
+def test_who_shares_has_another_weight_limit_and_memory_at_once() -> None:
+    machine, agent = started(NODE, pod("a", app(resources=burstable("100m", "500m"))), pod("b", app(cpu="2")))
+    path = "burstable/poduid-a/app"
+    assert held(machine, path, Attribute.CPU_MAX) == CpuMax(50_000, 100_000)
+    agent.want(pod("a", app(resources=burstable("1", "2"))), pod("b", app(cpu="2")))
+    agent.settle()
+    assert held(machine, path, Attribute.CPU_MAX) == CpuMax(200_000, 100_000)
+    assert held(machine, "burstable/poduid-a", Attribute.CPU_MAX) == CpuMax(200_000, 100_000)
+    assert_nothing_was_restarted(machine, "poduid-a/app", "poduid-b/app")
+    assert held(machine, path, Attribute.MEMORY_MAX) == ByteLimit(64 << 20)
+
+
+def test_containers_of_one_pod_can_exchange_cpus() -> None:
+    before = pod("a", app("x", cpu="1"), app("y", cpu="1"), app("z", cpu="4"))
+    machine, agent = started(NODE, before)
+    agent.want(pod("a", app("x", cpu="2"), app("y", cpu="1"), app("z", cpu="4")))
+    agent.settle()
+    agent.want(pod("a", app("x", cpu="1"), app("y", cpu="2"), app("z", cpu="4")))
+    agent.settle()
+    assert [len(own(agent, container=name)) for name in "xyz"] == [1, 2, 4]
+    assert_nothing_was_restarted(machine, *(f"poduid-a/{name}" for name in "xyz"))
+
+
+def test_the_exclusive_part_of_a_mixed_container_stays_and_the_rest_may_change() -> None:
+    machine, agent = started(NODE, pod("a", mixed(cpu="2500m")), SHARED)
+    first = own(agent)
+    agent.want(pod("a", mixed(cpu="3500m")), SHARED)
+    agent.settle()
+    assert own(agent) == first
+    assert_nothing_was_restarted(machine, "poduid-a/app", "poduid-shared/app")
+
+
+def test_only_where_the_topology_manager_has_promised_it() -> None:
+    strict = node(MACHINE, topology_manager_policy="single-numa-node")
+    _, agent = started(strict, pod("a", app(cpu="4"), numa_node=1), pod("b", app(cpu="3"), numa_node=1))
+    agent.want(pod("a", app(cpu="6"), numa_node=1), pod("b", app(cpu="3"), numa_node=1))
+    agent.settle()
+    assert refusals(agent) == [("a", RESIZE_DEFERRED)]
+    agent.want(pod("a", app(cpu="9"), numa_node=1), pod("b", app(cpu="3"), numa_node=1))
+    agent.settle()
+    assert refusals(agent)[1:] == [("a", RESIZE_INFEASIBLE)]
+    agent.want(pod("a", app(cpu="5"), numa_node=1), pod("b", app(cpu="3"), numa_node=1))
+    agent.settle()
+    assert len(own(agent)) == 5
+    assert own(agent) <= CpuSet.parse("4-7,20-23")
+
+
+def test_near_the_cpus_that_it_has_where_nobody_demands_it() -> None:
+    _, agent = started(node(MACHINE), pod("a", app(cpu="2"), numa_node=2))
+    agent.want(pod("a", app(cpu="6"), numa_node=2))
+    agent.settle()
+    assert own(agent) <= CpuSet.parse("8-11,24-27")
+
+
+def test_memory_grows_and_shrinks_on_its_node() -> None:
+    reserved = (ReservedMemory(0, amounts(memory="64Mi")),)
+    of = node(
+        MACHINE, memory_manager_policy="Static", reserved_memory=reserved, memory_reservation=amounts(memory="64Mi")
+    )
+    _, agent = started(of, pod("a", app(cpu="2", memory="1Gi")))
+    nodes = agent.state.promises.memory_nodes("uid-a", "app")
+    for memory in ("2Gi", "512Mi"):
+        agent.want(pod("a", app(cpu="2", memory=memory)))
+        agent.settle()
+        (block,) = agent.state.promises.of_pod("uid-a").blocks("app") or ()
+        assert block.size_bytes == {"2Gi": 2 << 30, "512Mi": 512 << 20}[memory]
+        assert block.nodes == nodes
+    assert violations(of.managers, agent.state.promises, (entry(agent).pod,)) == ()
+
+
+def test_whole_cores_stay_whole() -> None:
+    of = node(SMALL, reserved="0,4", cpu_manager_policy_options=(("full-pcpus-only", "true"),))
+    _, agent = started(of, pod("a", app(cpu="2")))
+    agent.want(pod("a", app(cpu="3")))
+    agent.settle()
+    assert refusals(agent) == [("a", RESIZE_INFEASIBLE)]
+    agent.want(pod("a", app(cpu="4")))
+    agent.settle()
+    assert len({cpu % 4 for cpu in own(agent)}) == 2
+
+
+def test_a_resize_is_one_whenever_the_agent_dies() -> None:
+    """Up, and down again: whatever the effect before which it dies, its successor comes to the same."""
+    for counts in (("2", "4"), ("2", "4", "3")):
+        effects, expected = _after_all(counts, dies_at=None)
+        assert effects > 3, "save, leave, grant"
+        for moment in range(effects):
+            assert _after_all(counts, dies_at=moment)[1] == expected
+
+
+def _after_all(counts: tuple[str, ...], *, dies_at: int | None) -> tuple[int, CpuSet]:
+    machine, agent = started(NODE, pod("a", app(cpu=counts[0])), SHARED)
+    for count in counts[1:-1]:
+        agent.want(pod("a", app(cpu=count)), SHARED)
+        agent.settle()
+    begun = agent.effects
+    agent.want(pod("a", app(cpu=counts[-1])), SHARED)
+    agent.dies_at = None if dies_at is None else begun + dies_at
+    try:
+        agent.settle()
+    except CrashError:
+        agent.restart()
+        agent.settle()
+    assert_nothing_was_restarted(machine, "poduid-a/app", "poduid-shared/app")
+    assert machine.effective("poduid-a/app") == own(agent)
+    return agent.effects - begun, own(agent)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        pod("a", app(cpu="2"), app("more", cpu="1")),
+        pod("a", app(cpu="3", args=("other",))),
+        pod("a", app(cpu="3"), restart_policy=RestartPolicy.NEVER),
+        pod("a", app(cpu="3"), uid="another"),
+        pod("a", app("renamed", cpu="3")),
+        pod("a", app(cpu="3", hugepages_2Mi="2Mi")),
+    ],
+)
+def test_anything_else_is_another_pod(after: Pod) -> None:
+    assert not is_resize(pod("a", app(cpu="2")), after)
+
+
+def test_which_containers_can_be_resized() -> None:
+    old = pod("a", init(cpu="1"), sidecar(cpu="1"), app(cpu="2"))
+    assert is_resize(old, pod("a", init(cpu="1"), sidecar(cpu="2"), app(cpu="3")))
+    assert not is_resize(old, pod("a", init(cpu="2"), sidecar(cpu="1"), app(cpu="2")))
+    assert not is_resize(pod("a", unit(cpu="1")), pod("a", unit(cpu="2"))), "its own file bounds it"
+
+
+@st.composite
+def histories(draw: Any) -> list[tuple[str, int]]:
+    """Amounts that pods ask for, one after the other; 0: it goes."""
+    names = st.sampled_from(["a", "b", "c"])
+    return draw(st.lists(st.tuples(names, st.integers(0, 4)), min_size=2, max_size=10))
+
+
+@given(histories(), st.booleans())
+@settings(deadline=None)
+def test_resizes_among_arrivals_and_departures_leave_nothing_behind(
+    history: list[tuple[str, int]], aligned: bool
+) -> None:
+    of: Node = node(SMALL, **({"topology_manager_policy": "restricted"} if aligned else {}))
+    machine, agent = started(of, SHARED)
+    empty = agent.state.promises
+    pods: dict[str, Pod] = {}
+    for name, count in history:
+        if count:
+            pods[name] = pod(name, app(cpu=str(count)))
+        else:
+            pods.pop(name, None)
+        agent.want(SHARED, *pods.values())
+        machine.now_ms += 1000
+        agent.settle()
+        for one in agent.state.entries:
+            first = agent.state.promises.of_pod(one.pod.uid).first_set("app")
+            assert first is None or first <= own(agent, one.pod.name)
+    agent.want(SHARED)
+    agent.settle()
+    assert agent.state.promises == empty
+    assert machine.running_containers() == ("poduid-shared/app",)
