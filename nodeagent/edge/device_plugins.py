@@ -35,7 +35,7 @@ _PIECE_BYTES = 64 * 1024
 _HEAD_BYTES = 5
 """Of a message: whether it is compressed, and its length."""
 _MAX_TEXT = 300
-_HINT = "see the plugin's log, and restart it: it registers again then"
+_HINT = "see the plugin's log (`journalctl`), and restart it: it registers again then"
 
 
 class DevicePluginError(NodeAgentError):
