@@ -39,11 +39,15 @@ def test_cpus_come_and_go_under_a_process_that_runs(request: pytest.FixtureReque
     (pid,) = node.pids(own)
 
     def wait_given(count: int) -> CpuSet:
-        def is_there(state: Document) -> bool:
-            cpus = promised(state, "grows")
-            return len(cpus) == count and CpuSet.parse(node.value(own, "cpuset.cpus.effective")) == cpus
+        def is_decided(state: Document) -> bool:
+            return len(promised(state, "grows")) == count and "refusedChange" not in node.entry("grows")
 
-        return promised(node.wait(is_there, f"{count} CPUs"), "grows")
+        cpus = promised(node.wait(is_decided, f"{count} CPUs", of=("grows",)), "grows")
+        node.until(
+            lambda: CpuSet.parse(node.value(own, "cpuset.cpus.effective")) == cpus or None,
+            lambda: f"{own} to be on {cpus}: {node.value(own, 'cpuset.cpus.effective')}",
+        )
+        return cpus
 
     cursor = node.cursor()
     node.apply(grown("6"))
@@ -60,10 +64,12 @@ def test_cpus_come_and_go_under_a_process_that_runs(request: pytest.FixtureReque
     assert more - first <= CpuSet.parse(node.value(shared, "cpuset.cpus.effective"))
     node.apply(grown("1"))
     refused = node.wait(
-        lambda state: any("refusedChange" in entry for entry in state["entries"]), "the resize to be refused"
+        lambda state: any("refusedChange" in entry for entry in state["entries"]),
+        "the resize to be refused",
+        of=("grows",),
     )
     (change,) = (entry["refusedChange"] for entry in refused["entries"] if "refusedChange" in entry)
-    assert change["refusal"]["reason"] == "ResizeInfeasible"
+    assert change["refusal"][0] == "ResizeInfeasible"
     node.apply(grown("2"))
     assert wait_given(2) == first
     assert node.inspect()["differences"] == []
@@ -86,14 +92,28 @@ def test_a_memory_limit_goes_no_lower_than_what_is_in_use(four_nodes: Guest) -> 
         lambda: int(node.value(cgroup, "memory.current")) > 40_000_000 or None, lambda: "it to use its memory", 60
     )
     (pid, *_) = node.pids(cgroup)
-    node.apply(eating("16Mi"))
+
+    def resize(memory: str) -> None:
+        def is_decided(state: Document) -> bool:
+            (entry,) = state["entries"]
+            limit: str = entry["pod"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+            return limit == memory
+
+        node.apply(eating(memory))
+        node.wait(is_decided, f"{memory} of memory", of=("eats",))
+
+    def problems() -> list[str]:
+        found: list[str] = node.inspect()["node"]["problems"]
+        return found
+
+    resize("16Mi")
     node.until(
-        lambda: any("stays as it is: more than" in problem for problem in node.inspect()["node"]["problems"]) or None,
-        lambda: f"the problem: {node.inspect()['node']['problems']}",
+        lambda: any("stays as it is: more than" in problem for problem in problems()) or None,
+        lambda: f"the problem: {node.inspect()['problems']}",
     )
     assert node.value(cgroup, "memory.max") == str(256 << 20)
     assert pid in node.pids(cgroup)
-    node.apply(eating("128Mi"))
+    resize("128Mi")
     node.until(
         lambda: node.value(cgroup, "memory.max") == str(128 << 20) or None, lambda: node.value(cgroup, "memory.max")
     )

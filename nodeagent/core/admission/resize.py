@@ -270,6 +270,22 @@ def _with_memory(
     return replace(with_pod(after, pod.uid, replace(given, hints=hints)), memory_reuse=promises.memory_reuse)
 
 
+def restarted(old: Pod, new: Pod) -> frozenset[str]:
+    """Return the containers that take a restart for what changes (`resizePolicy`)."""
+    return frozenset(
+        now.name
+        for was, now in zip(old.containers, new.containers, strict=True)
+        for resource in now.restarts_for
+        if any(
+            before.get(resource) != after.get(resource)
+            for before, after in (
+                (was.resources.requests, now.resources.requests),
+                (was.resources.limits, now.resources.limits),
+            )
+        )
+    )
+
+
 def differences(before: Promises, after: Promises, old: Pod, new: Pod) -> Iterator[str]:
     """Say what changes for each container, in a few words."""
     for was, now in zip(old.containers, new.containers, strict=True):

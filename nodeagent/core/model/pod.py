@@ -86,6 +86,8 @@ class Container(Struct, frozen=True):
     run_as_group: int | None = None
     restart_policy: RestartPolicy | None = None
     """The container's own policy, if it has one; None: the pod's."""
+    restarts_for: tuple[str, ...] = ()
+    """Resources of which another amount takes a restart of the container (`resizePolicy`), sorted."""
     exclusive_cpus: int | None = None
     """By annotation: so many CPUs of its request are exclusive, whatever its pod's QoS class; the rest is of the shared pool. None: all
     of them or none, as in kubelet.

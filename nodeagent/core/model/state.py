@@ -65,6 +65,8 @@ class ContainerStatus(Struct, frozen=True):
     """How many restarts in a row came soon after a start: the next one waits 0, 10, 20, 40 … 300 s."""
     stop_by_ms: int | None = None
     """The container is being stopped: SIGTERM now, `cgroup.kill` at this time. None: it is not."""
+    is_to_restart: bool = False
+    """It is being stopped for its new amounts, and starts again at once, whatever its pod's restart policy."""
     oom_kills_seen: int = 0
     """The cgroup's oom_kill counter when the attempt was decided on, and later when it ended: it outlives container restarts."""
     had_cpus: CpuSet | None = None

@@ -110,7 +110,7 @@ def response(
         taken = (one.wanted.cpus - one.effective) & overdue
         now = one.wanted.cpus - taken
         if not now and one.overdue and pool is not None:
-            now = pool - overdue
+            now = pool  # it is nobody's, whoever is still to leave it
         if taken:
             waiting.append(Waiting(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken))))
         change = _difference(one.wanted, None if one.id == updated else one.has, now)

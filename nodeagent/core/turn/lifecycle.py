@@ -124,7 +124,7 @@ def next_start_at_ms(entry: PodEntry, name: str) -> int | None:
     container, status = entry.pod.container(name), entry.status(name)
     if not entry.is_active or entry.deleting_since_ms is not None or not container.is_launched:
         return None
-    if status.is_started or status.stop_by_ms is not None:
+    if status.is_started or (status.stop_by_ms is not None and not status.is_to_restart):
         return None
     return _restart_at_ms(status) if _is_to_run(entry.pod, container, status) else None
 
@@ -163,7 +163,9 @@ def _start_if_due(
             started_at_ms=None,
             exit=None,
             last_exit=status.exit,
-            backoff_step=_next_backoff_step(status),
+            backoff_step=status.backoff_step if status.is_to_restart else _next_backoff_step(status),
+            stop_by_ms=None,
+            is_to_restart=False,
             oom_kills_seen=_oom_kills(entry, status, observed),
         )
     )
@@ -171,7 +173,7 @@ def _start_if_due(
 
 def _is_to_run(pod: Pod, container: Container, status: ContainerStatus) -> bool:
     """Whether a container that isn't running should be (again)."""
-    if status.exit is None:
+    if status.exit is None or status.is_to_restart:
         return True
     if container.kind is ContainerKind.SIDECAR:
         return True
@@ -182,7 +184,7 @@ def _is_to_run(pod: Pod, container: Container, status: ContainerStatus) -> bool:
 
 
 def _restart_at_ms(status: ContainerStatus) -> int:
-    if status.exit is None or status.backoff_step == 0:
+    if status.exit is None or status.backoff_step == 0 or status.is_to_restart:
         return 0
     if _ran_long(status):
         return 0
@@ -267,6 +269,15 @@ def with_units_seen(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
         if status.unit_before is None and there is not None:
             before = there.unit if there.unit_before is None else there.unit_before
             entry = entry.with_status(replace(status, unit_before=before))
+    return entry
+
+
+def restarting(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> PodEntry:
+    """Let containers end that run, to start again with their new amounts."""
+    stop_by_ms = now_ms + max(entry.pod.termination_grace_seconds * 1000, MIN_GRACE_MS)
+    for container, status in entry.pairs():
+        if container.name in names and container.is_launched and status.is_started and status.stop_by_ms is None:
+            entry = entry.with_status(replace(status, stop_by_ms=stop_by_ms, is_to_restart=True))
     return entry
 
 

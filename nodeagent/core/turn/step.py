@@ -22,7 +22,7 @@ from nodeagent.core.admission.managers import (
     start_container,
 )
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
-from nodeagent.core.admission.resize import NotResized, differences, is_resize, resized
+from nodeagent.core.admission.resize import NotResized, differences, is_resize, resized, restarted
 from nodeagent.core.admission.units import UnitTaken, unit_taken
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
@@ -267,6 +267,7 @@ def _resized(draft: _Draft, entry: PodEntry, manifest: Manifest, world: World) -
         )
     changes = "; ".join(differences(state.promises, answer, entry.pod, manifest.pod))
     after = replace(entry, pod=manifest.pod, origin=manifest.origin, refused_change=None)
+    after = lifecycle.restarting(after, restarted(entry.pod, manifest.pod), world.now_ms)
     event = TurnEvent(EventKind.POD_RESIZED, manifest.pod, manifest.origin, None, (("changes", changes),))
     return draft.plus(replace(state.with_entry(after), promises=answer), *_noted(manifest), event)
 

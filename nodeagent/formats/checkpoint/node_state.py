@@ -416,6 +416,7 @@ def _status_document(status: ContainerStatus) -> Document:
         "exit": _exit_document(status.exit),
         "lastExit": _exit_document(status.last_exit),
         "stopByMs": status.stop_by_ms,
+        "toRestart": status.is_to_restart or None,
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
         "unitBefore": None if status.unit_before is None else _unit_document(status.unit_before),
         "cgroup": status.cgroup,
@@ -428,6 +429,7 @@ def _status_document(status: ContainerStatus) -> Document:
 def _status(document: JsonValue) -> ContainerStatus:
     started, stop_by = document.optional("startedAtMs"), document.optional("stopByMs")
     ended, last = document.optional("exit"), document.optional("lastExit")
+    to_restart = document.optional("toRestart")
     had, unit, cgroup = (document.optional(name) for name in ("hadCPUs", "unitBefore", "cgroup"))
     return ContainerStatus(
         name=document.field("name").text(),
@@ -437,6 +439,7 @@ def _status(document: JsonValue) -> ContainerStatus:
         last_exit=None if last is None else _exit(last),
         backoff_step=_count(document, "backoffStep"),
         stop_by_ms=None if stop_by is None else stop_by.whole(),
+        is_to_restart=to_restart is not None and to_restart.flag(),
         oom_kills_seen=_count(document, "oomKillsSeen"),
         had_cpus=None if had is None else had.cpus(),
         unit_before=None if unit is None else UnitSettings(unit.field("cpus").cpus(), unit.field("mems").nodes()),

@@ -10,6 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.pod import (
+    CPU,
+    MEMORY,
     Container,
     ContainerKind,
     Pod,
@@ -42,6 +44,7 @@ _OF_CONTAINERS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.N
 """Kinds of annotations whose keys name a container."""
 _OF_PODS = (*pod_schema.OF_PODS, pod_schema.WHILE_INACTIVE)
 """Other annotations."""
+_RESTART_CONTAINER = "RestartContainer"
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 
 
@@ -186,6 +189,13 @@ class PodReader:
             termination_grace_seconds=30 if grace is None else grace,
         )
 
+    def _resize_policy(self, fields: Fields) -> str | None:
+        """Return the resource, if another amount of it takes a restart."""
+        name = fields.one_of("resourceName", (CPU, MEMORY))
+        policy = fields.one_of("restartPolicy", ("NotRequired", _RESTART_CONTAINER))
+        self._close(fields, ())
+        return name if policy == _RESTART_CONTAINER else None
+
     def _container(self, fields: Fields, pod_identity: _PodIdentity, *, init: bool) -> Container:
         identity = self._identity(fields, pod_schema.CONTAINER_SECURITY_UNUSED, pod_identity)
         policy = fields.one_of("restartPolicy", _RESTART_POLICIES)
@@ -201,6 +211,9 @@ class PodReader:
             run_as_user=identity.user,
             run_as_group=identity.group,
             restart_policy=RestartPolicy(policy) if policy else None,
+            restarts_for=tuple(
+                sorted({name for name in map(self._resize_policy, fields.objects("resizePolicy")) if name})
+            ),
         )
         if self._strict:
             fields.refuse(pod_schema.CONTAINER_REFUSED)
@@ -329,6 +342,10 @@ def _container_document(container: Container) -> dict[str, object]:
         document["securityContext"] = {key: number for key, number in identity.items() if number is not None}
     if container.restart_policy is not None:
         document["restartPolicy"] = container.restart_policy.value
+    if container.restarts_for:
+        document["resizePolicy"] = [
+            {"resourceName": name, "restartPolicy": _RESTART_CONTAINER} for name in container.restarts_for
+        ]
     return document
 
 

@@ -80,6 +80,7 @@ def breaches(pod: Pod) -> Iterator[Breach]:
         yield from _name(path, container, seen)
         yield from _process(path, container)
         yield from _restart(path, container)
+        yield from _resize(path, pod, container)
         yield from _requirements((*path, "resources"), container.resources, with_devices=True)
         yield from _hugepages_alone((*path, "resources"), container.resources, pod.resources)
     yield from _exclusive_parts(pod)
@@ -163,6 +164,16 @@ def _process(path: Path, container: Container) -> Iterator[Breach]:
         yield Breach((*path, "command"), "", rule)
     elif process.argv[:1] == ("",):
         yield Breach((*path, "command", 0), "", "must name a program")
+
+
+def _resize(path: Path, pod: Pod, container: Container) -> Iterator[Breach]:
+    if (
+        container.restarts_for
+        and pod.restart_policy is RestartPolicy.NEVER
+        and container.kind is not ContainerKind.SIDECAR
+    ):
+        rule = "can't be RestartContainer in a pod whose restartPolicy is Never"
+        yield Breach((*path, "resizePolicy"), ", ".join(container.restarts_for), rule)
 
 
 def _restart(path: Path, container: Container) -> Iterator[Breach]:

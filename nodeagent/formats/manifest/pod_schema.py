@@ -111,7 +111,6 @@ SPEC_UNUSED = (
 CONTAINER_UNUSED = (
     "image",
     "ports",
-    "resizePolicy",
     "livenessProbe",
     "readinessProbe",
     "startupProbe",

@@ -86,6 +86,16 @@ def test_two_on_each_others_cpus_do_not_wait_for_each_other_for_ever() -> None:
     assert has == wants
 
 
+def test_who_has_to_go_goes_to_the_pool_whoever_else_is_still_there() -> None:
+    """A unit of systemd's waits in the pool for the container's CPUs, and the container is on what the unit is to get."""
+    unit = replace(alone("a unit", "0-1", "2-3"), id="")
+    found = response([unit, alone("a", "2-3", "0-1,4")], pool=cpus("0-1,5"))
+    assert sets(found) == [("a", "4")], "of its own it can have one"
+    elsewhere = replace(alone("a unit", "0-1,4", "2-3"), id="")
+    found = response([elsewhere, alone("a", "2-3", "4")], pool=cpus("0-1"))
+    assert sets(found) == [("a", "0-1")], "nobody is alone there"
+
+
 def test_who_can_come_only_in_part_comes_in_part() -> None:
     found = response([alone("a", "2-3", "2"), shared("b", "0", "0-1,3")])
     assert sets(found) == [("a", "2"), ("b", "0-1")]

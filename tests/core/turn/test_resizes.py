@@ -274,6 +274,44 @@ def test_which_containers_can_be_resized() -> None:
     assert not is_resize(pod("a", unit(cpu="1")), pod("a", unit(cpu="2"))), "its own file bounds it"
 
 
+def test_who_wants_a_restart_for_it_gets_one_and_nobody_else() -> None:
+    def of(cpu: str, memory: str = "64Mi") -> Pod:
+        return pod("a", app("x", cpu=cpu, memory=memory, restarts_for=("cpu",)), app("y", cpu="1"))
+
+    machine, agent = started(NODE, of("1"))
+    first = machine.run_of("x")
+    agent.want(of("1", memory="128Mi"))
+    agent.settle()
+    assert machine.signals == [], "it is for cpu alone"
+    agent.want(of("2"))
+    agent.settle()
+    assert machine.signals == [("TERM", first)]
+    assert machine.run_of("x") != first
+    assert len(machine.starts) == 3, "y runs on"
+    assert machine.effective("poduid-a/x") == own(agent, container="x")
+    assert entry(agent).status("x").stop_by_ms is None
+    agent.restart()
+    agent.settle()
+    assert len(machine.starts) == 3
+
+
+def test_who_ignores_it_is_killed_and_starts_again_at_once_under_any_policy() -> None:
+    def of(cpu: str) -> Pod:
+        return pod("a", app("x", cpu=cpu, restarts_for=("cpu",)), restart_policy=RestartPolicy.ON_FAILURE)
+
+    machine, agent = started(NODE, of("1"))
+    machine.stubborn = {"x"}
+    machine.exit(machine.run_of("x"), 1)
+    agent.settle()
+    began = machine.now_ms
+    agent.want(of("3"))
+    agent.settle()
+    assert machine.signals[-1][0] == "KILL"
+    assert machine.now_ms - began <= 31_000
+    assert len(machine.effective("poduid-a/x")) == 3
+    assert machine.running_containers() == ("poduid-a/x",)
+
+
 @st.composite
 def histories(draw: Any) -> list[tuple[str, int]]:
     """Amounts that pods ask for, one after the other; 0: it goes."""

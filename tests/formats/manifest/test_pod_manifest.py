@@ -746,3 +746,32 @@ def test_a_field_given_twice_hides_nothing_else_that_is_wrong() -> None:
     (refused,) = parse_manifest(text, "a.yaml")
     assert isinstance(refused, RefusedPod)
     assert {(f.line, f.field) for f in refused.findings} >= {(3, "metadata.name"), (6, ""), (8, "apiVersion")}
+
+
+def resizing(policy: str, more: str = "") -> str:
+    return HEAD + f"  {more}\n  containers: [{{name: a, resizePolicy: {policy}}}]\n"
+
+
+def test_for_what_a_container_restarts_is_read_and_kept() -> None:
+    policy = (
+        "[{resourceName: memory, restartPolicy: RestartContainer}, {resourceName: cpu, restartPolicy: NotRequired}]"
+    )
+    found = accepted(resizing(policy)).pod
+    assert found.containers[0].restarts_for == ("memory",)
+    assert accepted(json.dumps(pod_to_document(found))).pod == found
+
+
+@pytest.mark.parametrize(
+    ("policy", "more", "problem"),
+    [
+        ("[{resourceName: cpu, restartPolicy: Sometimes}]", "", "must be one of NotRequired, RestartContainer"),
+        ("[{resourceName: disk, restartPolicy: NotRequired}]", "", "must be one of cpu, memory"),
+        (
+            "[{resourceName: cpu, restartPolicy: RestartContainer}]",
+            "restartPolicy: Never",
+            "can't be RestartContainer in a pod whose restartPolicy is Never",
+        ),
+    ],
+)
+def test_a_resize_policy_that_cannot_be_is_refused(policy: str, more: str, problem: str) -> None:
+    assert problem in "\n".join(refused(resizing(policy, more)))
