@@ -102,9 +102,9 @@ from nodeagent.edge import irqbalance, kernel_threads, state_files, uevents, uni
 from nodeagent.edge.cgroup_entry import join
 from nodeagent.edge.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.device_plugins import DevicePluginConnection
 from nodeagent.edge.grpc_server import GrpcConnection
 from nodeagent.edge.job_owners import owner_asking
-from nodeagent.edge.device_plugins import DevicePluginConnection
 from nodeagent.edge.kubelet_pods import KubeletPods
 from nodeagent.edge.latency_tools import check_installed
 from nodeagent.edge.launcher import LauncherClient, LauncherError
