@@ -66,6 +66,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("metricsBindAddress", _DEFAULT.metrics_bind_address, "or `unix:PATH`; empty: none"),
     ("metricsAliases", str(_DEFAULT.metrics_aliases).lower(), "also export kubelet's metrics without the `kubelet_` prefix"),
     ("podResourcesSocket", _DEFAULT.pod_resources_socket, "where kubelet's PodResources API is served; empty: nowhere"),
+    ("devicePluginSocket", _DEFAULT.device_plugin_socket, "where Kubernetes' device plugins register, as with a kubelet; empty: nowhere"),
     ("nriSocket", _DEFAULT.nri_socket, "of containerd, whose containers the agent places then, too: `/var/run/nri/nri.sock`; empty: none"),
     ("kubeletPodsSocket", _DEFAULT.kubelet_pods_socket, "of kubelet's pods API (1.37), which says of containerd's pods what that isn't told; empty: ask nobody"),
     ("jobs", "", "who besides root may run jobs, and how much a user's jobs hold together: `{group: NAME, maxCPUs: 8, maxMemory: 32Gi, maxPerUser: 10}`"),

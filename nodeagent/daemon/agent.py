@@ -26,7 +26,7 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import UNITS_LEFT, is_of_systemd, unit_at
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.refusals import RELEASED, StartRefused
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
 from nodeagent.core.model.violations import NodeOverdrawn, Shortfall
 from nodeagent.core.turn.actions import (
@@ -80,6 +80,7 @@ from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.node_view import NodeView
 
 if TYPE_CHECKING:
+    from nodeagent.core.devices.pools import DevicePool
     from nodeagent.core.model.devices import PlacedDevices
     from nodeagent.core.model.topology import Topology
 
@@ -134,6 +135,13 @@ class ContainerRuntime(Protocol):
     def count(self, metrics: MetricsRecorder, /) -> None: ...
 
 
+class DevicePluginsTold(Protocol):
+    """What device plugins have told."""
+
+    def pools(self) -> "tuple[DevicePool, ...]": ...
+    def problems(self) -> tuple[str, ...]: ...
+
+
 class _NoRuntime:
     """Nobody asks for anything."""
 
@@ -185,6 +193,7 @@ class Agent:
         alive: Callable[[], None] = lambda: None,
         let_in: LetIn = lambda _state, _ready, _placed, _tree: None,
         runtime: ContainerRuntime = NO_RUNTIME,
+        plugins: DevicePluginsTold | None = None,
     ) -> None:
         self.node = node
         self.state = state
@@ -217,6 +226,9 @@ class Agent:
         self.view = NodeView(node, state, str(tree.root), is_live=True)
         """What others see: one immutable value per turn, replaced as a whole."""
         self._machine = machine
+        self._plugins = plugins
+        self._given: frozenset[str] = frozenset()
+        """Resources of device plugins that have something to give."""
         self._devices: PlacedDevices | None = None
         """As looked at last, where pods may ask for some by number. None: not yet."""
         self._clock = Clock(latest_ms(state))
@@ -260,7 +272,7 @@ class Agent:
         runs = None if isinstance(looked, Trouble) else looked
         observed = self._read(runs, sources, rescan=bool(reasons & READ_MACHINE))
         troubles += [found for found in (looked, observed) if isinstance(found, Trouble)]
-        requests = self.requests.take()
+        requests, retried = self._requested()
         if isinstance(observed, Trouble):
             pause = self._report(None, runs, troubles, began, _RETRY_SECONDS)
             self.requests.answer(self.view, {entry.pod.uid: observed for entry in self.state.entries})
@@ -268,13 +280,13 @@ class Agent:
         now_ms = self._follow_clock()
         world = World(
             config=self.node.config,
-            managers=self._managers(sources, requests, rescan=bool(reasons & READ_MACHINE)),
+            managers=self._managers(sources, retried, rescan=bool(reasons & READ_MACHINE)),
             allocatable=self.node.allocatable,
             sources=sources,
             runs=runs,
             observed=observed,
             now_ms=now_ms,
-            retried=frozenset().union(*(request.retried for request in requests)),
+            retried=retried,
             released=frozenset().union(*(request.released for request in requests)),
             down=self._domains.down,
             asked=self.asked,
@@ -315,7 +327,7 @@ class Agent:
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
             drift += self._reattach(world, outcome)
         self.metrics.count(decided, outcome, drift, watch.took_ms)
-        troubles += self.recorder.project(self.node, self.state.promises)
+        troubles += self.recorder.project(self.node, self.state.promises, self._pools())
         self._kept = replace(self._kept, settled=settled)
         unsettled = self._is_unsettled(world) or self.host_settings.is_settling
         patient = {
@@ -397,23 +409,50 @@ class Agent:
             self._kept = replace(self._kept, is_saved=False)
         return now_ms
 
-    def _managers(self, sources: tuple[PodSource, ...], requests: Iterable[TurnRequest], *, rescan: bool) -> Managers:
+    def _plugged(self) -> "tuple[DevicePool, ...]":
+        return () if self._plugins is None else self._plugins.pools()
+
+    def _pools(self) -> "tuple[DevicePool, ...]":
+        """Return the devices that pods may ask for by number."""
+        owned = self._knowing().providers.owned
+        return () if owned is None else owned.manager.pools
+
+    def _requested(self) -> tuple[tuple[TurnRequest, ...], frozenset[str]]:
+        """Return what was asked for, and the pods to decide on again: those that somebody named, and those that wait for a plugin."""
+        requests = tuple(self.requests.take())
+        return requests, frozenset[str]().union(*(request.retried for request in requests), self._waiting())
+
+    def _waiting(self) -> frozenset[str]:
+        """Return the refused pods that ask for what a device plugin has begun to give: it may have registered after they came."""
+        given = frozenset(pool.resource for pool in self._plugged() if pool.healthy)
+        new, self._given = given - self._given, given
+        return frozenset(
+            entry.pod.uid
+            for entry in (self.state.entries if new else ())
+            if entry.refusal is not None
+            and entry.refusal.reason != RELEASED
+            and not entry.is_of_runtime
+            and any(name in new for container in entry.pod.containers for name, _ in container.devices)
+        )
+
+    def _managers(self, sources: tuple[PodSource, ...], retried: frozenset[str], *, rescan: bool) -> Managers:
         """Return those that decide in this turn, with what they need to know; CPU plugins have their time from now on."""
         managers = self.node.managers
         begin_turn(self.node, self._alive)
-        retried = frozenset[str]().union(*(request.retried for request in requests))
+        plugged = self._plugged()
         gives = bool(self.node.config.placement.devices)
         asks = asking_for_devices(offered(sources), self.state.entries, retried, gives=gives)
         if not gives:
-            return managers.knowing(self._machine.devices(self.node.topology)) if asks else managers
+            near = self._machine.devices(self.node.topology) if asks else None
+            return managers.knowing(near, plugged) if asks or plugged else managers
         if asks or rescan or self._devices is None:
             self._devices = self._machine.devices(self.node.topology)
-        return managers.knowing(self._devices)
+        return managers.knowing(self._devices, plugged)
 
     def _knowing(self) -> Managers:
         """Return the node's managers with the devices that it gives, as they were looked at last."""
-        managers = self.node.managers
-        return managers.knowing(self._devices) if managers.placement.devices else managers
+        managers, plugged = self.node.managers, self._plugged()
+        return managers.knowing(self._devices, plugged) if managers.placement.devices or plugged else managers
 
     def _on_this_machine(self) -> NodeState:
         """Return the state adapted to the machine as it is now. It stays a proposal until a turn has saved it."""
@@ -730,6 +769,7 @@ class Agent:
         ]
         problems = (
             *self.notices.values(),
+            *(() if self._plugins is None else self._plugins.problems()),
             *map(str, troubles),
             *(short.text for short in self._kept.shortfalls),
             *refused_containers(self.state),
@@ -737,7 +777,6 @@ class Agent:
             *misnamed_pods(self.state),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
-        owned = self._knowing().providers.owned
         running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}
         self.view = NodeView(
             node=self.node,
@@ -749,7 +788,7 @@ class Agent:
             recovery=None if self.recovery is None else recovery_document(self.recovery, self.recorder.set_aside),
             is_live=True,
             is_ready=is_whole and not self._kept.save_failed,
-            pools=() if owned is None else owned.manager.pools,
+            pools=self._pools(),
         )
         self.metrics.publish(
             self.view,

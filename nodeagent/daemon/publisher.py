@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from math import inf
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
@@ -30,6 +30,9 @@ from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 
 API_SOCKET = "agent.sock"
 JOB_SOCKET = "jobs.sock"
+if TYPE_CHECKING:
+    from nodeagent.daemon.device_plugins import DevicePlugins
+
 GROUP = "nodeagent"
 _MOST_ASKING = LocalApi.bounds.connections // 2
 """Clients that wait for a turn. The other places stay for those who are answered at once."""
@@ -54,8 +57,17 @@ def unready(view: NodeView) -> str | None:
 class Publisher:
     """Serves while the `with` block runs."""
 
-    def __init__(self, agent: Agent, config: Config, log: Log, jobs: Jobs | None = None) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        config: Config,
+        log: Log,
+        jobs: Jobs | None = None,
+        plugins: "DevicePlugins | None" = None,
+    ) -> None:
         self._agent = agent
+        self._plugins = plugins
+        """None: none may register."""
         self._jobs = jobs
         """None: nobody can ask for any."""
         self._config = config
@@ -94,6 +106,11 @@ class Publisher:
                 self._unheard["metrics"] = _Unheard(at, pages, "metricsBindAddress", self._group)
             if self._config.pod_resources_socket:
                 self._unheard["pod resources"] = self._pod_resources(self._config.pod_resources_socket)
+            if self._plugins is not None:
+                dialogue = self._plugins.dialogue(lambda err: self._failed("answering a device plugin", err))
+                at = UnixAddress(self._config.device_plugin_socket)
+                self._unheard["device plugins"] = _Unheard(at, dialogue, "devicePluginSocket", None)
+                undo.callback(self._plugins.close)
             self._undo = undo.pop_all()
         self.listen()
         return self

@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -11,7 +12,14 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.daemon.logs import Log
-from nodeagent.daemon.startup import CPU_CHECKPOINT, LAST_CONFIG, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.startup import (
+    CPU_CHECKPOINT,
+    DEVICE_CHECKPOINT,
+    LAST_CONFIG,
+    MAX_CHECKPOINT_BYTES,
+    MEMORY_CHECKPOINT,
+    STATE_FILE,
+)
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge import state_files
 from nodeagent.formats.checkpoint.checkpoint_versions import CheckpointError, read_checkpoint
@@ -19,6 +27,9 @@ from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import encode_memory_state
 from nodeagent.formats.checkpoint.node_state import StateEncoder, policies_of
 from nodeagent.formats.config.config_text import config_fields, config_text
+
+if TYPE_CHECKING:
+    from nodeagent.core.devices.pools import DevicePool
 
 _MADE_ANEW = f"it is rebuilt from {STATE_FILE}; `nodeagent inspect` shows what is promised"
 
@@ -35,6 +46,8 @@ class Recorder:
         self._written: dict[str, bytes] = {}
         """What this process last wrote to each checkpoint."""
         self._left: dict[str, bytes] = {}
+        self._has_devices = False
+        """Somebody has had devices since this process began."""
 
     def begin(self, node: NodeSetup, promises: Promises) -> None:
         """Remember what an agent with these promises left in kubelet's files: nobody else changed that."""
@@ -73,8 +86,14 @@ class Recorder:
         )
         self.set_aside = (*self.set_aside, aside)
 
-    def project(self, node: NodeSetup, promises: Promises) -> tuple[Trouble, ...]:
-        """Update kubelet's files from the truth. They are derived from it, so a failure here loses nothing."""
+    def project(self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> tuple[Trouble, ...]:
+        """Update kubelet's files from the truth. They are derived from it, so a failure here loses nothing.
+
+        Args:
+            node: as configured.
+            promises: as saved.
+            pools: the devices that there are.
+        """
         if self._unusable:
             return ()  # the truth itself could not be saved yet
         troubles = []
@@ -83,7 +102,24 @@ class Recorder:
                 self._project_one(name, content)
             except state_files.StateFileError as err:
                 troubles.append(trouble_of(err))
+        if pools or promises.taken_devices() or self._has_devices:
+            troubles += self._project_devices(promises, pools)
         return tuple(troubles)
+
+    def _project_devices(self, promises: Promises, pools: "tuple[DevicePool, ...]") -> list[Trouble]:
+        """Write kubelet's file of devices. What was there isn't judged: nothing is decided by it while the truth is there."""
+        from nodeagent.formats.checkpoint.device_checkpoint import encode_devices  # noqa: PLC0415 - few nodes give devices
+
+        content = encode_devices(promises, pools).encode()
+        self._has_devices = True
+        if self._written.get(DEVICE_CHECKPOINT) == content:
+            return []
+        try:
+            state_files.write_atomically(str(self._directory / DEVICE_CHECKPOINT), content)
+        except state_files.StateFileError as err:
+            return [trouble_of(err)]
+        self._written[DEVICE_CHECKPOINT] = content
+        return []
 
     def _project_one(self, name: str, content: bytes) -> None:
         path = str(self._directory / name)

@@ -14,7 +14,7 @@ from nodeagent.core.admission.managers import resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import ObservedCgroups
-from nodeagent.core.model.promises import PodPromises
+from nodeagent.core.model.promises import NOTHING, PodPromises
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
@@ -26,6 +26,7 @@ from nodeagent.core.turn.step import EventKind, new_entry
 from nodeagent.daemon.logs import Log, about
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
+    DEVICE_CHECKPOINT,
     MAX_CHECKPOINT_BYTES,
     MEMORY_CHECKPOINT,
     STATE_FILE,
@@ -198,12 +199,39 @@ def _recorded(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict
         if isinstance(record, Unreadable):
             problems.append(f"cannot use {directory / name}: {record.message}")
             unusable.append(name)
-    return claims_of(
+    recorded = claims_of(
         Records(
             cpu=records.cpu if isinstance(records.cpu, CpuRecord) else None,
             memory=records.memory if isinstance(records.memory, MemoryRecord) else None,
         )
     )
+    for uid, held in recorded_devices(directory, problems, unusable).items():
+        before = recorded.get(uid, NOTHING)
+        recorded[uid] = replace(before, devices=held.devices, device_answers=held.device_answers)
+    return recorded
+
+
+def recorded_devices(directory: Path, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
+    """Return who has which devices by kubelet's file, which says neither their kinds nor their names."""
+    try:
+        content = state_files.read(str(directory / DEVICE_CHECKPOINT), max_bytes=MAX_CHECKPOINT_BYTES)
+    except state_files.StateFileError as err:
+        problems.append(err.message)
+        unusable.append(DEVICE_CHECKPOINT)
+        return {}
+    if content is None:
+        return {}
+    from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices
+        DeviceCheckpointError,
+        decode_devices,
+    )
+
+    try:
+        return decode_devices(content.decode(errors="replace"))
+    except DeviceCheckpointError as err:
+        problems.append(f"cannot use {directory / DEVICE_CHECKPOINT}: {err}")
+        unusable.append(DEVICE_CHECKPOINT)
+        return {}
 
 
 def _recovery(

@@ -19,6 +19,7 @@ _FIXED = (
     "launcher_socket",
     "metrics_bind_address",
     "pod_resources_socket",
+    "device_plugin_socket",
     "nri_socket",
     "kubelet_pods_socket",
     "static_pod_path",

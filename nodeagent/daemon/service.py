@@ -51,6 +51,7 @@ from nodeagent.errors import NodeAgentError
 
 if TYPE_CHECKING:
     from nodeagent.daemon.containers import Containers
+    from nodeagent.daemon.device_plugins import DevicePlugins
 
 _KUBEPODS = frozenset({"kubepods.slice"})
 """Where kubelet has its pods: those of a container runtime that the agent serves are not the host's."""
@@ -105,7 +106,9 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     root = config.cgroup_root or _cgroup_of_pods(client, wakeups, manager, log)
     if root is None:
         return 0  # asked to stop before the launcher answered
-    tree, runner = CgroupTree(root, client.begin_partition, client.gather), Runner(client)
+    plugins = _device_plugins(config, wakeups, log)
+    tree = CgroupTree(root, client.begin_partition, client.gather)
+    runner = Runner(client) if plugins is None else Runner(client, plugins.prepare)
     if start is None:
         node, _ = without_withheld(node, tree)
         look = partial(_what_runs, config, tree, runner, pods, wakeups, manager, log)
@@ -135,10 +138,13 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         alive=heart.beat,
         let_in=jobs.let_in,
         runtime=NO_RUNTIME if containers is None else containers,
+        plugins=plugins,
     )
+    if plugins is not None:
+        plugins.given = lambda: frozenset(one.resource for one in agent.node.config.placement.devices)
     jobs.retry = agent.retry
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
-    with Publisher(agent, config, log, jobs) as publisher:
+    with Publisher(agent, config, log, jobs, plugins) as publisher:
         _thread("jobs", jobs.follow_owners)
         if containers is not None:
             containers.is_served = bool(config.nri_socket) and _is_alone(agent)
@@ -172,6 +178,15 @@ def _containers(config: Config, state: NodeState, tree: CgroupTree, wakeups: Wak
         pods = PodsApi(Path(path), log, is_expected=path != default)
         pods.known = frozenset(pod.uid for pod in state.runtime.pods)
     return Containers(Path(config.nri_socket), tree, wakeups, log, pods)
+
+
+def _device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugins | None":
+    """Return what device plugins register with, where that is configured."""
+    if not config.device_plugin_socket:
+        return None
+    from nodeagent.daemon.device_plugins import DevicePlugins  # noqa: PLC0415 - most agents need nothing of it
+
+    return DevicePlugins(Path(config.device_plugin_socket), lambda: wakeups.wake(WakeUpReason.DEVICES), log)
 
 
 def _is_alone(agent: Agent) -> bool:

@@ -24,6 +24,7 @@ EX_CONFIG = 78
 MAX_CONFIG_BYTES = 1 << 20
 CPU_CHECKPOINT = "cpu_manager_state"
 MEMORY_CHECKPOINT = "memory_manager_state"
+DEVICE_CHECKPOINT = "kubelet_internal_checkpoint"
 MAX_CHECKPOINT_BYTES = 64 << 20
 
 

@@ -15,6 +15,7 @@ class WakeUpReason(enum.Enum):
     REQUEST = "request"
     JOBS = "jobs"
     RUNTIME = "runtime"
+    DEVICES = "devices"
     TIMER = "timer"
     RELOAD = "reload"
     STOP = "stop"

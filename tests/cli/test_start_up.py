@@ -49,6 +49,7 @@ OF_DEVICES = {
     "nodeagent.core.devices",
     "nodeagent.core.devices.hints",
     "nodeagent.core.devices.manager",
+    "nodeagent.core.devices.plugins",
     "nodeagent.core.devices.pools",
     "nodeagent.core.devices.resource",
     "nodeagent.core.model.device_selection",
@@ -164,5 +165,6 @@ def test_an_agent_without_a_container_runtime_loads_nothing_of_one() -> None:
     assert "nodeagent.daemon.agent" in modules
     assert not modules & OF_PLUGINS, "loaded where the configuration names plugins"
     assert not modules & OF_DEVICES, "loaded where the configuration gives devices"
+    assert not {one for one in modules if "device_plugins" in one or "device_checkpoint" in one}
     assert not {one for one in modules if "devices" in one.rpartition(".")[2]}
     assert {one for one in modules if {"nri", "runtime_link", "protobuf", "grpc"} & set(one.split("."))} == set()

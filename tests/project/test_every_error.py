@@ -62,10 +62,12 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.pod_files import pods_of
 from nodeagent.cli.support.sources import known_from, topology_from
 from nodeagent.core.admission import managers as core
-from nodeagent.core.admission.managers import Managers
+from nodeagent.core.admission.managers import Managers, Rejected, admit, initial
 from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
 from nodeagent.core.admission.node_setup import on_machine
 from nodeagent.core.cgroups.write_order import SetAttribute
+from nodeagent.core.devices.plugins import DevicePluginFailedError
+from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
 from nodeagent.core.model.cgroup import Attribute, ByteLimit
@@ -91,6 +93,7 @@ from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.job_requests import JobRequests
 from nodeagent.daemon.jobs import Jobs
 from nodeagent.daemon.kubelet_pods import PodsApi
+from nodeagent.daemon.recovery import recorded_devices
 from nodeagent.daemon.releasing import find_pods_cgroup
 from nodeagent.daemon.runtime_facts import runtime_facts
 from nodeagent.daemon.runtime_link import Push
@@ -99,6 +102,7 @@ from nodeagent.edge import irqbalance, kernel_threads, state_files, uevents, uni
 from nodeagent.edge.cgroup_entry import join
 from nodeagent.edge.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.device_plugins import DevicePluginConnection
 from nodeagent.edge.grpc_server import GrpcConnection
 from nodeagent.edge.job_owners import owner_asking
 from nodeagent.edge.kubelet_pods import KubeletPods
@@ -480,6 +484,8 @@ CASES = [
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
     Case("KubeletPodsError", "a socket of something else", lambda d: KubeletPods(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")), time.monotonic() + 60, 4096).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
     Case("KubeletPodsError", "no kubelet", lambda d: KubeletPods(d / "s", time.monotonic() + 60, 4096).__enter__(), "{}/s: there is no such socket"),
+    Case("DevicePluginError", "no plugin", lambda d: DevicePluginConnection(d / "s", time.monotonic() + 60).__enter__(), "{}/s: No such file"),
+    Case("DevicePluginError", "a socket of something else", lambda d: DevicePluginConnection(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")), time.monotonic() + 60).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
     Case("NriError", "no runtime", lambda d: pushed(d / "s"), "{}/s: No such file"),
     Case("NriError", "no listener", lambda d: pushed(socket_file(d / "s")), "{}/s: Connection refused"),
     Case("NriError", "half an answer", lambda d: pushed(Path(listener_that_says(b"\0\0\0\2", d / "s"))), "{}/s: it closed the connection"),
@@ -648,12 +654,39 @@ def refused_for_a_plugin() -> str:
     return refusal.message
 
 
+class Gone:
+    """A device plugin."""
+
+    def preferred(self, _available: tuple[str, ...], _must: tuple[str, ...], _size: int) -> tuple[str, ...]:
+        return ()
+
+    def allocate(self, ids: tuple[str, ...]) -> bytes:
+        assert ids == ("a",)
+        raise DevicePluginFailedError("the device plugin of x.com/gpu is gone")
+
+
+def refused_for_a_device_plugin() -> str:
+    made = managers().knowing(None, (DevicePool("x.com/gpu", (PoolDevice("a"),), Gone()),))
+    decision = admit(made, initial(made), pod("p", app(devices={"x.com/gpu": 1})))
+    assert isinstance(decision, Rejected)
+    return decision.message
+
+
+def damaged_devices(directory: Path) -> str:
+    (directory / "kubelet_internal_checkpoint").write_text('{"Checksum":1}')
+    problems: list[str] = []
+    assert recorded_devices(directory, problems, []) == {}
+    return problems[0]
+
+
 INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "no JSON object"),
     "BindAddressError": (lambda _: config_message("metricsBindAddress: 'here'"), "'here'"),
     "CallError": (lambda _: status_of(b"\x0a\x03web"), "pod web in namespace"),
     "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
     "ContainerdConfigError": (lambda d: of_containerd(d, "disable ="), "/etc/containerd/config.toml: "),
+    "DeviceCheckpointError": (damaged_devices, "kubelet_internal_checkpoint: checkpoint is corrupted"),
+    "DevicePluginFailedError": (lambda _: refused_for_a_device_plugin(), "the device plugin of x.com/gpu is gone"),
     "DurationSyntaxError": (lambda _: config_message("cpuManagerReconcilePeriod: 5x"), '"5x"'),
     "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
     "HistogramSyntaxError": (lambda _: message_of(lambda: understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),

@@ -44,6 +44,7 @@ from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
 
 if TYPE_CHECKING:
+    from nodeagent.core.devices.pools import DevicePool
     from nodeagent.core.model.devices import PlacedDevices
 
 Item = TypeVar("Item")
@@ -64,15 +65,27 @@ class Managers(Struct, frozen=True):
         """Whether the pod gets one set, which its containers share (KEP-5526)."""
         return self.rules.gates.is_managed_pod(pod)
 
-    def knowing(self, devices: "PlacedDevices | None") -> "Managers":
-        """Return them for decisions on pods that ask to be near devices, or for devices of their own."""
-        providers = replace(self.providers, devices=devices)
-        if self.placement.devices:
-            from nodeagent.core.devices.resource import owned  # noqa: PLC0415 - only where devices are configured
+    def knowing(self, devices: "PlacedDevices | None", plugged: "tuple[DevicePool, ...] | None" = None) -> "Managers":
+        """Return them for decisions on pods that ask to be near devices, or for devices of their own.
 
-            own = owned(self.placement.devices, devices, providers.topology.rules.default_mask)
+        Args:
+            devices: what was discovered. None: nobody has looked.
+            plugged: what device plugins have told. None: what these managers know already.
+        """
+        providers = replace(self.providers, devices=devices)
+        if plugged is None:
+            plugged = () if providers.owned is None else providers.owned.plugged
+        if self.placement.devices or plugged:
+            from nodeagent.core.devices.resource import owned  # noqa: PLC0415 - only where devices are given
+
+            own = owned(self.placement.devices, devices, plugged, providers.topology.rules.default_mask)
             providers = replace(providers, owned=own)
         return replace(self, providers=providers)
+
+    def unasking(self) -> "Managers":
+        """Return them for decisions that are only tried out: device plugins are not asked."""
+        own = self.providers.owned
+        return self if own is None else replace(self, providers=replace(self.providers, owned=own.unasked()))
 
     def with_devices(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
         """Return what the node has for pods, with its devices."""
@@ -376,7 +389,12 @@ def remove_container(managers: Managers, promises: Promises, pod_uid: str, name:
     """Take back what only this container of its pod has."""
     promises, deltas = _released(managers, promises, pod_uid, name)
     held = promises.of_pod(pod_uid)
-    left = replace(held, hints=dropped(held.hints, name), devices=dropped(held.devices, name))
+    left = replace(
+        held,
+        hints=dropped(held.hints, name),
+        devices=dropped(held.devices, name),
+        device_answers=dropped(held.device_answers, name),
+    )
     return with_pod(promises, pod_uid, left), deltas
 
 
@@ -401,7 +419,7 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
             deltas += moved
     left = promises.of_pod(pod_uid)
     if left.hints or left.devices:  # devices may be given back where nobody has looked which there are
-        promises = with_pod(promises, pod_uid, replace(left, hints=(), devices=()))
+        promises = with_pod(promises, pod_uid, replace(left, hints=(), devices=(), device_answers=()))
     return promises, deltas
 
 

@@ -24,6 +24,8 @@ class ContainerPlacement(Struct, frozen=True):
     memory_nodes: NumaSet
     devices: tuple[HeldDevice, ...] = ()
     """Those that are its own."""
+    device_answers: tuple[tuple[str, bytes], ...] = ()
+    """Of device plugins, by resource."""
 
 
 def container_placements(
@@ -54,5 +56,6 @@ def _placement(
     if isolation(managers, state.promises, entry.pod, name).has_own_cpus:
         # Without those that are offline; a container that has none left runs in the shared pool (D14).
         exclusive = cpus & (state.promises.own_set(entry.pod.uid, name) or CpuSet())
-    devices = state.promises.of_pod(entry.pod.uid).devices_of(name)
-    return ContainerPlacement(exclusive, cpus - exclusive, nodes, devices)
+    held = state.promises.of_pod(entry.pod.uid)
+    answers = next((own for key, own in held.device_answers if key == name), ())
+    return ContainerPlacement(exclusive, cpus - exclusive, nodes, held.devices_of(name), answers)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.devices.plugins import DevicePluginFailedError
 from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import NumaMask
@@ -56,16 +57,22 @@ def allocate_container(
         own = held.devices_of(container.name, resource)
         if own and len(own) == wanted:
             continue
-        chosen = (
-            f'pod "{pod.uid}" container "{container.name}" changed request for resource "{resource}" '
-            f"from {len(own)} to {wanted}"
-            if own
-            else _chosen(manager, promises, pod, container.name, resource, wanted)
-        )
-        if isinstance(chosen, str):
-            return Allocation(promises, refusal=unexpected(chosen))
-        devices = tuple(sorted((*held.devices_of(container.name), *chosen), key=lambda one: (one.resource, one.id)))
-        promises = with_pod(promises, pod.uid, replace(held, devices=put(held.devices, container.name, devices)))
+        if own:
+            why = f'changed request for resource "{resource}" from {len(own)} to {wanted}'
+            return Allocation(promises, refusal=unexpected(f'pod "{pod.uid}" container "{container.name}" {why}'))
+        try:
+            given = _given(manager, promises, pod, container.name, resource, wanted)
+        except DevicePluginFailedError as err:
+            given = str(err)
+        if isinstance(given, str):
+            return Allocation(promises, refusal=unexpected(given))
+        devices, answer = given
+        devices = tuple(sorted((*held.devices_of(container.name), *devices), key=lambda one: (one.resource, one.id)))
+        held = replace(held, devices=put(held.devices, container.name, devices))
+        if answer is not None:
+            answers = put(dict(held.device_answers).get(container.name, ()), resource, answer)
+            held = replace(held, device_answers=put(held.device_answers, container.name, answers))
+        promises = with_pod(promises, pod.uid, held)
     return Allocation(promises)
 
 
@@ -79,10 +86,14 @@ def allocate_pod(manager: DeviceManager, promises: Promises, pod: PodDemand) -> 
     return Allocation(promises)
 
 
-def _chosen(
+def _given(
     manager: DeviceManager, promises: Promises, pod: PodDemand, name: str, resource: str, wanted: int
-) -> tuple[HeldDevice, ...] | str:
-    """Choose devices, or return why there are none, in kubelet's words."""
+) -> tuple[tuple[HeldDevice, ...], bytes | None] | str:
+    """Choose devices, and have their plugin give them; or return why there are none, in kubelet's words.
+
+    Raises:
+        DevicePluginFailedError: the plugin has no answer.
+    """
     pool = manager.pool(resource)
     if pool is None:
         return f"cannot allocate unregistered device {resource}"
@@ -96,8 +107,29 @@ def _chosen(
             f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(available)}"
         )
     hint = promises.hint(pod.uid, name).mask
-    ordered = in_order(pool, available, None if hint is None else hint.bits)
-    return tuple(device.held(resource) for device in (*lent, *ordered[:needed]))
+    chosen = (*lent, *_picked(pool, available, lent, needed, None if hint is None else hint.bits))
+    answer = None if pool.plugin is None else pool.plugin.allocate(tuple(device.id for device in chosen))
+    return tuple(device.held(resource) for device in chosen), answer
+
+
+def _picked(
+    pool: DevicePool, available: list[PoolDevice], lent: list[PoolDevice], needed: int, affinity: NumaMask | None
+) -> list[PoolDevice]:
+    """Pick devices by the affinity, and among those that it leaves by the plugin's preference (kubelet: devicesToAllocate)."""
+    ordered = in_order(pool, available, affinity)
+    if pool.plugin is None or not needed:
+        return ordered[:needed]
+    aligned = (
+        [] if affinity is None or not pool.has_topology else [one for one in ordered if (one.nodes or 0) & affinity]
+    )
+    if needed == len(aligned):
+        return aligned
+    taken, among = ([], aligned) if needed < len(aligned) else (aligned, ordered)
+    must = tuple(device.id for device in (*lent, *taken))
+    offered = (*must, *(device.id for device in among if device not in taken))
+    preferred = frozenset(pool.plugin.preferred(offered, must, len(lent) + needed))
+    rest = [device for device in among if device not in taken]
+    return [*taken, *sorted(rest, key=lambda device: device.id not in preferred)][:needed]
 
 
 def in_order(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None) -> list[PoolDevice]:

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from nodeagent.core.devices.plugins import DevicePlugin
 from nodeagent.core.model.device_selection import DeviceSelection, selected
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import NumaMask, NumaSet
@@ -29,6 +30,8 @@ class DevicePool(Struct, frozen=True):
 
     resource: str
     devices: tuple[PoolDevice, ...]
+    plugin: DevicePlugin | None = None
+    """That is asked when some are given. None: nobody is."""
 
     @property
     def has_topology(self) -> bool:

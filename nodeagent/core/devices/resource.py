@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.devices.hints import pool_hints
 from nodeagent.core.devices.manager import DeviceManager, allocate_container, allocate_pod, reusable
-from nodeagent.core.devices.pools import PoolDevice, pools_of
+from nodeagent.core.devices.pools import DevicePool, PoolDevice, pools_of
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
@@ -24,15 +24,23 @@ from nodeagent.core.numa.hints import UNSATISFIABLE
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
 
 
-def owned(selections: tuple[DeviceSelection, ...], there: PlacedDevices | None, every: NumaMask) -> "DeviceResource":
-    """Return the manager of what there is; where nobody has looked, of nothing."""
-    return DeviceResource(DeviceManager(pools_of(selections, there or PlacedDevices()), every))
+def owned(
+    selections: tuple[DeviceSelection, ...],
+    there: PlacedDevices | None,
+    plugged: tuple[DevicePool, ...],
+    every: NumaMask,
+) -> "DeviceResource":
+    """Return the manager of what there is, and of what device plugins have told; where nobody has looked, of these alone."""
+    pools = (*pools_of(selections, there or PlacedDevices()), *plugged)
+    return DeviceResource(DeviceManager(pools, every), plugged)
 
 
 class DeviceResource(Struct, frozen=True):
     """See `ResourceManager`."""
 
     manager: DeviceManager
+    plugged: tuple[DevicePool, ...] = ()
+    """Those of device plugins."""
     name: ClassVar[str] = "devices"
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
@@ -120,7 +128,8 @@ class DeviceResource(Struct, frozen=True):
         held = promises.of_pod(uid)
         if not held.devices_of(name):
             return promises, ()
-        return with_pod(promises, uid, replace(held, devices=dropped(held.devices, name))), ()
+        left = replace(held, devices=dropped(held.devices, name), device_answers=dropped(held.device_answers, name))
+        return with_pod(promises, uid, left), ()
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:  # noqa: ARG002 -- it has none as a whole
         return promises, ()
@@ -151,6 +160,11 @@ class DeviceResource(Struct, frozen=True):
                     gone = tuple(d.id for d in devices if d.resource == resource and not there.get(d.key, False))
                     if gone:
                         yield DevicesGone(uid, name, resource, gone)
+
+    def unasked(self) -> "DeviceResource":
+        """Return it for decisions that are only tried out: no plugin is asked, or told to give anything."""
+        quiet = tuple(replace(pool, plugin=None) for pool in self.manager.pools)
+        return replace(self, manager=replace(self.manager, pools=quiet))
 
     def amounts(self, promises: Promises) -> dict[str, int]:
         """Return what can be asked for of each resource: what is healthy, and at least what is given (kubelet: sanitizeNodeAllocatable)."""

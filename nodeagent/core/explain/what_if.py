@@ -115,7 +115,8 @@ class WhatIf(Struct, frozen=True):
         managers = build(self.managers.topology, placement)
         if isinstance(managers, StartRefused):
             return managers
-        managers = managers.knowing(self.managers.providers.devices)
+        own = self.managers.providers.owned
+        managers = managers.knowing(self.managers.providers.devices, () if own is None else own.plugged)
         promises = resume(managers, self.promises)
         if isinstance(promises, StartRefused):
             return promises

@@ -172,6 +172,8 @@ class Config(Struct, frozen=True):
     metrics_aliases: bool = True
     pod_resources_socket: str = ""
     """Where kubelet's PodResources API is served: a path, or empty for nowhere."""
+    device_plugin_socket: str = ""
+    """Where device plugins register as at a kubelet: a path, or empty for nowhere."""
     nri_socket: str = ""
     """Of the container runtime whose containers the agent places: a path, or empty for none."""
     kubelet_pods_socket: str = "/var/lib/kubelet/pods-api/pods-api.sock"

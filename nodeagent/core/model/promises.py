@@ -4,6 +4,7 @@ Equal states are equal, however they came about. Only looks things up; decides n
 """
 
 import enum
+import re
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import TypeVar
@@ -15,6 +16,8 @@ from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.podmap import Fold, PodMap
 
 V = TypeVar("V")
+
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class Hint(Struct, frozen=True):
@@ -59,8 +62,8 @@ class HeldDevice(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from others: a discovered one is the same under whatever resource."""
-        return ("", self.id) if self.kind else (self.resource, self.id)
+        """What tells it from others: a PCI function is the same under whatever resource."""
+        return ("", self.id) if _PCI_ADDRESS.fullmatch(self.id) else (self.resource, self.id)
 
 
 class PodPromises(Struct, frozen=True):
@@ -76,6 +79,8 @@ class PodPromises(Struct, frozen=True):
     """Each container's by resource and id. Those of plain init containers may be those of later ones, too."""
     first_cpus: tuple[tuple[str, CpuSet], ...] = ()
     """Those that containers were admitted with that have others beside them now: they keep these (KEP-5554)."""
+    device_answers: tuple[tuple[str, tuple[tuple[str, bytes], ...]], ...] = ()
+    """Of device plugins, by resource: what a container needs for its devices (formats/wire/device_plugins.py)."""
 
     def first_set(self, name: str) -> CpuSet | None:
         """Return what is left of the exclusive CPUs that a container was admitted with. None: it has none."""
@@ -96,6 +101,11 @@ class PodPromises(Struct, frozen=True):
         """Return a container's devices; of one resource, or of all."""
         own = next((devices for key, devices in self.devices if key == name), ())
         return own if resource is None else tuple(device for device in own if device.resource == resource)
+
+    def answer_of(self, name: str, resource: str) -> bytes | None:
+        """Return what a device plugin has answered for a container. None: none was asked."""
+        own = next((answers for key, answers in self.device_answers if key == name), ())
+        return next((answer for key, answer in own if key == resource), None)
 
     @property
     def holders(self) -> list[str]:

@@ -43,7 +43,7 @@ def exchanged(
         short = insufficient(new, usage, there, pod_level_resources=gate)
         if short is not None:
             return short
-    decision = admit(managers, promises, new)
+    decision = admit(managers.unasking(), promises, new)
     if isinstance(decision, Rejected):
         return decision
     return Occupancy(decision.promises, (*left, new), usage.plus(new, pod_level_resources=gate))

@@ -128,7 +128,8 @@ def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises
         machine = charge(machine, block.nodes, block.resource, block.size_bytes)
     names = {c.name for c in claim.pod.containers}
     if claim.held.devices:
-        held = replace(held, devices=_kept_devices(promises, claim.held, names))
+        answers = tuple((name, own) for name, own in claim.held.device_answers if name in names)
+        held = replace(held, devices=_kept_devices(promises, claim.held, names), device_answers=answers)
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
         held = replace(held, hints=tuple((n, h) for n, h in claim.held.hints if n in names and _is_here(managers, h)))
     return with_pod(replace(promises, default=promises.default - taken, memory=machine), claim.pod.uid, held)

@@ -4,6 +4,7 @@ A sealed file (`sealed.py`) with the state as JSON with sorted keys. Equal state
 A reader of version N reads all lower versions and refuses higher ones by name.
 """
 
+import base64
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -232,6 +233,11 @@ def _pod_document(pod: PodPromises) -> Document:
         document["firstCpus"] = {name: str(cpus) for name, cpus in pod.first_cpus}
     if pod.devices:
         document["devices"] = {name: [_device_document(one) for one in devices] for name, devices in pod.devices}
+    if pod.device_answers:
+        document["deviceAnswers"] = {
+            name: {resource: base64.b64encode(answer).decode() for resource, answer in answers}
+            for name, answers in pod.device_answers
+        }
     if pod.pod_cpus is not None:
         document["podCpus"] = str(pod.pod_cpus)
     if pod.pod_memory is not None:
@@ -248,7 +254,7 @@ def _pod(document: JsonValue) -> PodPromises:
     cpus, memory, hints = (document.optional(name) for name in ("cpus", "memory", "hints"))
     pod_cpus, pod_memory = document.optional("podCpus"), document.optional("podMemory")
     first_cpus = document.optional("firstCpus")
-    devices = document.optional("devices")
+    devices, answers = document.optional("devices"), document.optional("deviceAnswers")
     return PodPromises(
         cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),
         pod_cpus=None if pod_cpus is None else pod_cpus.cpus(),
@@ -257,7 +263,15 @@ def _pod(document: JsonValue) -> PodPromises:
         hints=() if hints is None else hints.by_name(_hint),
         first_cpus=() if first_cpus is None else first_cpus.by_name(JsonValue.cpus),
         devices=() if devices is None else devices.by_name(lambda own: own.each(_device)),
+        device_answers=() if answers is None else answers.by_name(lambda own: own.by_name(_answer)),
     )
+
+
+def _answer(document: JsonValue) -> bytes:
+    try:
+        return base64.b64decode(document.text(), validate=True)
+    except ValueError as err:
+        raise document.misfit("base64") from err
 
 
 def _device_document(device: HeldDevice) -> Document:

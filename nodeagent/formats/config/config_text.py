@@ -61,6 +61,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "metricsBindAddress": config.metrics_bind_address,
         "metricsAliases": config.metrics_aliases,
         "podResourcesSocket": config.pod_resources_socket,
+        "devicePluginSocket": config.device_plugin_socket,
         "nriSocket": config.nri_socket,
         "kubeletPodsSocket": config.kubelet_pods_socket,
     }

@@ -173,6 +173,7 @@ class _ConfigReader:
             metrics_bind_address=self._metrics_address(default.metrics_bind_address),
             metrics_aliases=self._flag("metricsAliases", default.metrics_aliases),
             pod_resources_socket=self._socket("podResourcesSocket") or default.pod_resources_socket,
+            device_plugin_socket=self._socket("devicePluginSocket") or default.device_plugin_socket,
             nri_socket=self._socket("nriSocket") or default.nri_socket,
             kubelet_pods_socket=self._kubelet_pods(default.kubelet_pods_socket),
             check_allocatable=self._flag("checkAllocatable", default.check_allocatable),

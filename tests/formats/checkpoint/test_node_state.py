@@ -96,6 +96,7 @@ POD_PROMISES = st.builds(
             st.builds(HeldDevice, TEXTS, TEXTS, NODES, TEXTS, st.lists(TEXTS, max_size=2).map(tuple), TEXTS), max_size=2
         ).map(tuple)
     ),
+    device_answers=by_name(by_name(st.binary(max_size=9))),
 )
 TABLES = st.builds(MemoryTable, AMOUNTS, AMOUNTS, LEFT, AMOUNTS, LEFT)
 MEMORY_NODES = st.builds(MemoryNode, st.integers(0, 20), st.integers(0, 20), NODES, by_name(TABLES))

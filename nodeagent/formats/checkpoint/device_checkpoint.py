@@ -1,0 +1,162 @@
+"""kubelet's file kubelet_internal_checkpoint: who has which devices → its exact bytes, and back.
+
+The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not over the file's bytes.
+kubelet writes its entries in the order of a Go map; here they are sorted. A device near several NUMA nodes is listed for each.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.devices.pools import DevicePool
+from nodeagent.core.model.idset import MAX_ID, NumaSet
+from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
+from nodeagent.formats.syntax.fnv import fnv1a_32
+from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
+
+_NOWHERE = -1
+"""kubelet's nodeWithoutTopology."""
+_NODE = re.compile(r"-1|0|[1-9][0-9]{0,4}")
+_MAX_UINT64 = 2**64 - 1
+_ENTRY = ("PodUID", "ContainerName", "ResourceName", "DeviceIDs", "AllocResp")
+
+
+class _Entry(Struct, frozen=True):
+    uid: str
+    container: str
+    resource: str
+    ids: tuple[tuple[int, tuple[str, ...]], ...]
+    """By NUMA node, ascending."""
+    answer: bytes
+
+
+class DeviceCheckpointError(ValueError):
+    """The text is not such a file, or a damaged one."""
+
+
+def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
+    """Return the file's text.
+
+    Args:
+        promises: whose devices are what.
+        pools: what there is; what is healthy is registered.
+    """
+    entries = [
+        _Entry(uid, name, resource, _by_node(devices), pod.answer_of(name, resource) or b"")
+        for uid, pod in promises.pods
+        for name, own in pod.devices
+        for resource, devices in _by_resource(own).items()
+    ]
+    registered = {pool.resource: tuple(device.id for device in pool.healthy) for pool in pools}
+    listed = ",".join(_entry_json(entry) for entry in entries)
+    given = ",".join(f"{quoted(name)}:{_list_json(ids)}" for name, ids in sorted(registered.items()))
+    data = f'{{"PodDeviceEntries":{f"[{listed}]" if entries else "null"},"RegisteredDevices":{{{given}}}}}'
+    return f'{{"Data":{data},"Checksum":{_checksum(entries, registered)}}}'
+
+
+def decode_devices(text: str) -> dict[str, PodPromises]:
+    """Read who has what, by pod UID: devices, and what their plugins have answered.
+
+    Raises:
+        DeviceCheckpointError: it isn't such a file, or its checksum is another.
+    """
+    try:
+        outer = fields(decoded(text), ("Data", "Checksum"))
+        data = fields(outer["Data"], ("PodDeviceEntries", "RegisteredDevices"))
+        entries = sequence(data["PodDeviceEntries"], _entry) or ()
+        registered = mapping(data["RegisteredDevices"], lambda ids: sequence(ids, string) or ()) or {}
+        checksum = integer(outer["Checksum"], low=0, high=_MAX_UINT64)
+    except GoJsonError as err:
+        raise DeviceCheckpointError(str(err)) from err
+    if checksum != _checksum(entries, registered):
+        raise DeviceCheckpointError("checkpoint is corrupted")
+    found: dict[str, dict[str, list[HeldDevice]]] = {}
+    answers: dict[str, dict[str, dict[str, bytes]]] = {}
+    for entry in entries:
+        nodes: dict[str, NumaSet] = {}
+        for node, ids in entry.ids:
+            for id_ in ids:
+                nodes[id_] = nodes.get(id_, NumaSet()) | (NumaSet() if node == _NOWHERE else NumaSet.of(node))
+        own = found.setdefault(entry.uid, {}).setdefault(entry.container, [])
+        own += [HeldDevice(entry.resource, id_, nodes[id_]) for id_ in sorted(nodes)]
+        if entry.answer:
+            answers.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = entry.answer
+    return {
+        uid: PodPromises(
+            devices=tuple(
+                (name, tuple(sorted(devices, key=lambda one: (one.resource, one.id))))
+                for name, devices in sorted(containers.items())
+            ),
+            device_answers=tuple(
+                (name, tuple(sorted(given.items()))) for name, given in sorted(answers.get(uid, {}).items())
+            ),
+        )
+        for uid, containers in found.items()
+    }
+
+
+def _by_resource(devices: Iterable[HeldDevice]) -> dict[str, list[HeldDevice]]:
+    found: dict[str, list[HeldDevice]] = {}
+    for device in devices:
+        found.setdefault(device.resource, []).append(device)
+    return found
+
+
+def _by_node(devices: Iterable[HeldDevice]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    found: dict[int, list[str]] = {}
+    for device in devices:
+        for node in device.nodes or (_NOWHERE,):
+            found.setdefault(node, []).append(device.id)
+    return tuple((node, tuple(ids)) for node, ids in sorted(found.items()))
+
+
+def _entry_json(entry: _Entry) -> str:
+    # Go sorts a map's keys as texts.
+    ids = ",".join(f'"{node}":{_list_json(ids)}' for node, ids in sorted(entry.ids, key=lambda one: str(one[0])))
+    texts = (("PodUID", entry.uid), ("ContainerName", entry.container), ("ResourceName", entry.resource))
+    named = ",".join(f'"{name}":{quoted(text)}' for name, text in texts)
+    return f'{{{named},"DeviceIDs":{{{ids}}},"AllocResp":"{base64.b64encode(entry.answer).decode()}"}}'
+
+
+def _list_json(ids: Iterable[str]) -> str:
+    return f"[{','.join(quoted(id_) for id_ in ids)}]"
+
+
+def _entry(value: object) -> _Entry:
+    said = fields(value, _ENTRY)
+    ids = mapping(said["DeviceIDs"], lambda each: sequence(each, string) or ()) or {}
+    for node in ids:
+        if not _NODE.fullmatch(node) or int(node) > MAX_ID:
+            raise GoJsonError(f"json: cannot unmarshal number {node[:20]} into Go value of type int64")
+    try:
+        answer = base64.b64decode(string(said["AllocResp"]), validate=True)
+    except binascii.Error as err:
+        raise GoJsonError("illegal base64 data") from err
+    return _Entry(
+        string(said["PodUID"]),
+        string(said["ContainerName"]),
+        string(said["ResourceName"]),
+        tuple(sorted((int(node), each) for node, each in ids.items())),
+        answer,
+    )
+
+
+def _checksum(entries: Iterable[_Entry], registered: Mapping[str, Iterable[str]]) -> int:
+    listed = [_entry_dump(entry) for entry in entries]
+    given = " ".join(f"{name}:[{' '.join(ids)}]" for name, ids in sorted(registered.items()))
+    whole = f"[{' '.join(listed)}]" if listed else "<nil>"
+    return fnv1a_32(
+        "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)"
+        f"{whole} RegisteredDevices:(map[string][]string)map[{given}]}}"
+    )
+
+
+def _entry_dump(entry: _Entry) -> str:
+    ids = " ".join(f"{node}:[{' '.join(ids)}]" for node, ids in entry.ids)
+    return (
+        f"{{PodUID:(string){entry.uid} ContainerName:(string){entry.container} ResourceName:(string){entry.resource} "
+        f"DeviceIDs:(checkpoint.DevicesPerNUMA)map[{ids}] AllocResp:([]uint8)[{' '.join(map(str, entry.answer))}]}}"
+    )

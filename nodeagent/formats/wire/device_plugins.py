@@ -1,0 +1,186 @@
+"""kubelet's device plugin API, v1beta1: its messages as tables, and what they say as values. Knows no connection.
+
+Names and numbers are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto, without what has no use here.
+"""
+
+import re
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.core.devices.pools import PoolDevice
+from nodeagent.core.model.idset import MAX_ID, NumaMask
+from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, ProtobufError, decode, encode
+
+VERSION = "v1beta1"
+REGISTER = "/v1beta1.Registration/Register"
+GET_OPTIONS = "/v1beta1.DevicePlugin/GetDevicePluginOptions"
+LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
+GET_PREFERRED = "/v1beta1.DevicePlugin/GetPreferredAllocation"
+ALLOCATE = "/v1beta1.DevicePlugin/Allocate"
+PRE_START = "/v1beta1.DevicePlugin/PreStartContainer"
+HEALTHY = "Healthy"
+MAX_DEVICES = 16_384
+MAX_ID_LENGTH = 253
+_PRINTABLE = re.compile(r"[ -~]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,254}")
+_RESERVED = "NODEAGENT_"
+_MAX_VALUE = 32 * 1024
+
+_OPTIONS = MessageType(
+    "DevicePluginOptions",
+    [Field(1, "pre_start_required", Kind.BOOL), Field(2, "get_preferred_allocation_available", Kind.BOOL)],
+)
+_REGISTER = MessageType(
+    "RegisterRequest",
+    [
+        Field(1, "version", Kind.STRING),
+        Field(2, "endpoint", Kind.STRING),
+        Field(3, "resource_name", Kind.STRING),
+        Field(4, "options", _OPTIONS),
+    ],
+)
+_EMPTY = MessageType("Empty", [])
+_NODE = MessageType("NUMANode", [Field(1, "ID", Kind.INT64)])
+_TOPOLOGY = MessageType("TopologyInfo", [Field(1, "nodes", _NODE, repeated=True)])
+_DEVICE = MessageType(
+    "Device",
+    [Field(1, "ID", Kind.STRING), Field(2, "health", Kind.STRING), Field(3, "topology", _TOPOLOGY)],
+)
+_LIST = MessageType("ListAndWatchResponse", [Field(1, "devices", _DEVICE, repeated=True)])
+_PREFERRED_OF_ONE = MessageType(
+    "ContainerPreferredAllocationRequest",
+    [
+        Field(1, "available_deviceIDs", Kind.STRING, repeated=True),
+        Field(2, "must_include_deviceIDs", Kind.STRING, repeated=True),
+        Field(3, "allocation_size", Kind.INT32),
+    ],
+)
+_PREFERRED = MessageType(
+    "PreferredAllocationRequest", [Field(1, "container_requests", _PREFERRED_OF_ONE, repeated=True)]
+)
+_PREFERS_OF_ONE = MessageType(
+    "ContainerPreferredAllocationResponse", [Field(1, "deviceIDs", Kind.STRING, repeated=True)]
+)
+_PREFERS = MessageType("PreferredAllocationResponse", [Field(1, "container_responses", _PREFERS_OF_ONE, repeated=True)])
+_IDS = MessageType("ContainerAllocateRequest", [Field(1, "devices_ids", Kind.STRING, repeated=True)])
+_ALLOCATE = MessageType("AllocateRequest", [Field(1, "container_requests", _IDS, repeated=True)])
+_PRE_START = MessageType("PreStartContainerRequest", [Field(1, "devices_ids", Kind.STRING, repeated=True)])
+_RAW_ALLOCATED = MessageType("AllocateResponse", [Field(1, "container_responses", Kind.BYTES, repeated=True)])
+_ANSWER = MessageType("ContainerAllocateResponse", [Field(1, "envs", Kind.STRING_MAP)])
+
+
+class PluginOptions(Struct, frozen=True):
+    pre_start_required: bool = False
+    has_preferences: bool = False
+
+
+class Registration(Struct, frozen=True):
+    version: str
+    endpoint: str
+    """The name of the plugin's socket, in the directory of the registration's."""
+    resource: str
+
+
+def registration(message: bytes) -> Registration:
+    """Read a call of Register.
+
+    Raises:
+        ProtobufError: it isn't one.
+    """
+    asked = decode(_REGISTER, message)
+    return Registration(asked["version"], asked["endpoint"], asked["resource_name"])
+
+
+def empty() -> bytes:
+    return encode(_EMPTY, {})
+
+
+def options(message: bytes) -> PluginOptions:
+    """Read the answer to GetDevicePluginOptions.
+
+    Raises:
+        ProtobufError: it isn't one.
+    """
+    said = decode(_OPTIONS, message)
+    return PluginOptions(said["pre_start_required"], said["get_preferred_allocation_available"])
+
+
+def devices(message: bytes) -> tuple[PoolDevice, ...]:
+    """Read what ListAndWatch tells, in order of ids: each by itself, the last that has an id, as in kubelet.
+
+    Raises:
+        ProtobufError: it isn't such a list, or one that can't be.
+    """
+    listed = decode(_LIST, message)["devices"]
+    if len(listed) > MAX_DEVICES:
+        raise ProtobufError(f"{len(listed)} devices: at most {MAX_DEVICES} are taken")
+    found = {one["ID"]: _device(one) for one in listed}
+    return tuple(device for _, device in sorted(found.items()))
+
+
+def _device(said: dict[str, Any]) -> PoolDevice:
+    id_ = said["ID"]
+    if len(id_) > MAX_ID_LENGTH or not _PRINTABLE.fullmatch(id_):
+        raise ProtobufError(f"a device's ID must be 1 to {MAX_ID_LENGTH} printable characters")
+    nodes = None
+    if said["topology"] is not None:
+        nodes = NumaMask(0)
+        for node in said["topology"]["nodes"]:
+            if not 0 <= node["ID"] <= MAX_ID:
+                raise ProtobufError(f"device {id_} is on NUMA node {node['ID']}, which can't be")
+            nodes = NumaMask(nodes | 1 << node["ID"])
+    return PoolDevice(id_, nodes, is_healthy=said["health"] == HEALTHY)
+
+
+def preferred_request(available: tuple[str, ...], must: tuple[str, ...], size: int) -> bytes:
+    one = {"available_deviceIDs": list(available), "must_include_deviceIDs": list(must), "allocation_size": size}
+    return encode(_PREFERRED, {"container_requests": [one]})
+
+
+def preferred(message: bytes) -> tuple[str, ...]:
+    """Read the answer to GetPreferredAllocation: of one container.
+
+    Raises:
+        ProtobufError: it isn't one.
+    """
+    said = decode(_PREFERS, message)["container_responses"]
+    return tuple(said[0]["deviceIDs"]) if said else ()
+
+
+def allocate_request(ids: tuple[str, ...]) -> bytes:
+    return encode(_ALLOCATE, {"container_requests": [{"devices_ids": list(ids)}]})
+
+
+def allocated(message: bytes) -> bytes | None:
+    """Return the answer to Allocate for one container, as it is saved; None: there is none.
+
+    Raises:
+        ProtobufError: it isn't one.
+    """
+    said: list[bytes] = decode(_RAW_ALLOCATED, message)["container_responses"]
+    if not said:
+        return None
+    variables(said[0])
+    return said[0]
+
+
+def pre_start_request(ids: tuple[str, ...]) -> bytes:
+    return encode(_PRE_START, {"devices_ids": list(ids)})
+
+
+def variables(answer: bytes) -> tuple[tuple[str, str], ...]:
+    """Return the variables that an answer to Allocate sets in the container's environment, sorted: those that a process can have.
+
+    Raises:
+        ProtobufError: it isn't such an answer.
+    """
+    envs: dict[str, str] = decode(_ANSWER, answer)["envs"]
+    return tuple(
+        (name, value)
+        for name, value in sorted(envs.items())
+        if _VARIABLE.fullmatch(name)
+        and not name.startswith(_RESERVED)
+        and "\0" not in value
+        and len(value) <= _MAX_VALUE
+    )

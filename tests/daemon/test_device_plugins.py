@@ -1,0 +1,196 @@
+"""Device plugins register, tell their devices, die and come back; pods get what they give, as from kubelet."""
+
+import io
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from nodeagent.core.admission.managers import Admitted, Rejected, admit, initial
+from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.daemon import device_plugins
+from nodeagent.daemon.device_plugins import DevicePlugins
+from nodeagent.edge.listening import listen
+from nodeagent.edge.serving import ServingThread
+from nodeagent.formats.syntax.bind_address import UnixAddress
+from nodeagent.formats.wire.device_plugins import variables
+from tests.support.builders import managers, pod
+from tests.support.device_plugin import PATIENCE_SECONDS, DevicePlugin
+from tests.support.pods import app
+
+GPU = "example.com/gpu"
+
+
+class Kubelet:
+    """The registration as plugins see it, and what they have told."""
+
+    def __init__(self, directory: Path, undo: ExitStack) -> None:
+        self._changed = threading.Condition()
+        log: Any = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, **__: None)
+        self.plugins = DevicePlugins(directory / "kubelet.sock", self._wake, log)
+        undo.callback(self.plugins.close)
+        thread = ServingThread(lambda *_: None)
+        undo.callback(thread.stop)
+        failures = io.StringIO()
+        dialogue = self.plugins.dialogue(lambda err: print(err, file=failures))
+        undo.callback(thread.serve(listen(UnixAddress(str(directory / "kubelet.sock"))), dialogue).close)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def until(self, holds: Callable[[dict[str, list[tuple[str, bool]]]], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: holds(self.told()), PATIENCE_SECONDS), self.told()
+
+    def told(self) -> dict[str, list[tuple[str, bool]]]:
+        return {pool.resource: [(one.id, one.is_healthy) for one in pool.devices] for pool in self.plugins.pools()}
+
+
+@pytest.fixture
+def undo() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path, undo: ExitStack) -> Kubelet:
+    return Kubelet(tmp_path, undo)
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, undo: ExitStack) -> DevicePlugin:
+    made = DevicePlugin(tmp_path, GPU)
+    undo.callback(made.stop)
+    return made
+
+
+def asking(uid: str, count: int = 1) -> Pod:
+    return pod(uid, app(cpu="2", devices={GPU: count}))
+
+
+def test_what_it_tells_is_given_with_its_nodes_and_its_answer_kept(kubelet: Kubelet, plugin: DevicePlugin) -> None:
+    plugin.envs = {"GPU_VISIBLE": "b", "NODEAGENT_X": "no", "not a name": "no"}
+    plugin.register()
+    plugin.tell(("a", True, 0), ("b", True, 1), ("c", False, 1))
+    kubelet.until(lambda told: told.get(GPU) == [("a", True), ("b", True), ("c", False)])
+    node = managers(topology_manager_policy="restricted").knowing(None, kubelet.plugins.pools())
+    promises = initial(node)
+    for uid in ("p", "q"):
+        decision = admit(node, promises, asking(uid))
+        assert isinstance(decision, Admitted), decision.message
+        promises = decision.promises
+    ids = [[one.id for one in promises.of_pod(uid).devices_of("app")] for uid in ("p", "q")]
+    assert ids == [["a"], ["b"]]
+    assert node.topology.numa_of(promises.own_set("q", "app") or CpuSet()) == NumaSet.of(1)
+    answer = promises.of_pod("q").answer_of("app", GPU)
+    assert answer is not None
+    assert variables(answer) == (("GPU_VISIBLE", "b"),)
+    assert plugin.asked == [("allocate", ["a"]), ("allocate", ["b"])]
+    assert isinstance(admit(node, promises, asking("r")), Rejected), "an unhealthy one is nobody's"
+    assert isinstance(admit(node.unasking(), initial(node), asking("s")), Admitted)
+    assert len(plugin.asked) == 2, "a trial asks nobody"
+
+
+def test_its_preference_counts_among_what_the_affinity_leaves(kubelet: Kubelet, plugin: DevicePlugin) -> None:
+    plugin.options.get_preferred_allocation_available = True
+    plugin.preferred = ["c", "b"]
+    plugin.register()
+    plugin.tell(("a", True, 0), ("b", True, 0), ("c", True, 0), ("d", True, 1))
+    kubelet.until(lambda told: len(told.get(GPU, ())) == 4)
+    node = managers(topology_manager_policy="restricted").knowing(None, kubelet.plugins.pools())
+    decision = admit(node, initial(node), asking("p", 2))
+    assert isinstance(decision, Admitted)
+    assert [one.id for one in decision.promises.of_pod("p").devices_of("app")] == ["b", "c"]
+    assert plugin.asked == [("preferred", ["a", "b", "c"]), ("allocate", ["b", "c"])]
+
+
+def test_one_that_refuses_refuses_the_pod_and_stays(kubelet: Kubelet, plugin: DevicePlugin) -> None:
+    plugin.refuses = "no such luck"
+    plugin.register()
+    plugin.tell(("a", True, None))
+    kubelet.until(lambda told: GPU in told and bool(told[GPU]))
+    node = managers().knowing(None, kubelet.plugins.pools())
+    decision = admit(node, initial(node), asking("p"))
+    assert isinstance(decision, Rejected)
+    assert decision.reason == "UnexpectedAdmissionError"
+    assert "no such luck" in decision.message
+    assert kubelet.told()[GPU] == [("a", True)]
+
+
+def test_one_that_dies_has_unhealthy_devices_until_it_registers_again(
+    kubelet: Kubelet, plugin: DevicePlugin, tmp_path: Path, undo: ExitStack
+) -> None:
+    plugin.register()
+    plugin.tell(("a", True, 0))
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    assert kubelet.plugins.problems() == ()
+    plugin.stop()
+    kubelet.until(lambda told: told.get(GPU) == [("a", False)])
+    assert GPU in kubelet.plugins.problems()[0]
+    again = DevicePlugin(tmp_path, GPU)
+    undo.callback(again.stop)
+    again.register()
+    again.tell(("a", True, 0), ("b", True, 0))
+    kubelet.until(lambda told: told.get(GPU) == [("a", True), ("b", True)])
+    assert kubelet.plugins.problems() == ()
+    again.tell(("b", True, 0))
+    kubelet.until(lambda told: told.get(GPU) == [("b", True)])
+
+
+def test_it_is_forgotten_some_time_after_it_has_gone(
+    kubelet: Kubelet, plugin: DevicePlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.register()
+    plugin.tell(("a", True, 0))
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    plugin.stop()
+    kubelet.until(lambda told: told.get(GPU) == [("a", False)])
+    monkeypatch.setattr(device_plugins, "GRACE_SECONDS", -1.0)
+    assert kubelet.told() == {}
+
+
+def test_a_container_is_prepared_if_the_plugin_wants_that(kubelet: Kubelet, plugin: DevicePlugin) -> None:
+    plugin.options.pre_start_required = True
+    plugin.register()
+    plugin.tell(("a", True, None))
+    kubelet.until(lambda told: GPU in told and bool(told[GPU]))
+    node = managers().knowing(None, kubelet.plugins.pools())
+    decision = admit(node, initial(node), asking("p"))
+    assert isinstance(decision, Admitted)
+    own = decision.promises.of_pod("p").devices_of("app")
+    placement = ContainerPlacement(CpuSet(), CpuSet(), NumaSet(), own)
+    assert kubelet.plugins.prepare(placement) is None
+    assert plugin.asked[-1] == ("prepare", ["a"])
+    plugin.stop()
+    kubelet.until(lambda told: told.get(GPU) == [("a", False)])
+    assert "is gone" in (kubelet.plugins.prepare(placement) or "")
+
+
+@pytest.mark.parametrize(
+    ("resource", "asked", "why"),
+    [
+        (GPU, {"version": "v1alpha1"}, "is not supported"),
+        (GPU, {"endpoint": "../x.sock"}, "is no name of a socket"),
+        (GPU, {"endpoint": ".."}, "is no name of a socket"),
+        ("gpu", {}, "is invalid"),
+        ("kubernetes.io/gpu", {}, "is invalid"),
+        ("example.com/nic", {}, "is given by the configuration"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(
+    kubelet: Kubelet, tmp_path: Path, undo: ExitStack, resource: str, asked: dict[str, str], why: str
+) -> None:
+    kubelet.plugins.given = lambda: frozenset({"example.com/nic"})
+    made = DevicePlugin(tmp_path, resource)
+    undo.callback(made.stop)
+    with pytest.raises(grpc.RpcError, match=why):
+        made.register(**asked)
+    assert kubelet.told() == {}
