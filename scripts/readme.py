@@ -38,6 +38,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
         "false",
         "`true`: where a pod's devices and its CPUs conflict, a NUMA node that its CPUs prefer wins over the devices'",
     ),
+    ("resizeBelowAdmittedCPUs", "false", "`true`: a resize may take away CPUs that a container was admitted with"),
     ("topologyManagerScope", _PLACED.topology_manager_scope, "`pod`: one decision for all containers of a pod"),
     ("topologyManagerPolicyOptions", "", "`prefer-closest-numa-nodes`, `max-allowable-numa-nodes`, `prefer-most-allocated-numa-node`"),
     ("memoryManagerPolicy", _PLACED.memory_manager_policy, "`Static`: Guaranteed pods' memory and huge pages on chosen NUMA nodes"),

@@ -95,7 +95,7 @@ _PLUGINS = "plugins"
 _RECORD = "record"
 _RUNTIME = "runtime"
 _UNITS = "units"
-_DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
+_DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
 class SourceReader(Protocol):

@@ -162,6 +162,8 @@ def _fewer(
 ) -> CpuSet | NotResized:
     """Choose those that it keeps: the ones that it was admitted with, and of the others what the policy would take of them."""
     first = promises.of_pod(pod.uid).first_set(now.name) or own
+    if now.cpus < len(first) and not manager.keeps_first:
+        first = CpuSet()
     if now.cpus < len(first):
         return _never(
             f"container {now.name} keeps the CPUs that it was admitted with, {first}, as its program may have bound itself to them: "
@@ -229,7 +231,7 @@ def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | N
 
 def _holding(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
     held = promises.of_pod(uid)
-    first = held.first_set(name) or own
+    first = (held.first_set(name) or own) & chosen
     beside = CpuSet()
     for other, cpus in held.cpus:
         beside |= CpuSet() if other == name else cpus

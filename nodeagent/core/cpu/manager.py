@@ -92,6 +92,8 @@ class CpuManager(Struct, frozen=True):
     """Empty where all cores are of one kind."""
     machine: CpuLayout | None = None
     """All of it, if `layout` has the cores of one class only."""
+    keeps_first: bool = True
+    """A resize leaves a container the CPUs that it was admitted with."""
     plugins: tuple[CpuPlugin, ...] = ()
     """Asked beside the policy; their code is in `nodeagent.core.cpu.plugins`, which is loaded where there are any."""
 
@@ -336,6 +338,7 @@ def _cpu_manager(
         distributing=distributing,
         filters=filters,
         quirks=quirks,
+        keeps_first=not placement.resize_below_admitted_cpus,
         node_sets=layout.node_sets() if asked and len(layout.nodes) <= hint_family.MAX_LISTED_NODES else (),
     )
 

@@ -125,6 +125,8 @@ class Placement(Struct, frozen=True):
     """The class of cores that containers without exclusive CPUs run on while the shared pool has any; `any`: same as kubelet."""
     prefer_cpus_numa_node: bool = False
     """Where hints of devices conflict with those of CPUs and memory, a single NUMA node that these prefer wins; off: same as kubelet."""
+    resize_below_admitted_cpus: bool = False
+    """A resize may take away exclusive CPUs that a container was admitted with; off: as KEP-5554 has it."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
     """Only the configured ones; read them with `gate()`."""
     errata: Errata = Errata.FIXED

@@ -69,6 +69,7 @@ def config_document(config: Config) -> Document:
         "exclusiveCoreClass": placement.exclusive_core_class,
         "sharedCoreClass": placement.shared_core_class,
         "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
+        "resizeBelowAdmittedCPUs": placement.resize_below_admitted_cpus,
     }
 
 
@@ -93,6 +94,7 @@ def config_from_document(document: JsonValue) -> Config:
         exclusive_core_class=_class(document, "exclusiveCoreClass"),
         shared_core_class=_class(document, "sharedCoreClass"),
         prefer_cpus_numa_node=_flag(document, "preferCPUsNumaNode"),
+        resize_below_admitted_cpus=_flag(document, "resizeBelowAdmittedCPUs"),
         topology_manager_policy_options=of("topologyManagerPolicyOptions").by_name(JsonValue.text),
         memory_manager_policy=of("memoryManagerPolicy").among(MEMORY_MANAGER_POLICIES),
         reserved_memory=of("reservedMemory").each(_reserved_memory),

@@ -88,6 +88,17 @@ def test_what_came_later_goes_first_and_what_it_was_admitted_with_stays() -> Non
     assert_nothing_was_restarted(machine, "poduid-a/app", "poduid-shared/app")
 
 
+def test_where_that_is_configured_any_cpus_may_go() -> None:
+    _, agent = started(node(SMALL, reserved="0,4", resize_below_admitted_cpus=True), pod("a", app(cpu="4")))
+    first = own(agent)
+    for count in (3, 1, 2):
+        agent.want(pod("a", app(cpu=str(count))))
+        agent.settle()
+        assert len(own(agent)) == count
+        assert own(agent) <= first or count == 2
+    assert refusals(agent) == []
+
+
 def test_one_that_does_not_fit_yet_is_resized_when_others_have_gone_and_before_new_ones() -> None:
     big = pod("b", app(cpu="4"))
     machine, agent = started(NODE, pod("a", app(cpu="2")), big)
