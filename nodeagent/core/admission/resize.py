@@ -93,7 +93,8 @@ def resized(
         was, becomes = (qos_class(pod, pod_level_resources=gate).value for pod in (old, new))
         return NotResized(RESIZE_INFEASIBLE, f"its QoS class would change from {was} to {becomes}")
     if allocatable is not None:
-        short = insufficient(new, usage.minus(old, pod_level_resources=gate), allocatable, pod_level_resources=gate)
+        there, others = managers.with_devices(allocatable, promises), usage.minus(old, pod_level_resources=gate)
+        short = insufficient(new, others, there, pod_level_resources=gate)
         if short is not None:
             reason = RESIZE_INFEASIBLE if short.requested > short.capacity else RESIZE_DEFERRED
             return NotResized(reason, short.message)

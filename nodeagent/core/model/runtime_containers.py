@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.pod import is_own_annotation
-from nodeagent.core.model.refusals import RESIZE_INFEASIBLE
+from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED
 
 if TYPE_CHECKING:  # every state has a registry, and most are empty
     from nodeagent.core.model.kubelet_pod import KubeletPod
@@ -87,7 +87,12 @@ class RefusedKey(Struct, frozen=True):
     @property
     def is_of_update(self) -> bool:
         """It keeps what runs as it is; what is made anew is decided on."""
-        return self.reason.startswith(RESIZE_INFEASIBLE)
+        return self.reason.startswith(OF_RESIZES)
+
+    @property
+    def is_deferred(self) -> bool:
+        """It is decided on again whenever it is asked for again."""
+        return self.reason.startswith(RESIZE_DEFERRED)
 
 
 class KnownSandbox(Struct, frozen=True):

@@ -325,7 +325,8 @@ def _update(registry: Registry, sandbox: Sandbox, container: NriContainer, chang
     if before.is_placed and entry.asked == asked:
         refused = tuple(one for one in registry.refused if one.key != key or not one.is_of_update)
         return Stepped(replace(registry, refused=refused), (Place(key, before.id),))
-    if (refusal := registry.refusal(key, asked)) is not None:
+    refusal = registry.refusal(key, asked)
+    if refusal is not None and not refusal.is_deferred:
         return Stepped(registry, (Refuse(key, before.id, refusal.reason, is_first=False),))
     registry = _put(registry, _with(entry, replace(before, asked=asked)))
     return Stepped(registry, (Decide(key, before.id, is_again=entry.is_held),))

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, Report, remove_container, remove_pod
 from nodeagent.core.admission.node_capacity import insufficient, usage_of
+from nodeagent.core.admission.resize import NotResized, differences, is_resize, resized
 from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
@@ -344,6 +345,8 @@ def _admitted(
 ) -> tuple[Taken, tuple[Todo, ...]]:
     state, world = taken.state, node.world
     gate = world.config.placement.gate("PodLevelResources")
+    if before is not None and (change := _exclusive_change(before.pod, pod, decide, state, node)):
+        return _resized(taken, decide, pod, before, change, node)
     if world.config.check_allocatable:
         others = tuple(entry.pod for entry in state.entries if entry.holds and entry.pod.uid != pod.uid)
         there = world.managers.with_devices(world.allocatable, state.promises)
@@ -351,8 +354,6 @@ def _admitted(
         if short is not None:
             return _refused(taken, decide, pod, short.reason, short.message, node)
     name = decide.key.name
-    if before is not None and (resized := _resized(before.pod, pod, decide, state, node)):
-        return _refused(taken, decide, pod, RESIZE_INFEASIBLE, resized, node)
     promises = state.promises
     freed: tuple[MetricDelta, ...] = ()
     for container in () if before is None else before.pod.containers:
@@ -388,16 +389,42 @@ def _decision(
     return admitted_beside(managers, promises, pod, orphans)
 
 
-def _resized(before: Pod, after: Pod, decide: Decide, state: NodeState, node: Node) -> str:
-    """Return why a container that runs where it was placed can't have other amounts; empty: what it holds for itself stays the same."""
+def _resized(
+    taken: Taken, decide: Decide, pod: Pod, before: PodEntry, change: str, node: Node
+) -> tuple[Taken, tuple[Todo, ...]]:
+    """Give a container that runs where it was placed other CPUs or memory of its own, by the rules for pods of our own (D50)."""
+    state, world = taken.state, node.world
+    managers, gate = world.managers, world.config.placement.gate("PodLevelResources")
+    if not is_resize(before.pod, pod):
+        why = f"{change}: exclusive CPUs and memory that is promised stay as they are while the container runs"
+        return _refused(taken, decide, pod, RESIZE_INFEASIBLE, why, node)
+    answer = resized(
+        managers,
+        state.promises,
+        before.pod,
+        pod,
+        usage=usage_of(state.holding_pods(), pod_level_resources=gate),
+        allocatable=world.allocatable if world.config.check_allocatable else None,
+        occupied=cpus_of_orphans(state, world),
+    )
+    if isinstance(answer, NotResized):
+        return _refused(taken, decide, pod, answer.reason, f"{change}: {answer.message}", node)
+    changes = "; ".join(differences(state.promises, answer, before.pod, pod))
+    state = replace(state.with_entry(replace(before, pod=pod)), promises=answer)
+    stepped = settled(state.runtime, decide.key, decide.id, None)
+    event = TurnEvent(EventKind.POD_RESIZED, pod, before.origin, decide.key.name, (("changes", changes),))
+    return taken.plus(replace(state, runtime=stepped.registry), event), stepped.todo
+
+
+def _exclusive_change(before: Pod, after: Pod, decide: Decide, state: NodeState, node: Node) -> str:
+    """Return what a container that runs where it was placed would have otherwise; empty: what it holds for itself stays the same."""
     _, made = _made(state.runtime, decide.key, decide.id)
     if made is None or not made.is_placed:
         return ""
     had, has = (_holds(pod, decide.key.name, node) for pod in (before, after))
     if had is None or has is None or had == has:
         return ""
-    static = " and ".join(f"{name} {old} → {new}" for (name, old), (_, new) in zip(had, has, strict=True) if old != new)
-    return f"{static}: exclusive CPUs and memory that is promised stay as they are while the container runs"
+    return " and ".join(f"{name} {old} → {new}" for (name, old), (_, new) in zip(had, has, strict=True) if old != new)
 
 
 def _holds(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str], ...] | None:
@@ -446,7 +473,10 @@ def _refused(
     event = TurnEvent(EventKind.POD_REFUSED, pod, _ORIGIN, decide.key.name, fields, report)
     # The event tells it.
     todo = tuple(replace(one, is_first=False) if isinstance(one, Refuse) else one for one in stepped.todo)
-    return taken.plus(replace(state, runtime=stepped.registry), event), todo
+    known = next((one for one in taken.state.runtime.refused if one.key == decide.key), None)
+    is_told = known is not None and known.is_deferred and known.reason == f"{reason}: {message}"
+    events = () if is_told else (event,)
+    return taken.plus(replace(state, runtime=stepped.registry), *events), todo
 
 
 def _without_old_refusals(state: NodeState) -> NodeState:

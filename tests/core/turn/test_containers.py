@@ -20,7 +20,14 @@ from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, RESIZE_INFEASIBLE, UID_TAKEN
+from nodeagent.core.model.refusals import (
+    INVALID_ANNOTATIONS,
+    INVALID_NAME,
+    POD_NOT_KNOWN,
+    RESIZE_DEFERRED,
+    RESIZE_INFEASIBLE,
+    UID_TAKEN,
+)
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.runtime.answers import Response, response
 from nodeagent.core.runtime.known_again import known_again
@@ -596,15 +603,35 @@ def test_an_update_leaves_exclusive_cpus_as_they_are() -> None:
     assert (update.container_id, update.resources.cpus) == ("m", runtime.own(WEB, "main"))
 
 
-def test_a_resize_that_would_change_exclusive_cpus_is_refused_until_the_container_is_made_anew() -> None:
+def test_a_container_that_grows_keeps_its_cpus_and_gets_more_which_others_leave_first() -> None:
+    runtime = Runtime()
+    runtime.run(SHARING, "main", "s")
+    runtime.run(WEB, "main", "m")
+    first = runtime.own(WEB, "main")
+    assert first is not None
+    larger = pod("web", app("main", "3"), app("side", "1"))
+    runtime.call(Event.UPDATE_CONTAINER, "m", resources=told(larger, larger.container("main")).resources)
+    own = runtime.own(WEB, "main")
+    assert own is not None
+    assert (len(own), first <= own) == (3, True)
+    runtime.push()
+    runtime.push()
+    assert runtime.cpusets["m"] == own
+    assert runtime.cpusets["s"].isdisjoint(own)
+    assert [event.kind for event in runtime.events if event.kind is EventKind.POD_RESIZED] == [EventKind.POD_RESIZED]
+    runtime.call(Event.UPDATE_CONTAINER, "m", resources=told(WEB, WEB.container("main")).resources)
+    assert runtime.own(WEB, "main") == first
+
+
+def test_a_resize_below_what_it_was_admitted_with_is_refused_until_the_container_is_made_anew() -> None:
     runtime = Runtime()
     runtime.run(WEB, "main", "m")
     own, before = runtime.own(WEB, "main"), runtime.state
-    larger = pod("web", app("main", "3"), app("side", "1"))
-    asked = told(larger, larger.container("main")).resources
+    smaller = pod("web", app("main", "1"), app("side", "1"))
+    asked = told(smaller, smaller.container("main")).resources
     denied = runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked)
     assert isinstance(denied, Denial)
-    assert denied.reason.startswith(f"{RESIZE_INFEASIBLE}: exclusive CPUs 2 → 3")
+    assert denied.reason.startswith(f"{RESIZE_INFEASIBLE}: exclusive CPUs 2 → 1: container main keeps the CPUs")
     assert runtime.own(WEB, "main") == own
     assert (runtime.state.promises, runtime.state.entries) == (before.promises, before.entries)
     events = len(runtime.events)
@@ -614,9 +641,28 @@ def test_a_resize_that_would_change_exclusive_cpus_is_refused_until_the_containe
     assert RESIZE_INFEASIBLE in problem
     runtime.end("m")
     runtime.look()
-    runtime.run(larger, "main", "n")
-    assert len(runtime.own(WEB, "main") or ()) == 3
+    runtime.run(smaller, "main", "n")
+    assert len(runtime.own(WEB, "main") or ()) == 1
     assert list(refused_containers(runtime.state)) == []
+
+
+def test_a_resize_that_has_to_wait_is_tried_again_when_it_is_asked_for_again() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    other = pod("other", app("main", "4"), uid="uid-other")
+    runtime.run(other, "main", "o")
+    larger = pod("web", app("main", "5"), app("side", "1"))
+    asked = told(larger, larger.container("main")).resources
+    denied = runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked)
+    assert isinstance(denied, Denial)
+    assert denied.reason.startswith(f"{RESIZE_DEFERRED}: exclusive CPUs 2 → 5: ")
+    events = len(runtime.events)
+    assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked), Denial)
+    assert len(runtime.events) == events, "it is told once"
+    runtime.end("o")
+    runtime.look()
+    assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked), Response)
+    assert len(runtime.own(WEB, "main") or ()) == 5
 
 
 def test_a_resize_that_changes_nothing_exclusive_is_carried_out_where_the_container_is() -> None:
@@ -777,7 +823,7 @@ def test_a_refused_resize_that_is_undone_is_forgotten() -> None:
     runtime = Runtime()
     runtime.run(WEB, "main", "m")
     container = runtime.containers["m"]
-    more = replace(container.resources, cpu_quota_us=300_000, cpu_shares=3072)
+    more = replace(container.resources, cpu_quota_us=100_000, cpu_shares=1024)
     assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=more), Denial)
     assert runtime.state.runtime.refused
     assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=container.resources), Response)
