@@ -40,7 +40,8 @@ def pools_from_document(document: JsonValue) -> tuple[DevicePool, ...]:
 
 
 def _device_from_document(value: JsonValue) -> PoolDevice:
-    nodes = value.field("numaNodes").or_none(JsonValue.nodes)
+    found = value.optional("numaNodes")
+    nodes = None if found is None else found.nodes()
     return PoolDevice(
         value.field("id").text(),
         None if nodes is None else nodes.bits,
