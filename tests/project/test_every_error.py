@@ -71,6 +71,7 @@ from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
 from nodeagent.core.model.cgroup import Attribute, ByteLimit
+from nodeagent.core.model.claims import ClaimRequest
 from nodeagent.core.model.config import Config, CpuPlugin, Errata, Placement, ReservedMemory
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -146,6 +147,7 @@ from scripts.reference_errors import errors
 from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
 from tests.support import kernel_histograms
 from tests.support.builders import GIB, MACHINE_A, PLRM, machine, managers
+from tests.support.claims import claiming, request, template
 from tests.support.fuzz_targets import POD_RESOURCES
 from tests.support.inspected_nodes import NOW_MS, World
 from tests.support.kubelet import serving
@@ -654,6 +656,15 @@ def refused_for_a_plugin() -> str:
     return refusal.message
 
 
+def refused_claim(wanted: ClaimRequest) -> str:
+    """Return what a pod with one CPU is told of its claim."""
+    world = World(placement=STATIC)
+    world.managers = world.managers.knowing(PlacedDevices())
+    refusal = world.add(claiming("big", "1", template(wanted))).state.entries[0].refusal
+    assert refusal is not None
+    return refusal.message
+
+
 class Gone:
     """A device plugin."""
 
@@ -694,6 +705,9 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "IrqbalanceSyntaxError": (lambda d: message_of(lambda: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent)), "'hello'"),
     "KubeletPodError": (lambda d: of_kubelet(d, b"nonsense"), "proto3 has no wire type 6"),
     "LatencyReportError": (lambda _: message_of(lambda: probe.understood(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
+    "NoWayError": (lambda _: refused_claim(request("cpus", count=99)), "99 wanted, 7 devices meet its selectors"),
+    "SelectorError": (lambda _: refused_claim(request("cpus", "dra.cpu", "device.driver")), "must be true or false"),
+    "_MisfitError": (lambda _: refused_claim(request("cpus", count=2)), "its claims have 2 CPUs"),
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
     "MuxError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")))), "more than 4194314"),
     "NriCallError": (lambda d: refused_call(d, b"\x0a\x00"), "a call about no pod"),
@@ -834,6 +848,13 @@ REASONS: list[tuple[str, Callable[[], World], str]] = [
     ("UnexpectedAdmissionError", lambda: refused_by_managers(STATIC, big("8")), "requested=8, available=7"),
     ("CoreClassUnavailable", lambda: refused_by_managers(STATIC, replace(big("2"), core_class="efficiency")), "of one kind"),
     ("DeviceUnavailable", lambda: without_devices(big(near=("eth0",))), "no devices that anything could be near"),
+    (
+        "ResourceClaimUnavailable",
+        lambda: refused_by_managers(
+            STATIC, replace(claiming("big", "1", template(request("cpus", count=9))), uid="uid-big")
+        ),
+        "9 wanted, 7 devices meet its selectors, 7 of them free",
+    ),
     (
         "CPUPluginFailed",
         lambda: refused_by_managers(WITHOUT_PLUGIN, big("2")),

@@ -15,7 +15,7 @@ from nodeagent.core.model.idset import CpuMask, NumaMask
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
 from nodeagent.core.model.topology import Topology
 
-_NOT_OF_CORES = frozenset({Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED})
+_NOT_OF_CORES = frozenset({Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.CLAIM})
 """Which cores there are has nothing to do with these refusals."""
 
 

@@ -262,12 +262,12 @@ def _run(
     wish = preferred_class(managers, pod, demand)
     if wish is not None and untold is None:
         first = replace(demand, core_class=wish)
-        outcome = _run_once(managers, promises, first, None, is_running=is_running)
+        outcome = _run_once(managers, promises, pod, first, None, is_running=is_running)
         if outcome.refusal is None or outcome.refusal.reason is Reason.CPU_PLUGIN_FAILED:
             return outcome, first  # see `Rejected.is_of_a_failure`
         if managers.providers.observer is not None:
             managers.providers.observer(DecidedAnew())
-    return _run_once(managers, promises, demand, untold, is_running=is_running), demand
+    return _run_once(managers, promises, pod, demand, untold, is_running=is_running), demand
 
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
@@ -296,13 +296,44 @@ def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | No
 
 
 def _run_once(
-    managers: Managers, promises: Promises, demand: PodDemand, untold: Refusal | None, *, is_running: bool
+    managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, untold: Refusal | None, *, is_running: bool
+) -> AdmissionResult:
+    why = untold or unfit(managers.providers, managers.topology, demand)
+    if why is not None or not pod.claims or promises.of_pod(pod.uid).claims:
+        return _decided(managers, promises, demand, why, is_running=is_running)
+    from nodeagent.core.admission.claims import claimed  # noqa: PLC0415 - few pods have claims
+
+    refused: AdmissionResult | None = None
+    try:
+        for way in claimed(seen_by(managers.providers, demand), managers.topology, promises, pod, demand):
+            if isinstance(way, Refusal):
+                outcome = _decided(managers, promises, demand, way, is_running=False)
+            else:
+                outcome = _decided(managers, way.promises, way.demand, None, is_running=False, has_claimed=True)
+                outcome = replace(outcome, deltas=(*way.deltas, *outcome.deltas))
+            if outcome.refusal is None:
+                return outcome
+            refused = refused or outcome
+    except PluginFailedError as err:
+        why = Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
+        refused = _decided(managers, promises, demand, why, is_running=False)
+    assert refused is not None, "claims that can't be met are refused"
+    return refused
+
+
+def _decided(
+    managers: Managers,
+    promises: Promises,
+    demand: PodDemand,
+    why: Refusal | None,
+    *,
+    is_running: bool,
+    has_claimed: bool = False,
 ) -> AdmissionResult:
     providers = managers.providers
-    why = untold or unfit(providers, managers.topology, demand)
     seen = seen_by(providers, demand)
     try:
-        outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why)
+        outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why, has_claimed=has_claimed)
     except PluginFailedError as err:
         why = Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
         outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why)
@@ -418,8 +449,8 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
             promises, moved = manager.release_pod(promises, pod_uid)
             deltas += moved
     left = promises.of_pod(pod_uid)
-    if left.hints or left.devices:  # devices may be given back where nobody has looked which there are
-        promises = with_pod(promises, pod_uid, replace(left, hints=(), devices=(), device_answers=()))
+    if left.hints or left.devices or left.claims:  # devices may be given back where nobody has looked which there are
+        promises = with_pod(promises, pod_uid, replace(left, hints=(), devices=(), device_answers=(), claims=()))
     return promises, deltas
 
 

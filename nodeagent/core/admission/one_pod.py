@@ -118,6 +118,7 @@ def run_admission(
     *,
     is_running: bool = False,
     unfit: Refusal | None = None,
+    has_claimed: bool = False,
 ) -> AdmissionResult:
     """Take one pod through the topology manager's policy and scope.
 
@@ -127,10 +128,11 @@ def run_admission(
         pod: what it asks for.
         is_running: it was admitted before, and is admitted again after a start.
         unfit: why nothing can be promised to it; what it holds already, it keeps.
+        has_claimed: what it holds, its claims have just got: the rest is decided beside that.
     """
     start = AdmissionResult(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology
-    if Erratum.POD_ALLOCATED_AGAIN not in providers.quirks:
+    if Erratum.POD_ALLOCATED_AGAIN not in providers.quirks and not has_claimed:
         held = promises.of_pod(pod.uid)
         by_pod = is_by_pod(topology, pod)
         if (is_running or held is not NOTHING) and holds_all(

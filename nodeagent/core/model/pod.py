@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from nodeagent.core.model.claims import ContainerClaim, PodClaim
 from nodeagent.core.model.quantity import Quantity
 
 CPU = "cpu"
@@ -97,6 +98,8 @@ class Container(Struct, frozen=True):
     """By annotation: PCI devices and network interfaces whose interrupts it wants on its exclusive CPUs."""
     near: tuple[str, ...] = ()
     """By annotation: PCI devices, by any of their names, or kinds of them, whose NUMA node is hinted at for its CPUs and memory."""
+    claims: tuple[ContainerClaim, ...] = ()
+    """The pod's claims that it uses (`resources.claims`)."""
     unit: str = ""
     """By annotation: the systemd unit that it stands for, whose processes systemd starts and ends. Empty: it is a cgroup of the agent's."""
 
@@ -141,6 +144,8 @@ class Pod(Struct, frozen=True):
     """By annotation: its exclusive CPUs are of this class of cores, or it is refused. None: of any."""
     preferred_core_class: str | None = None
     """By annotation: they are of this class if that is possible, and otherwise of any. None: as the node's configuration says."""
+    claims: tuple[PodClaim, ...] = ()
+    """Devices that it claims (`spec.resourceClaims`)."""
     given_qos: QosClass | None = None
     """`status.qosClass`, if the manifest has it: it takes precedence over the computed class, as in kubelet."""
 

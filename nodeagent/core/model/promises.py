@@ -12,6 +12,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nodeagent.core.model.claims import ClaimAllocation
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.podmap import Fold, PodMap
 
@@ -81,6 +82,8 @@ class PodPromises(Struct, frozen=True):
     """Those that containers were admitted with that have others beside them now: they keep these (KEP-5554)."""
     device_answers: tuple[tuple[str, tuple[tuple[str, bytes], ...]], ...] = ()
     """Of device plugins, by resource: what a container needs for its devices (formats/wire/device_plugins.py)."""
+    claims: tuple[ClaimAllocation, ...] = ()
+    """What the pod's resource claims have got, in the order of the pod; the same is in `cpus`, `memory` and `devices`."""
 
     def first_set(self, name: str) -> CpuSet | None:
         """Return what is left of the exclusive CPUs that a container was admitted with. None: it has none."""

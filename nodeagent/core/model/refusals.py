@@ -16,6 +16,8 @@ class Reason(enum.StrEnum):
     """Of the class of cores that it asks for, nothing can be promised to it. The agent's own reason."""
     DEVICE = "DeviceUnavailable"
     """The node has no device as the one that it asks to be near. The agent's own reason."""
+    CLAIM = "ResourceClaimUnavailable"
+    """Its resource claims can't be met. The agent's own reason."""
     CPU_PLUGIN_FAILED = "CPUPluginFailed"
     """A CPU plugin has no answer about it, or none that can be. The agent's own reason."""
     CPU_PLUGIN_REFUSED = "CPUPluginRefused"

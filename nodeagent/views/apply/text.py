@@ -21,7 +21,8 @@ _MOST_PLACES = 4
 
 def applied_text(document: Document) -> str:
     """Report what was installed, a line per pod and per note."""
-    lines = [line for pod in document["pods"] for line in _applied(pod)]
+    documents = [f"{one['kind']} {one['name']} ({one['file']})" for one in document.get("documents", ())]
+    lines = [*documents, *(line for pod in document["pods"] for line in _applied(pod))]
     return "".join(f"{line}\n" for line in (*lines, *_tried_after(document)))
 
 

@@ -41,6 +41,10 @@ _ADVICE = {
         "name a device that there is in `nodeagent.io/near` (`nodeagent topology --devices` shows them), or plug it in and load its "
         "driver, and decide again"
     ),
+    "ResourceClaimUnavailable": (
+        "the message says which request finds too few free devices: change the claim or the pod (`nodeagent topology -o resourceslice` "
+        "shows what there is), or end a pod that has them, and decide again"
+    ),
     "CPUPluginFailed": (
         "correct or update the CPU plugin that the message names, or take it out of cpuManagerPlugins and reload; one that was too late "
         "is asked again after `systemctl restart nodeagent`"

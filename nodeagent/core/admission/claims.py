@@ -1,0 +1,429 @@
+"""A pod's resource claims: which devices they get, as promises to the containers that use them, before the pod itself is decided on.
+
+CPUs are chosen by the CPU manager and memory by the memory manager, among those that a claim allows; then the pod is decided on as one that
+holds these already, so that all else is aligned with them. Loaded for pods with claims alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nodeagent.core.admission.one_pod import Providers
+from nodeagent.core.claims.inventory import CARD_DRIVER, CPU_DRIVER, SIZE, ClaimableDevice, claimable
+from nodeagent.core.claims.matching import Allowed, NoWayError, Wish, matching, ways_to_meet
+from nodeagent.core.claims.selectors import SelectorError
+from nodeagent.core.cpu.manager import allocate_container as allocate_cpus, taken_deltas
+from nodeagent.core.memory.accounting import free_of
+from nodeagent.core.memory.manager import allocate_container as allocate_memory
+from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, allocations, assignments
+from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation, DeviceRequest
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
+from nodeagent.core.model.pod import Container, Pod
+from nodeagent.core.model.promises import HeldDevice, Hint, PodPromises, Promises, put, with_pod
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.refusals import Reason, Refusal
+from nodeagent.core.model.topology import Topology
+
+MOST_DECISIONS = 256
+"""Ways to meet a pod's claims that the pod is decided on with, until one of them is admitted."""
+
+
+class Met(Struct, frozen=True):
+    """What the claims of a pod have got, in one way."""
+
+    promises: Promises
+    deltas: MetricDeltas
+    demand: PodDemand
+    """The pod's, near the cards of its claims."""
+
+
+class _MisfitError(Exception):
+    """One way to meet the claims doesn't do. The text says why."""
+
+
+def claimed(
+    providers: Providers, machine: Topology, promises: Promises, pod: Pod, demand: PodDemand
+) -> Iterator[Met | Refusal]:
+    """Return the ways to meet a pod's claims, in order; or, if there is none, why.
+
+    Args:
+        providers: the managers, as this pod sees them.
+        machine: as it is now.
+        promises: without what the claims get.
+        pod: one with claims.
+        demand: what else it asks for.
+    """
+    cards = providers.devices or PlacedDevices()
+    try:
+        placing = _Placing(providers, machine, promises, pod, demand, cards)
+        yield from placing.ways(_wishes(promises, pod))
+    except (_MisfitError, NoWayError, SelectorError) as err:
+        unknown = f" (which cards there are is not known: {cards.problem})" if cards.problem else ""
+        yield Refusal(Reason.CLAIM, f"{err}{unknown}")
+
+
+def unusable(pod: Pod) -> str | None:
+    """Return why a pod's claims can't be used, whatever is free."""
+    if pod.resources is not None:
+        return "claims beside resources of the pod as a whole (spec.resources) are not supported: state those of its containers"
+    for claim in pod.claims:
+        if claim.spec is None:
+            kind = "ResourceClaimTemplate" if claim.template else "ResourceClaim"
+            missing = claim.missing or f"{kind} {pod.namespace}/{claim.template or claim.claim}"
+            return f"there is no {missing}: put its document into the manifest directory"
+    return None
+
+
+def _wishes(promises: Promises, pod: Pod) -> list[Wish]:
+    """Return the requests of claims that nobody has yet."""
+    why = unusable(pod)
+    if why is not None:
+        raise _MisfitError(why)
+    known = {each.claim for _, held in promises.pods for each in held.claims}
+    found: list[Wish] = []
+    for claim in pod.claims:
+        full_name = f"{pod.namespace}/{claim.claim_name(pod.name)}"
+        if claim.spec is not None and full_name not in known:
+            found += [Wish(full_name, claim.name, claim.spec, request) for request in claim.spec.requests]
+    return found
+
+
+class _Chosen(Struct):
+    """One way, as far as it has been tried."""
+
+    default: CpuSet
+    """CPUs that nobody has."""
+    cpus: dict[str, CpuSet] = field(default_factory=dict)
+    """By container."""
+    nodes: dict[str, NumaSet] = field(default_factory=dict)
+    amounts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Bytes by container and resource."""
+    devices: dict[int, tuple[ClaimableDevice, ...]] = field(default_factory=dict)
+    """By the place of the request."""
+    taken: set[str] = field(default_factory=set)
+
+
+class _Placing:
+    """Gives devices to the claims of one pod."""
+
+    def __init__(
+        self,
+        providers: Providers,
+        machine: Topology,
+        promises: Promises,
+        pod: Pod,
+        demand: PodDemand,
+        cards: PlacedDevices,
+    ) -> None:
+        self._providers = providers
+        self._machine = machine
+        self._there = claimable(machine, providers.cpu.reserved, cards.placed)
+        self._nodes = {device.address: node for device, node in cards.placed}
+        self._names = {device.address: (device.kind.value, device.names) for device, _ in cards.placed}
+        self._promises = promises
+        self._pod = pod
+        self._demand = demand
+        self._taken = promises.taken_devices()
+        self._free = CpuSet(providers.cpu.free_cpus(promises))
+        self._own = dict(promises.of_pod(pod.uid).cpus)
+        """What containers run on already, as after a lost state: their claims are met with that."""
+
+    def ways(self, wishes: Sequence[Wish]) -> Iterator[Met | Refusal]:
+        promises = self._with_shared(self._promises)
+        if not wishes:
+            yield self._result(promises, promises.of_pod(self._pod.uid), ())
+            return
+        masks = (None, *(NumaMask(1 << node) for node in self._machine.node_ids))
+        seen: list[PodPromises] = []
+        wrong = None
+        for allowed in ways_to_meet(wishes, self._there, self._is_free):
+            for mask in masks:
+                try:
+                    way = self._way(promises, allowed, mask)
+                except _MisfitError as err:
+                    wrong = wrong or str(err)
+                    continue
+                held = way.promises.of_pod(self._pod.uid)
+                if held in seen:
+                    continue
+                seen.append(held)
+                yield way
+                if len(seen) == MOST_DECISIONS:
+                    return
+        if not seen:
+            raise _MisfitError(wrong or "its claims can't be met")
+
+    def _with_shared(self, promises: Promises) -> Promises:
+        """Let the pod have what others have of claims that it has, too."""
+        held_by = {held.claim: (uid, held) for uid, each in promises.pods for held in each.claims}
+        there = {device.name: device for device in self._there}
+        for claim in self._pod.claims:
+            full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
+            if full_name not in held_by:
+                continue
+            uid, held = held_by[full_name]
+            own = promises.of_pod(self._pod.uid)
+            own = replace(own, claims=(*own.claims, replace(held, name=claim.name)))
+            for one in held.devices:
+                if one.driver != CARD_DRIVER:
+                    what = "CPUs" if one.driver == CPU_DRIVER else "memory"
+                    raise _MisfitError(
+                        f"claim {full_name} has {what}, which are one container's, and is pod {uid}'s: "
+                        "give each pod its own by a resourceClaimTemplate"
+                    )
+                if one.device not in there:
+                    raise _MisfitError(f"claim {full_name} has {one.device}, which is gone")
+                own = self._with_card(own, claim.name, one.request.partition("/")[0], there[one.device], full_name)
+            promises = with_pod(promises, self._pod.uid, own)
+        return promises
+
+    def _is_free(self, device: ClaimableDevice, way: DeviceRequest) -> bool:
+        if device.cpu is not None:
+            return device.cpu in self._free or any(device.cpu in cpus for cpus in self._own.values())
+        if device.memory is not None:
+            node, resource = device.memory
+            return free_of(self._promises.memory, NumaSet(NumaMask(1 << node)), resource) >= _size(device, way)
+        return ("", device.address) not in self._taken
+
+    def _way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
+        """Choose among what each request may have: CPUs, memory, cards, and of these first who has the least choice.
+
+        Raises:
+            _MisfitError: it doesn't do.
+        """
+        draft = _Chosen(promises.default)
+        order = sorted(
+            range(len(allowed)), key=lambda place: (_rank(allowed[place]), len(allowed[place].devices), place)
+        )
+        for done, place in enumerate(order):
+            each = allowed[place]
+            where = f"claim {each.wish.claim}, request {each.wish.request.name}"
+            if len({_rank_of(device) for device in each.devices}) > 1:
+                raise _MisfitError(f"{where}: its selectors are met by devices of several drivers")
+            users = self._users(each)
+            if not users:
+                raise _MisfitError(f"{where}: no container uses it (resources.claims)")
+            rank = _rank(each)
+            if rank != _CARD and len(users) > 1:
+                named = " and ".join(user.name for user in users)
+                raise _MisfitError(f"{where}: CPUs and memory are one container's, and {named} use it")
+            there = tuple(device for device in each.devices if device.name not in draft.taken)
+            rest = [allowed[other] for other in order[done + 1 :]]
+            match rank:
+                case _ if rank == _CPU:
+                    chosen = self._cpus(promises, draft, users[0], each, there, mask)
+                case _ if rank == _MEMORY:
+                    chosen = self._memory(draft, users[0], each, there, mask)
+                case _:
+                    chosen = self._cards(draft, each, there, mask)
+            if rank != _MEMORY:
+                chosen = _leaving_room(chosen, each, there, rest, frozenset(draft.taken))
+                draft.taken |= {device.name for device in chosen}
+            if rank == _CPU:
+                cpus = CpuSet.from_ids(device.cpu for device in chosen if device.cpu is not None)
+                draft.default -= cpus
+                draft.cpus[users[0].name] = draft.cpus.get(users[0].name, CpuSet()) | cpus
+            draft.devices[place] = chosen
+        return self._finished(promises, draft, allowed)
+
+    def _users(self, each: Allowed) -> tuple[Container, ...]:
+        claim, request = each.wish.name, each.wish.request.name
+        return tuple(c for c in self._pod.containers if any(one.uses(claim, request) for one in c.claims))
+
+    def _cpus(
+        self,
+        promises: Promises,
+        draft: _Chosen,
+        user: Container,
+        each: Allowed,
+        there: tuple[ClaimableDevice, ...],
+        mask: NumaMask | None,
+    ) -> tuple[ClaimableDevice, ...]:
+        """Have the CPU manager choose, by its policy and options, as for a container that asks for so many."""
+        manager, own = self._providers.cpu, self._own.get(user.name)
+        if not manager.static:
+            raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
+        bits = 0
+        for device in there:
+            bits |= 1 << (device.cpu or 0)
+        held = promises.of_pod(self._pod.uid)
+        default = draft.default
+        if own is not None:
+            bits &= own.bits
+            default |= own - draft.cpus.get(user.name, CpuSet())
+        hint = Hint(None if mask is None else NumaSet(mask), preferred=False)
+        pod = replace(
+            held,
+            cpus=tuple(item for item in held.cpus if item[0] != user.name),
+            hints=put(held.hints, user.name, hint),
+        )
+        asked = with_pod(replace(promises, default=default), self._pod.uid, pod)
+        limited = replace(manager, grantable=CpuMask(manager.grantable & bits))
+        demand = replace(self._demand_of(user), cpus=each.count)
+        allocation = allocate_cpus(limited, asked, self._demand, demand)
+        if allocation.refusal is not None:
+            raise _MisfitError(
+                f"claim {each.wish.claim}, request {each.wish.request.name}: {allocation.refusal.message}"
+            )
+        chosen = allocation.promises.own_set(self._pod.uid, user.name)
+        assert chosen is not None
+        return tuple(device for device in there if device.cpu is not None and device.cpu in chosen)
+
+    def _demand_of(self, container: Container) -> ContainerDemand:
+        return next(each for each in self._demand.containers if each.name == container.name)
+
+    def _memory(
+        self,
+        draft: _Chosen,
+        user: Container,
+        each: Allowed,
+        there: tuple[ClaimableDevice, ...],
+        mask: NumaMask | None,
+    ) -> tuple[ClaimableDevice, ...]:
+        if not self._providers.memory.static:
+            raise _MisfitError(f"claim {each.wish.claim} is for memory: that needs memoryManagerPolicy: Static")
+        near = self._machine.numa_of(draft.cpus.get(user.name, CpuSet())) | NumaSet(mask or NumaMask(0))
+        chosen = tuple(sorted(there, key=lambda device: (device.memory or (0, ""))[0] not in near)[: each.count])
+        for device in chosen:
+            assert device.memory is not None
+            node, resource = device.memory
+            draft.nodes[user.name] = draft.nodes.get(user.name, NumaSet()) | NumaSet(NumaMask(1 << node))
+            sizes = draft.amounts.setdefault(user.name, {})
+            sizes[resource] = sizes.get(resource, 0) + _size(device, each.way)
+        return chosen
+
+    def _cards(
+        self, draft: _Chosen, each: Allowed, there: tuple[ClaimableDevice, ...], mask: NumaMask | None
+    ) -> tuple[ClaimableDevice, ...]:
+        near = NumaSet(mask or NumaMask(0))
+        for cpus in draft.cpus.values():
+            near |= self._machine.numa_of(cpus)
+        nodes = {device.address: self._nodes.get(device.address) for device in there}
+        close = {address for address, node in nodes.items() if node is not None and node in near}
+        return tuple(sorted(there, key=lambda device: device.address not in close)[: each.count])
+
+    def _finished(self, promises: Promises, draft: _Chosen, allowed: Sequence[Allowed]) -> Met:
+        """Promise what was chosen."""
+        held = promises.of_pod(self._pod.uid)
+        for name, cpus in draft.cpus.items():
+            self._judge_cpus(self._pod.container(name), cpus)
+            held = replace(held, cpus=put(held.cpus, name, cpus))
+        after = with_pod(replace(promises, default=draft.default), self._pod.uid, held)
+        deltas: MetricDeltas = ()
+        for cpus in draft.cpus.values():
+            moved = taken_deltas(self._providers.cpu, after, cpus.bits)
+            deltas += (*moved, allocations("cpu", "node"), assignments("cpu", "node_exclusive"))
+        for name, nodes in draft.nodes.items():
+            after, moved = self._with_memory(after, name, nodes, draft.amounts[name])
+            deltas += moved
+        held = after.of_pod(self._pod.uid)
+        for name in dict.fromkeys(each.wish.name for each in allowed):
+            results, full_name = [], ""
+            for place, each in enumerate(allowed):
+                if each.wish.name != name:
+                    continue
+                full_name = each.wish.claim
+                for device in draft.devices[place]:
+                    size = ((SIZE, _size(device, each.way)),) if device.memory is not None else ()
+                    results.append(AllocatedDevice(each.result_name, device.driver, device.name, size))
+                    if device.address:
+                        held = self._with_card(held, name, each.wish.request.name, device, full_name)
+            held = replace(held, claims=(*held.claims, ClaimAllocation(full_name, name, tuple(results))))
+        return self._result(after, held, deltas)
+
+    def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
+        """The claims say which CPUs, and the container how many: what it asks for counts, for the node and for its weight."""
+        asked = self._demand_of(container).cpus
+        if asked == len(cpus):
+            return
+        has = f"its claims have {len(cpus)} CPU{'s' * (len(cpus) != 1)}"
+        way_out = f'cpu: "{len(cpus)}" and its memory as requests and limits'
+        if not asked:
+            raise _MisfitError(f"container {container.name} asks for no CPUs of its own, and {has}: give it {way_out}")
+        raise _MisfitError(f"container {container.name} asks for {asked} CPUs of its own, and {has}: give it {way_out}")
+
+    def _with_memory(
+        self, promises: Promises, name: str, nodes: NumaSet, sizes: Mapping[str, int]
+    ) -> tuple[Promises, MetricDeltas]:
+        """Have the memory manager give a container all its memory, from the nodes of its claims."""
+        demand = self._demand_of(self._pod.container(name))
+        asked = dict(demand.memory or ())
+        for resource, size in sizes.items():
+            if asked.get(resource) != size:
+                has = f"its claims have {Quantity.of_bytes(size)} of {resource}"
+                text = str(Quantity.of_bytes(asked[resource])) if resource in asked else "none"
+                raise _MisfitError(f"container {name} asks for {text}, and {has}: give it that as request and limit")
+        before = promises.of_pod(self._pod.uid)
+        hinted = replace(before, hints=put(before.hints, name, Hint(nodes, preferred=False)))
+        allocation = allocate_memory(
+            replace(self._providers.memory, keeps_one_node=True),
+            with_pod(promises, self._pod.uid, hinted),
+            self._demand,
+            demand,
+        )
+        if allocation.refusal is not None:
+            raise _MisfitError(f"the memory of container {name}: {allocation.refusal.message}")
+        held = allocation.promises.of_pod(self._pod.uid)
+        if any(block.nodes != nodes for block in held.blocks(name) or ()):
+            raise _MisfitError(
+                f"the memory of container {name} doesn't fit on NUMA node {nodes}, which its claims have"
+            )
+        after = with_pod(allocation.promises, self._pod.uid, replace(held, hints=before.hints))
+        return after, tuple(d for d in allocation.deltas if d.series != Series(MEMORY_REQUESTS))
+
+    def _with_card(
+        self, held: PodPromises, name: str, request: str, device: ClaimableDevice, full_name: str
+    ) -> PodPromises:
+        node = self._nodes.get(device.address)
+        nodes = NumaSet() if node is None else NumaSet(NumaMask(1 << node))
+        kind, names = self._names[device.address]
+        card = HeldDevice(CARD_DRIVER, device.address, nodes, kind, names, full_name)
+        for container in self._pod.containers:
+            if any(one.uses(name, request) for one in container.claims):
+                own = {*held.devices_of(container.name), card}
+                devices = tuple(sorted(own, key=lambda one: (one.resource, one.id)))
+                held = replace(held, devices=put(held.devices, container.name, devices))
+        return held
+
+    def _result(self, promises: Promises, held: PodPromises, deltas: MetricDeltas) -> Met:
+        near = {name: tuple(d.id for d in devices if d.claim) for name, devices in held.devices}
+        containers = tuple(
+            replace(each, near=(*each.near, *near.get(each.name, ()))) for each in self._demand.containers
+        )
+        return Met(with_pod(promises, self._pod.uid, held), deltas, replace(self._demand, containers=containers))
+
+
+_CPU, _MEMORY, _CARD = range(3)
+
+
+def _rank_of(device: ClaimableDevice) -> int:
+    if device.cpu is not None:
+        return _CPU
+    return _CARD if device.memory is None else _MEMORY
+
+
+def _rank(each: Allowed) -> int:
+    return _rank_of(each.devices[0])
+
+
+def _size(device: ClaimableDevice, way: DeviceRequest) -> int:
+    return dict(way.capacity).get(SIZE, dict(device.capacity)[SIZE])
+
+
+def _leaving_room(
+    chosen: tuple[ClaimableDevice, ...],
+    each: Allowed,
+    there: tuple[ClaimableDevice, ...],
+    rest: Sequence[Allowed],
+    taken: frozenset[str],
+) -> tuple[ClaimableDevice, ...]:
+    """Return what was chosen, or, if too little is left by that for the requests after it, what leaves them enough."""
+    if not rest or matching(rest, taken | {device.name for device in chosen}) is not None:
+        return chosen
+    owners = matching([each, *rest], taken)
+    assert owners is not None, "there was room for all before"
+    return tuple(device for device in there if owners.get(device.name) == 0)

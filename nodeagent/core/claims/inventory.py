@@ -1,0 +1,121 @@
+"""What can be claimed on a node: CPUs one by one, as dra-driver-cpu has them in its individual mode, memory by NUMA node, cards.
+
+Names and attributes are those that drivers of the field give. What is taken is no part of it.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from nodeagent.core.model.devices import Device
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.topology import Cpu, Topology
+
+CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER = "dra.cpu", "dra.memory", "nodeagent.io"
+DRIVERS = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
+LONGEST_STRING = 64
+"""Of an attribute (DeviceAttributeMaxValueLength)."""
+SIZE = f"{MEMORY_DRIVER}/size"
+"""The capacity of memory, in bytes."""
+_NUMA_NODE = "resource.kubernetes.io/numaNode"
+_BUS_ID = "resource.kubernetes.io/pciBusID"
+_CORE_TYPES = {None: "standard", "performance": "p-core", "efficiency": "e-core"}
+"""dra-driver-cpu's words."""
+
+Value = int | str | bool | tuple[str, ...]
+"""Several of them: an attribute matches by any of these (KEP-5491)."""
+
+
+class ClaimableDevice(Struct, frozen=True):
+    driver: str
+    name: str
+    attributes: tuple[tuple[str, Value], ...]
+    """By qualified name, sorted."""
+    capacity: tuple[tuple[str, int], ...] = ()
+    """By qualified name."""
+    cpu: int | None = None
+    """The CPU that it is."""
+    memory: tuple[int, str] | None = None
+    """The NUMA node, and the resource, `memory` or `hugepages-<size>`, that it is."""
+    address: str = ""
+    """The PCI function that it is."""
+
+    def attribute(self, name: str) -> Value | None:
+        return next((value for key, value in self.attributes if key == name), None)
+
+
+def claimable(
+    topology: Topology, reserved: CpuSet, cards: Iterable[tuple[Device, int | None]]
+) -> tuple[ClaimableDevice, ...]:
+    """Return everything that can be claimed, in order.
+
+    Args:
+        topology: the machine as it is now.
+        reserved: CPUs that nobody gets alone.
+        cards: PCI devices, each with its NUMA node, if that is known.
+    """
+    has_siblings = len({(cpu.socket, cpu.numa, cpu.core) for cpu in topology.cpus}) < len(topology.cpus)
+    return (
+        *(_cpu(cpu, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
+        *_memory(topology),
+        *(_card(device, node) for device, node in cards),
+    )
+
+
+def _cpu(cpu: Cpu, *, has_siblings: bool) -> ClaimableDevice:
+    attributes: dict[str, Value] = {
+        f"{CPU_DRIVER}/coreID": cpu.core,
+        f"{CPU_DRIVER}/coreType": _CORE_TYPES[cpu.core_class],
+        f"{CPU_DRIVER}/cpuID": cpu.id,
+        f"{CPU_DRIVER}/numaNodeID": cpu.numa,
+        f"{CPU_DRIVER}/smtEnabled": has_siblings,
+        f"{CPU_DRIVER}/socketID": cpu.socket,
+        _NUMA_NODE: cpu.numa,
+    }
+    if cpu.uncore is not None:
+        attributes[f"{CPU_DRIVER}/cacheL3ID"] = cpu.uncore
+    return ClaimableDevice(CPU_DRIVER, f"cpudev{cpu.id:03}", _sorted(attributes), cpu=cpu.id)
+
+
+def _memory(topology: Topology) -> Iterator[ClaimableDevice]:
+    for node in topology.numa:
+        for resource, size in (("memory", node.memory_bytes), *node.hugepages):
+            if not size:
+                continue
+            page = resource.partition("-")[2]
+            attributes: dict[str, Value] = {
+                f"{MEMORY_DRIVER}/hugeTLB": bool(page),
+                f"{MEMORY_DRIVER}/numaNode": node.id,
+                _NUMA_NODE: node.id,
+            }
+            if page:
+                attributes[f"{MEMORY_DRIVER}/pageSize"] = page
+            name = f"{resource.lower()}-{node.id}"
+            place = (node.id, resource)
+            yield ClaimableDevice(MEMORY_DRIVER, name, _sorted(attributes), ((SIZE, size),), memory=place)
+
+
+def _card(device: Device, node: int | None) -> ClaimableDevice:
+    attributes: dict[str, Value] = {
+        f"{CARD_DRIVER}/kind": device.kind.value,
+        _BUS_ID: device.address,
+    }
+    if node is not None:
+        attributes[_NUMA_NODE] = node
+    for key, number in (("vendor", device.vendor), ("model", device.model)):
+        if number is not None:
+            attributes[f"{CARD_DRIVER}/{key}"] = f"{number:04x}"
+    if device.driver is not None:
+        attributes[f"{CARD_DRIVER}/driver"] = device.driver[:LONGEST_STRING]
+    if device.names:
+        attributes[f"{CARD_DRIVER}/interface"] = device.names[0][:LONGEST_STRING]
+    return ClaimableDevice(CARD_DRIVER, card_name(device.address), _sorted(attributes), address=device.address)
+
+
+def card_name(address: str) -> str:
+    """Return what a card is called, by its PCI address: names have no colons and dots."""
+    return "pci-" + address.replace(":", "-").replace(".", "-")
+
+
+def _sorted(values: dict[str, Value]) -> tuple[tuple[str, Value], ...]:
+    return tuple(sorted(values.items()))

@@ -1,0 +1,211 @@
+"""Which devices each request of a pod's claims may have: selectors, counts, alternatives, and attributes that are to match.
+
+All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first. That the devices
+left suffice for all requests at once is certain (a bipartite matching); which of them are taken is not decided here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+
+from msgspec import Struct
+
+from nodeagent.core.claims.inventory import ClaimableDevice, Value
+from nodeagent.core.claims.selectors import meets
+from nodeagent.core.model.claims import ClaimRequest, ClaimSpec, DeviceRequest
+
+MOST_TRIED = 4096
+"""Combinations of alternatives and values that are looked at for one pod."""
+
+
+class Wish(Struct, frozen=True):
+    """A request of one of a pod's claims."""
+
+    claim: str
+    """`namespace/name` of the claim."""
+    name: str
+    """By which the pod's containers refer to it."""
+    spec: ClaimSpec
+    request: ClaimRequest
+
+
+class Allowed(Struct, frozen=True):
+    """What a request may have, in one way."""
+
+    wish: Wish
+    way: DeviceRequest
+    devices: tuple[ClaimableDevice, ...]
+    count: int
+    """So many of these."""
+
+    @property
+    def result_name(self) -> str:
+        return f"{self.wish.request.name}/{self.way.name}" if self.way.name else self.wish.request.name
+
+
+class NoWayError(Exception):
+    """The claims can't be met. The text says which, and why."""
+
+
+Free = Callable[[ClaimableDevice, DeviceRequest], bool]
+"""Whether nobody has a device, or enough of it is left for a request."""
+
+
+def ways_to_meet(
+    wishes: Sequence[Wish], devices: Sequence[ClaimableDevice], is_free: Free
+) -> Iterator[tuple[Allowed, ...]]:
+    """Return what each request may have, way by way.
+
+    Raises:
+        SelectorError: an expression has no answer about a device.
+        NoWayError: there is no way, or too many to look at.
+    """
+    meeting: dict[DeviceRequest, tuple[ClaimableDevice, ...]] = {}
+    for wish in wishes:
+        for way in wish.request.ways:
+            if way not in meeting:
+                meeting[way] = tuple(
+                    device
+                    for device in devices
+                    if meets(device, way.selectors) and {key for key, _ in way.capacity} <= dict(device.capacity).keys()
+                )
+    tried, found = 0, False
+    for ways in product(*(wish.request.ways for wish in wishes)):
+        offered = [_offered(wish, way, meeting[way], is_free) for wish, way in zip(wishes, ways, strict=True)]
+        for allowed in _matched(offered, _constraints(offered)):
+            tried += 1
+            if tried > MOST_TRIED:
+                raise NoWayError(f"there are more than {MOST_TRIED} ways to meet its claims, and none of these fits")
+            if allowed is not None and has_room(allowed):
+                found = True
+                yield allowed
+    if not found:
+        raise NoWayError(_why(wishes, meeting, is_free))
+
+
+def _offered(wish: Wish, way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> Allowed:
+    free = tuple(device for device in meeting if is_free(device, way))
+    return Allowed(wish, way, free, max(len(meeting), 1) if way.count is None else way.count)
+
+
+def _constraints(offered: Sequence[Allowed]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return each attribute that is to match, with the places of the requests that it is about."""
+    found = []
+    for name, spec in {each.wish.name: each.wish.spec for each in offered}.items():
+        for constraint in spec.constraints:
+            places = tuple(
+                place
+                for place, each in enumerate(offered)
+                if each.wish.name == name and constraint.is_about(each.wish.request.name, each.way.name)
+            )
+            if places:
+                found.append((constraint.attribute, places))
+    return found
+
+
+def _matched(
+    offered: Sequence[Allowed], constraints: Sequence[tuple[str, tuple[int, ...]]]
+) -> Iterator[tuple[Allowed, ...] | None]:
+    """Return what is left by each combination of values; None: a combination that leaves too little."""
+    if any(len(each.devices) < each.count for each in offered):
+        yield None
+        return
+    if not constraints:
+        yield tuple(offered)
+        return
+    (attribute, places), *rest = constraints
+    shared = None
+    for place in places:
+        values = {value for device in offered[place].devices for value in values_of(device, attribute)}
+        shared = values if shared is None else shared & values
+    for value in sorted(shared or (), key=_in_order):
+        narrowed = list(offered)
+        for place in places:
+            each = offered[place]
+            left = tuple(device for device in each.devices if value in values_of(device, attribute))
+            narrowed[place] = Allowed(each.wish, each.way, left, each.count)
+        yield from _matched(narrowed, rest)
+
+
+def values_of(device: ClaimableDevice, attribute: str) -> set[tuple[str, Value]]:
+    """Return a device's values of an attribute, each with its type: 1, "1" and true are three."""
+    value = device.attribute(attribute)
+    if value is None:
+        return set()
+    return {(type(one).__name__, one) for one in (value if isinstance(value, tuple) else (value,))}
+
+
+def _in_order(value: tuple[str, Value]) -> tuple[str, int, str]:
+    kind, one = value
+    return kind, one if isinstance(one, int) else 0, str(one)
+
+
+def has_room(allowed: Sequence[Allowed], taken: frozenset[str] = frozenset()) -> bool:
+    """Whether there are devices for all requests at once; memory is shared, and judged when it is given."""
+    return matching(allowed, taken) is not None
+
+
+def matching(allowed: Sequence[Allowed], taken: frozenset[str] = frozenset()) -> Mapping[str, int] | None:
+    """Return devices, by name, each with the place of the request that has it; None: they don't suffice."""
+    owner: dict[str, int] = {}
+    names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
+
+    def give(place: int, seen: set[str]) -> bool:
+        """Find a device for a request, moving those of others where that is possible."""
+        path: list[tuple[int, Iterator[str]]] = [(place, iter(names[place]))]
+        chosen: list[str] = []
+        while path:
+            asker, left = path[-1]
+            name = next((one for one in left if one not in seen), None)
+            if name is None:
+                path.pop()
+                if chosen:
+                    chosen.pop()
+                continue
+            seen.add(name)
+            chosen.append(name)
+            if name not in owner:
+                for (who, _), what in zip(path, chosen, strict=True):
+                    owner[what] = who
+                return True
+            path.append((owner[name], iter(names[owner[name]])))
+            del asker
+        return False
+
+    for place, each in enumerate(allowed):
+        if each.devices and each.devices[0].memory is not None:
+            continue
+        for _ in range(each.count):
+            if not give(place, set()):
+                return None
+    return owner
+
+
+def _why(wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free) -> str:
+    for wish in wishes:
+        if not any(_suffices(way, meeting[way], is_free) for way in wish.request.ways):
+            return f"claim {wish.claim}, request {wish.request.name}: {_short(wish.request.ways, meeting, is_free)}"
+    attributes = sorted({c.attribute for wish in wishes for c in wish.spec.constraints})
+    claims = ", ".join(dict.fromkeys(wish.claim for wish in wishes))
+    if attributes:
+        return f"claim {claims}: no free devices that have the same {' and '.join(attributes)} suffice for all its requests"
+    return f"claim {claims}: its requests are for the same devices, and together for more than are free"
+
+
+def _suffices(way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> bool:
+    free = sum(1 for device in meeting if is_free(device, way))
+    return 0 < len(meeting) == free if way.count is None else free >= way.count
+
+
+def _short(
+    ways: tuple[DeviceRequest, ...], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free
+) -> str:
+    found = []
+    for way in ways:
+        there = meeting[way]
+        free = sum(1 for device in there if is_free(device, way))
+        wanted = f"all {len(there)}" if way.count is None else str(way.count)
+        what = "device meets" if len(there) == 1 else "devices meet"
+        name = f"{way.name}: " if way.name else ""
+        room = ", or has room for it" if way.capacity else ""
+        found.append(f"{name}{wanted} wanted, {len(there)} {what} its selectors, {free} of them free{room}")
+    return "; ".join(found)

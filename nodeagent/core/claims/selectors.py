@@ -1,0 +1,133 @@
+"""CEL selectors (cel.dev): does a device meet an expression? What they see is what Kubernetes shows them of a device.
+
+Of Kubernetes' environment there are `device.driver`, `device.attributes`, `device.capacity` and quantities; `cel.bind` and optional fields
+(`.?`) are not known to the library.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+import cel
+
+from nodeagent.core.claims.inventory import ClaimableDevice
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+
+LONGEST = 10 * 1024
+"""Bytes of an expression (CELSelectorExpressionMaxLength)."""
+_DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
+"""A domain that an expression asks about: where a device has none of it, it is there and empty."""
+_DEEPEST = 64
+"""Brackets within each other, long before the parser's stack ends."""
+
+
+class SelectorError(Exception):
+    """An expression can't be read, or has no answer about a device. The text says why."""
+
+
+def check(expression: str) -> None:
+    """Judge an expression before any device is known.
+
+    Raises:
+        SelectorError: it is no CEL, or names a variable or function that there is none of.
+    """
+    program, _ = _compiled(expression)
+    unknown = [name for name in program.variables() if name not in _known_variables(expression)]
+    if unknown:
+        raise SelectorError(f"{unknown[0]} is not known: an expression is about `device`")
+
+
+def meets(device: ClaimableDevice, expressions: Iterable[str]) -> bool:
+    """Whether a device meets all of these.
+
+    Raises:
+        SelectorError: one of them has no answer, as it asks for an attribute that the device doesn't have, or isn't true or false.
+    """
+    return all(_meets(device, expression) for expression in expressions)
+
+
+def _meets(device: ClaimableDevice, expression: str) -> bool:
+    program, domains = _compiled(expression)
+    try:
+        answer = program.execute(cel.Context({"device": _shown(device, domains)}, _FUNCTIONS))
+    except KeyError as err:
+        raise SelectorError(f"{device.name} has no {err.args[0]}: `{expression}`") from None
+    except Exception as err:  # noqa: BLE001 - whatever an expression comes to is its own fault
+        raise SelectorError(f"{_first_line(err)}: `{expression}`, of {device.name}") from None
+    if not isinstance(answer, bool):
+        raise SelectorError(f"it must be true or false, not {answer!r}: `{expression}`")
+    return answer
+
+
+@lru_cache(maxsize=256)
+def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
+    if len(expression.encode()) > LONGEST:
+        raise SelectorError(f"an expression has at most {LONGEST} bytes, this one {len(expression.encode())}")
+    depth = deepest = 0
+    for character in expression:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    if deepest > _DEEPEST:
+        raise SelectorError(f"brackets are {deepest} deep, and may be {_DEEPEST}")
+    try:
+        program = cel.compile(expression)
+    except Exception as err:  # noqa: BLE001 - as above
+        raise SelectorError(f"{_first_line(err)}: `{expression}`") from None
+    return program, frozenset(one or other for one, other in _DOMAIN.findall(expression))
+
+
+def _known_variables(expression: str) -> set[str]:
+    bound = re.findall(r"\b(?:all|exists|exists_one|map|filter)\(\s*(\w+)\s*,", expression)
+    return {"device", *bound}
+
+
+def _first_line(err: Exception) -> str:
+    return str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0]
+
+
+def _shown(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:
+    return {
+        "driver": device.driver,
+        "attributes": _by_domain(((key, _plain(value)) for key, value in device.attributes), domains),
+        "capacity": _by_domain(device.capacity, domains),
+        "allowMultipleAllocations": device.memory is not None,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _by_domain(values: Iterable[tuple[str, Any]], domains: frozenset[str]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {domain: {} for domain in domains}
+    for key, value in values:
+        domain, _, name = key.partition("/")
+        found.setdefault(domain, {})[name] = value
+    return found
+
+
+def _quantity(text: str) -> int:
+    try:
+        return Quantity.parse(text).value()
+    except QuantitySyntaxError as err:
+        raise ValueError(str(err)) from None
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        Quantity.parse(text)
+    except QuantitySyntaxError:
+        return False
+    return True
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "quantity": _quantity,
+    "isQuantity": _is_quantity,
+    "compareTo": lambda one, other: (one > other) - (one < other),
+    "isGreaterThan": lambda one, other: one > other,
+    "isLessThan": lambda one, other: one < other,
+    "includes": lambda many, one: one in many if isinstance(many, list) else one == many,
+}
+"""Kubernetes' functions of quantities (which are bytes here), and of attributes that may be several."""

@@ -1,0 +1,91 @@
+"""Resource claims as values (resource.k8s.io/v1): what a pod claims, and what was allocated for it. Decides nothing."""
+
+from msgspec import Struct
+
+
+class DeviceRequest(Struct, frozen=True):
+    """What is asked for in one way (`exactly`, or one of `firstAvailable`)."""
+
+    name: str
+    """Of a subrequest. Empty: the request has but this one way."""
+    device_class: str
+    selectors: tuple[str, ...] = ()
+    """CEL expressions that a device has to meet, those of the class first."""
+    count: int | None = 1
+    """None: all devices that meet them (`allocationMode: All`)."""
+    capacity: tuple[tuple[str, int], ...] = ()
+    """How much of a device is wanted of each of its capacities, by qualified name."""
+
+
+class ClaimRequest(Struct, frozen=True):
+    name: str
+    ways: tuple[DeviceRequest, ...]
+    """In the order in which they are tried."""
+
+
+class MatchAttribute(Struct, frozen=True):
+    """All devices of these requests have the same value of an attribute."""
+
+    attribute: str
+    """Its qualified name."""
+    requests: tuple[str, ...] = ()
+    """Names of requests, or `request/subrequest`. Empty: all of the claim."""
+
+    def is_about(self, request: str, way: str) -> bool:
+        return not self.requests or request in self.requests or (bool(way) and f"{request}/{way}" in self.requests)
+
+
+class ClaimSpec(Struct, frozen=True):
+    requests: tuple[ClaimRequest, ...]
+    constraints: tuple[MatchAttribute, ...] = ()
+
+
+class PodClaim(Struct, frozen=True):
+    """One of a pod's `spec.resourceClaims`."""
+
+    name: str
+    """By which its containers refer to it."""
+    claim: str = ""
+    """The ResourceClaim in its namespace (`resourceClaimName`)."""
+    template: str = ""
+    """The ResourceClaimTemplate there from which it gets a claim of its own. One of the two is given."""
+    spec: ClaimSpec | None = None
+    """What it asks for. None: no document says."""
+    missing: str = ""
+    """The kind and name of the document that there is none of. Empty: it is there, or nobody has looked."""
+
+    def claim_name(self, pod: str) -> str:
+        """Return the ResourceClaim's name, for a pod of this name."""
+        return self.claim or f"{pod}-{self.name}"
+
+
+class ContainerClaim(Struct, frozen=True):
+    """One of a container's `resources.claims`."""
+
+    name: str
+    """Of the pod's claim."""
+    request: str = ""
+    """It uses the devices of this request only. Empty: of all."""
+
+    def uses(self, claim: str, request: str) -> bool:
+        return self.name == claim and self.request in {"", request}
+
+
+class AllocatedDevice(Struct, frozen=True):
+    """One result of an allocation."""
+
+    request: str
+    """`request`, or `request/subrequest`."""
+    driver: str
+    device: str
+    """Its name in the ResourceSlices of the node."""
+    capacity: tuple[tuple[str, int], ...] = ()
+    """How much of it is taken, by qualified name, where that can be less than all."""
+
+
+class ClaimAllocation(Struct, frozen=True):
+    claim: str
+    """`namespace/name`."""
+    name: str
+    """By which the pod's containers refer to it."""
+    devices: tuple[AllocatedDevice, ...]

@@ -1,0 +1,295 @@
+"""Claims of pods: which CPUs, memory and cards their containers are promised, and what is refused with which words."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, violations
+from nodeagent.core.model.claims import ClaimRequest, ContainerClaim, PodClaim
+from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import HeldDevice, Promises
+from nodeagent.core.model.refusals import Reason
+from tests.support import builders, pods
+from tests.support.builders import GIB, MACHINE_A, hybrid, machine, managers
+from tests.support.claims import ETH0, NUMA, NVME0, claiming, request, spec, template, way
+
+CARDS = PlacedDevices.of((ETH0, NVME0), MACHINE_A)
+ON_NODE_1 = 'device.attributes["dra.cpu"].numaNodeID == 1'
+A_NIC = 'device.attributes["nodeagent.io"].kind == "network"'
+
+
+def node(**more: Any) -> Managers:
+    memory = {0: "256Mi", 1: "256Mi"}
+    return managers(reserved_memory=memory, **more).knowing(CARDS)
+
+
+def promised(here: Managers, *these: Pod) -> Promises:
+    promises = initial(here)
+    for one in these:
+        decision = admit(here, promises, one)
+        assert isinstance(decision, Admitted), decision.message
+        promises = decision.promises
+    assert violations(here, promises, these) == ()
+    return promises
+
+
+def refused(here: Managers, promises: Promises, one: Pod) -> str:
+    decision = admit(here, promises, one)
+    assert isinstance(decision, Rejected)
+    assert decision.reason is Reason.CLAIM
+    assert decision.promises == promises, "nothing of it is left"
+    return decision.message
+
+
+@pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
+def test_a_claim_says_which_cpus_and_the_rest_follows(policy: str) -> None:
+    here = node(topology_manager_policy=policy)
+    one = claiming("a", "4", template(request("cpus", "dra.cpu", ON_NODE_1, count=4)))
+    held = promised(here, one).of_pod("a")
+    assert held.own_set("app") == CpuSet.of(4, 5, 12, 13), "whole cores, as the policy packs them"
+    if policy != "none":
+        assert [block.nodes for block in held.blocks("app") or ()] == [NumaSet.of(1)]
+        assert held.hint("app").mask == NumaSet.of(1)
+    (claim,) = held.claims
+    assert (claim.claim, claim.name) == ("default/a-own", "own")
+    assert [(each.request, each.device) for each in claim.devices] == [
+        ("cpus", f"cpudev{cpu:03}") for cpu in (4, 5, 12, 13)
+    ]
+
+
+@pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
+def test_cpus_are_where_the_rest_of_the_pod_fits(policy: str) -> None:
+    """Node 0 has more free CPUs, and too little memory: the ways that the claim leaves are tried until all fits."""
+    here = node(topology_manager_policy=policy)
+    full = builders.pod("full", pods.app("app", "1", "7Gi"), numa_node=0)
+    one = claiming("a", "2", template(request("cpus", count=2)), memory="2Gi")
+    promises = promised(here, full, one)
+    assert here.topology.numa_of(promises.own_set("a", "app") or CpuSet()) == NumaSet.of(1)
+
+
+def test_cpus_and_a_card_of_one_node() -> None:
+    here = node(topology_manager_policy="restricted")
+    claim = template(request("cpus", count=4), request("nic", "nodeagent.io", A_NIC), match=NUMA)
+    promises = promised(here, claiming("a", "4", claim))
+    held = promises.of_pod("a")
+    assert here.topology.numa_of(held.own_set("app") or CpuSet()) == NumaSet.of(1), "where eth0 is"
+    card = HeldDevice("nodeagent.io", ETH0.address, NumaSet.of(1), "network", ("eth0",), "default/a-own")
+    assert held.devices_of("app") == (card,)
+    said = refused(here, promises, claiming("b", "1", template(request("nic", "nodeagent.io", A_NIC))))
+    assert said == "claim default/b-own, request nic: 1 wanted, 1 device meets its selectors, 0 of them free"
+    gone, _ = remove_pod(here, promises, "a")
+    assert gone == initial(here)
+
+
+def test_a_card_draws_the_cpus_to_it_without_a_constraint() -> None:
+    here = node(topology_manager_policy="best-effort")
+    claim = template(request("nic", "nodeagent.io", A_NIC))
+    promises = promised(here, claiming("a", "4", claim))
+    assert here.topology.numa_of(promises.own_set("a", "app") or CpuSet()) == NumaSet.of(1)
+
+
+def test_memory_of_a_node_is_claimed_with_the_cpus_of_it() -> None:
+    here = node(topology_manager_policy="single-numa-node")
+    claim = template(
+        request("cpus", "dra.cpu", ON_NODE_1, count=2), request("zone", "dra.memory", size=2 * GIB), match=NUMA
+    )
+    promises = promised(here, claiming("a", "2", claim, memory="2Gi"))
+    blocks = promises.of_pod("a").blocks("app") or ()
+    assert [(block.nodes, block.size_bytes) for block in blocks] == [(NumaSet.of(1), 2 * GIB)]
+    assert promises.of_pod("a").claims[0].devices[-1].capacity == (("dra.memory/size", 2 * GIB),)
+    said = refused(here, promises, claiming("b", "2", claim, memory="3Gi"))
+    assert said == "container app asks for 3Gi, and its claims have 2Gi of memory: give it that as request and limit"
+
+
+def test_containers_divide_a_claim_by_its_requests() -> None:
+    here = node(topology_manager_policy="restricted")
+    claim = template(request("fast", count=2), request("slow", count=4), match=NUMA)
+    one = builders.pod(
+        "a",
+        pods.app("one", "2", claims=(ContainerClaim("own", "fast"),)),
+        pods.app("two", "4", claims=(ContainerClaim("own", "slow"),)),
+        claims=(claim,),
+    )
+    held = promised(here, one).of_pod("a")
+    assert [len(held.own_set(name) or ()) for name in ("one", "two")] == [2, 4]
+    assert here.topology.numa_of(CpuSet() | (held.own_set("one") or CpuSet()) | (held.own_set("two") or CpuSet())) == (
+        NumaSet.of(0)
+    )
+
+
+def test_a_request_of_few_choices_is_met_before_one_of_many() -> None:
+    here = node(topology_manager_policy="none")
+    claim = template(
+        request("any", count=12),
+        request("two", "dra.cpu", 'device.attributes["dra.cpu"].cpuID in [1, 9]', count=2),
+    )
+    held = promised(here, claiming("a", "14", claim)).of_pod("a")
+    assert [each.device for each in held.claims[0].devices if each.request == "two"] == ["cpudev001", "cpudev009"]
+
+
+def test_alternatives_are_tried_in_order() -> None:
+    here = node(topology_manager_policy="none")
+    first = way("dra.cpu", ON_NODE_1, count=8, name="near")
+    claim = template(ClaimRequest("cpus", (first, way("dra.cpu", count=8, name="any"))))
+    promises = promised(here, claiming("a", "8", claim))
+    assert {each.request for each in promises.of_pod("a").claims[0].devices} == {"cpus/near"}
+    both = claiming("b", "6", template(ClaimRequest("cpus", (first, way("dra.cpu", count=6, name="any")))))
+    after = admit(here, promises, both)
+    assert isinstance(after, Admitted)
+    assert {each.request for each in after.promises.of_pod("b").claims[0].devices} == {"cpus/any"}
+
+
+def test_all_is_all_of_them_or_none() -> None:
+    here = node(topology_manager_policy="none")
+    everything = template(request("all", "nodeagent.io", count=None))
+    promises = promised(here, claiming("a", "1", everything))
+    assert [one.id for one in promises.of_pod("a").devices_of("app")] == [ETH0.address, NVME0.address]
+    nic = promised(here, claiming("a", "1", template(request("nic", "nodeagent.io", A_NIC))))
+    said = refused(here, nic, claiming("b", "1", everything))
+    assert said == "claim default/b-own, request all: all 2 wanted, 2 devices meet its selectors, 1 of them free"
+
+
+def test_cards_are_shared_by_who_names_the_same_claim() -> None:
+    here = node(topology_manager_policy="none")
+    shared = PodClaim("net", "the-nic", spec=spec(request("nic", "nodeagent.io", A_NIC)))
+    promises = promised(here, claiming("a", "1", shared), claiming("b", "1", replace(shared, name="nic")))
+    assert [promises.of_pod(uid).claims[0].claim for uid in "ab"] == ["default/the-nic"] * 2
+    assert promises.of_pod("a").devices_of("app") == promises.of_pod("b").devices_of("app")
+    first, _ = remove_pod(here, promises, "a")
+    assert refused(here, first, claiming("c", "1", template(request("nic", "nodeagent.io", A_NIC))))
+    last, _ = remove_pod(here, first, "b")
+    assert last == initial(here)
+    cpus = PodClaim("cpus", "the-cpus", spec=spec(request("cpus", count=2)))
+    had = promised(here, claiming("a", "2", cpus))
+    said = refused(here, had, claiming("b", "2", cpus))
+    assert said == (
+        "claim default/the-cpus has CPUs, which are one container's, and is pod a's: give each pod its own by a resourceClaimTemplate"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (
+            claiming("a", "3", template(request("cpus", count=2))),
+            'container app asks for 3 CPUs of its own, and its claims have 2 CPUs: give it cpu: "2" and its memory as requests and limits',
+        ),
+        (
+            claiming("a", None, template(request("cpus", count=1))),
+            'container app asks for no CPUs of its own, and its claims have 1 CPU: give it cpu: "1" and its memory as requests and limits',
+        ),
+        (
+            claiming("a", "2", template(request("cpus", "dra.cpu", 'device.attributes["dra.cpu"].clock > 1', count=2))),
+            'cpudev001 has no clock: `device.attributes["dra.cpu"].clock > 1`',
+        ),
+        (
+            claiming("a", "20", template(request("cpus", count=20))),
+            "claim default/a-own, request cpus: 20 wanted, 14 devices meet its selectors, 14 of them free",
+        ),
+        (
+            claiming("a", "8", template(request("cpus", count=8), match="dra.cpu/socketID")),
+            None,
+        ),
+        (
+            claiming("a", "9", template(request("cpus", count=9), match="dra.cpu/socketID")),
+            "claim default/a-own: no free devices that have the same dra.cpu/socketID suffice for all its requests",
+        ),
+        (
+            claiming("a", "1", PodClaim("own", "mine")),
+            "there is no ResourceClaim default/mine: put its document into the manifest directory",
+        ),
+        (
+            claiming("a", "1", PodClaim("own", template="mine", missing="DeviceClass fast")),
+            "there is no DeviceClass fast: put its document into the manifest directory",
+        ),
+        (
+            claiming("a", "2", template(request("mixed", "x", "true"), request("rest", count=1))),
+            None,
+        ),
+    ],
+)
+def test_what_is_said(one: Pod, said: str | None) -> None:
+    here = node(topology_manager_policy="none")
+    if said is None:
+        assert admit(here, initial(here), one) is not None
+    else:
+        assert refused(here, initial(here), one) == said
+
+
+def test_a_class_of_cores_is_chosen_as_for_other_pods() -> None:
+    """Performance cores are the default where there are two kinds; a selector asks for others."""
+    policy = {"topology_manager_policy": "none", "exclusive_core_class": "performance"}
+    here = managers(hybrid(), reserved="0,1", **policy).knowing(PlacedDevices())
+    promises = initial(here)
+    fast = admit(here, promises, claiming("a", "2", template(request("cpus", count=2))))
+    slow = template(request("cpus", "dra.cpu", 'device.attributes["dra.cpu"].coreType == "e-core"', count=2))
+    other = admit(here, promises, claiming("b", "2", slow))
+    assert isinstance(fast, Admitted)
+    assert isinstance(other, Admitted)
+    classes = {cpu.id: cpu.core_class for cpu in here.topology.cpus}
+    assert {classes[cpu] for cpu in fast.promises.own_set("a", "app") or ()} == {"performance"}
+    assert {classes[cpu] for cpu in other.promises.own_set("b", "app") or ()} == {"efficiency"}
+
+
+def test_whole_cores_stay_whole() -> None:
+    here = node(options=("full-pcpus-only",), topology_manager_policy="none")
+    said = refused(here, initial(here), claiming("a", "3", template(request("cpus", count=3))))
+    assert "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2" in said
+    held = promised(here, claiming("a", "4", template(request("cpus", count=4)))).own_set("a", "app")
+    assert held == CpuSet.of(1, 2, 9, 10)
+
+
+BIG = machine(nodes=4, cores=2)
+SELECTORS = [
+    "true",
+    ON_NODE_1,
+    'device.attributes["dra.cpu"].coreID < 5',
+    'device.attributes["dra.cpu"].cpuID in [2, 3, 4]',
+]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Pod | str]:
+    """Pods with claims, and without, that come and go."""
+    steps: list[Pod | str] = []
+    for number in range(draw(st.integers(1, 8))):
+        counts = draw(st.lists(st.integers(1, 4), min_size=0, max_size=2))
+        requests = [
+            request(f"r{place}", "dra.cpu", draw(st.sampled_from(SELECTORS)), count=count)
+            for place, count in enumerate(counts)
+        ]
+        match = draw(st.sampled_from([None, NUMA, "dra.cpu/coreID"]))
+        claims = (template(*requests, match=match),) if requests else ()
+        steps.append(claiming(f"p{number}", str(sum(counts) or draw(st.integers(1, 3))), *claims))
+        if draw(st.booleans()):
+            steps.append(f"p{draw(st.integers(0, number))}")
+    return steps
+
+
+@given(histories(), st.sampled_from(["none", "best-effort", "restricted", "single-numa-node"]))
+def test_whatever_comes_and_goes_every_promise_holds(history: list[Pod | str], policy: str) -> None:
+    here = managers(BIG, reserved="0,8", topology_manager_policy=policy).knowing(PlacedDevices())
+    empty = promises = initial(here)
+    active: dict[str, Pod] = {}
+    for step in history:
+        if isinstance(step, str):
+            promises, _ = remove_pod(here, promises, step)
+            active.pop(step, None)
+        else:
+            decision = admit(here, promises, step)
+            if isinstance(decision, Admitted):
+                promises = decision.promises
+                active[step.uid] = step
+                for claim in promises.of_pod(step.uid).claims:
+                    named = CpuSet.from_ids(int(each.device.removeprefix("cpudev")) for each in claim.devices)
+                    assert named == promises.own_set(step.uid, "app")
+            else:
+                assert decision.promises == promises
+        assert violations(here, promises, tuple(active.values())) == ()
+    for uid in active:
+        promises, _ = remove_pod(here, promises, uid)
+    assert promises == empty

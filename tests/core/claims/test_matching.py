@@ -1,0 +1,165 @@
+"""Which devices each request may have: equal to trying every choice of devices one by one."""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from nodeagent.core.claims.inventory import ClaimableDevice
+from nodeagent.core.claims.matching import MOST_TRIED, Allowed, NoWayError, Wish, has_room, matching, ways_to_meet
+from nodeagent.core.model.claims import ClaimRequest, ClaimSpec, DeviceRequest, MatchAttribute
+
+COLOURS = ("blue", "red", None)
+
+
+def device(number: int, colour: str | None, size: int) -> ClaimableDevice:
+    attributes = (("x/colour", colour), ("x/size", size)) if colour else (("x/size", size),)
+    return ClaimableDevice("x", f"d{number}", attributes, address=f"a{number}")
+
+
+devices_st = st.lists(st.tuples(st.sampled_from(COLOURS), st.integers(0, 2)), max_size=6).map(
+    lambda rows: tuple(device(number, *row) for number, row in enumerate(rows))
+)
+selector_st = st.sampled_from(["true", 'device.attributes["x"].size > 0', 'has(device.attributes["x"].colour)'])
+way_st = st.builds(
+    DeviceRequest,
+    st.just(""),
+    st.just("x"),
+    selector_st.map(lambda one: (one,)),
+    st.one_of(st.none(), st.integers(1, 3)),
+)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> ClaimSpec:
+    requests = []
+    for number in range(draw(st.integers(1, 3))):
+        ways = draw(st.lists(way_st, min_size=1, max_size=2))
+        named = ways if len(ways) == 1 else [_named(way, f"w{place}") for place, way in enumerate(ways)]
+        requests.append(ClaimRequest(f"r{number}", tuple(named)))
+    names = [request.name for request in requests]
+    constraints = draw(
+        st.lists(
+            st.builds(
+                MatchAttribute,
+                st.sampled_from(["x/colour", "x/size"]),
+                st.lists(st.sampled_from(names), unique=True).map(tuple),
+            ),
+            max_size=2,
+        )
+    )
+    return ClaimSpec(tuple(requests), tuple(constraints))
+
+
+def _named(way: DeviceRequest, name: str) -> DeviceRequest:
+    return DeviceRequest(name, way.device_class, way.selectors, way.count)
+
+
+def _meets(one: ClaimableDevice, way: DeviceRequest) -> bool:
+    size, colour = one.attribute("x/size"), one.attribute("x/colour")
+    assert isinstance(size, int)
+    return {"true": True, 'device.attributes["x"].size > 0': size > 0}.get(way.selectors[0], colour is not None)
+
+
+def _choices(
+    spec: ClaimSpec, there: Sequence[ClaimableDevice], free: frozenset[str]
+) -> Iterator[list[tuple[str, str, ClaimableDevice]]]:
+    """Every allocation that there is, device by device: (request, way, device)."""
+
+    def choose(rest: Sequence[ClaimRequest], taken: frozenset[str]) -> Iterator[list[tuple[str, str, ClaimableDevice]]]:
+        if not rest:
+            yield []
+            return
+        for way in rest[0].ways:
+            meeting = [one for one in there if _meets(one, way)]
+            usable = [one for one in meeting if one.name in free and one.name not in taken]
+            count = max(len(meeting), 1) if way.count is None else way.count
+            for some in combinations(usable, count):
+                for others in choose(rest[1:], taken | {one.name for one in some}):
+                    yield [*((rest[0].name, way.name, one) for one in some), *others]
+
+    for choice in choose(spec.requests, frozenset()):
+        if all(
+            len({(one.attribute(c.attribute),) for name, _, one in choice if not c.requests or name in c.requests}) <= 1
+            and all(
+                one.attribute(c.attribute) is not None
+                for name, _, one in choice
+                if not c.requests or name in c.requests
+            )
+            for c in spec.constraints
+        ):
+            yield choice
+
+
+@given(specs(), devices_st, st.data())
+def test_there_is_a_way_if_and_only_if_there_is_a_choice(
+    spec: ClaimSpec, there: tuple[ClaimableDevice, ...], data: st.DataObject
+) -> None:
+    taken = (
+        frozenset(data.draw(st.lists(st.sampled_from(there), unique_by=lambda one: one.name))) if there else frozenset()
+    )
+    free = frozenset(one.name for one in there) - {one.name for one in taken}
+    wishes = [Wish("default/c", "c", spec, request) for request in spec.requests]
+    found, said = [], ""
+    try:
+        found += ways_to_meet(wishes, there, lambda one, _: one.name in free)
+    except NoWayError as err:
+        said = str(err)
+    assert ("claim default/c" in said) is not bool(found)
+    choices = list(_choices(spec, there, free))
+    assert bool(found) is bool(choices)
+    for allowed in found:
+        owners = matching(allowed)
+        assert owners is not None
+        given_out = sorted(
+            (allowed[place].wish.request.name, allowed[place].way.name, name) for name, place in owners.items()
+        )
+        assert given_out in [sorted((request, way, one.name) for request, way, one in choice) for choice in choices]
+    # Whatever a choice has, some way allows: none is left out.
+    for choice in choices:
+        assert any(_is_within(choice, allowed) for allowed in found)
+
+
+def _is_within(choice: list[tuple[str, str, ClaimableDevice]], allowed: Sequence[Allowed]) -> bool:
+    for each in allowed:
+        mine = [one for request, way, one in choice if (request, way) == (each.wish.request.name, each.way.name)]
+        if len(mine) != each.count or not {one.name for one in mine} <= {one.name for one in each.devices}:
+            return False
+    return True
+
+
+def test_one_and_the_text_one_and_true_are_three_values() -> None:
+    there = (
+        ClaimableDevice("x", "a", (("x/id", 1),)),
+        ClaimableDevice("x", "b", (("x/id", "1"),)),
+        ClaimableDevice("x", "c", (("x/id", True),)),
+    )
+    spec = ClaimSpec((ClaimRequest("r", (DeviceRequest("", "x", ("true",), 2),)),), (MatchAttribute("x/id"),))
+    with pytest.raises(NoWayError, match="no free devices that have the same x/id suffice"):
+        list(ways_to_meet([Wish("n/c", "c", spec, spec.requests[0])], there, lambda _one, _way: True))
+
+
+def test_several_values_match_by_any_of_them() -> None:
+    there = (
+        ClaimableDevice("x", "cpu", (("x/root", ("a", "b")),)),
+        ClaimableDevice("x", "card", (("x/root", "b"),)),
+    )
+    request = ClaimRequest("r", (DeviceRequest("", "x", ("true",), 2),))
+    spec = ClaimSpec((request,), (MatchAttribute("x/root"),))
+    (allowed,) = ways_to_meet([Wish("n/c", "c", spec, request)], there, lambda _one, _way: True)
+    assert has_room(allowed)
+
+
+def test_looking_ends() -> None:
+    """Twelve constraints over two values each, none of which can be met together."""
+    there = tuple(
+        ClaimableDevice("x", f"d{number}", tuple((f"x/a{bit}", number >> bit & 1) for bit in range(13)))
+        for number in range(64)
+    )
+    requests = tuple(ClaimRequest(f"r{number}", (DeviceRequest("", "x", ("true",), 33),)) for number in range(13))
+    constraints = tuple(MatchAttribute(f"x/a{number}", (f"r{number}",)) for number in range(13))
+    spec = ClaimSpec(requests, constraints)
+    with pytest.raises(NoWayError):
+        list(ways_to_meet([Wish("n/c", "c", spec, each) for each in requests], there, lambda _one, _way: True))
+    assert MOST_TRIED < 2**13

@@ -1,0 +1,70 @@
+"""CEL selectors see a device as Kubernetes shows it, and whatever is wrong with one is said of it."""
+
+import pytest
+
+from nodeagent.core.claims.inventory import ClaimableDevice, claimable
+from nodeagent.core.claims.selectors import LONGEST, SelectorError, check, meets
+from nodeagent.core.model.idset import CpuSet
+from tests.support.builders import GIB, MACHINE_B
+from tests.support.claims import ETH0
+
+THERE = {device.name: device for device in claimable(MACHINE_B, CpuSet.of(0), ((ETH0, 1),))}
+CPU, MEMORY, CARD = THERE["cpudev005"], THERE["memory-1"], THERE["pci-0000-3b-00-0"]
+
+
+@pytest.mark.parametrize(
+    ("device", "expression"),
+    [
+        (CPU, 'device.driver == "dra.cpu"'),
+        (CPU, 'device.attributes["dra.cpu"].numaNodeID == 1 && device.attributes["dra.cpu"].cacheL3ID in [2, 3]'),
+        (CPU, "device.attributes['dra.cpu'].smtEnabled && device.attributes['dra.cpu'].coreType.startsWith('stand')"),
+        (CPU, 'device.attributes["resource.kubernetes.io"].numaNode == 1'),
+        (CPU, '!("vendor" in device.attributes["example.com"])'),
+        (CPU, '!has(device.attributes["dra.cpu"].clock) || device.attributes["dra.cpu"].clock > 3'),
+        (CPU, '[4, 5].exists(id, device.attributes["dra.cpu"].cpuID == id)'),
+        (MEMORY, 'device.capacity["dra.memory"].size.compareTo(quantity("8Gi")) == 0'),
+        (MEMORY, 'device.capacity["dra.memory"].size.isGreaterThan(quantity("7Gi"))'),
+        (CARD, 'device.attributes["nodeagent.io"].interface.matches("^eth[0-9]$")'),
+        (CARD, 'device.attributes["resource.kubernetes.io"].pciBusID == "0000:3b:00.0"'),
+    ],
+)
+def test_a_device_meets(device: ClaimableDevice, expression: str) -> None:
+    check(expression)
+    assert meets(device, (expression,))
+    assert not meets(device, (f"!({expression})",))
+    assert not meets(device, (expression, "false"))
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("device.driver ==", "mismatched input"),
+        ("", "mismatched input"),
+        ("node.name == 'a'", "node is not known"),
+        (f'device.driver == "{"x" * LONGEST}"', "at most"),
+        ("(" * 65 + "true" + ")" * 65, "65 deep"),
+    ],
+)
+def test_what_is_no_expression_is_told_before_any_device_is_known(expression: str, said: str) -> None:
+    with pytest.raises(SelectorError, match=said):
+        check(expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ('device.attributes["dra.cpu"].clock > 3', "cpudev005 has no clock"),
+        ('device.attributes["example.com"].clock > 3', "cpudev005 has no clock"),
+        ("device.driver", "true or false, not 'dra.cpu'"),
+        ('quantity("many") == 3', "many"),
+        ("device.cores > 1", "cpudev005 has no cores"),
+    ],
+)
+def test_an_expression_without_an_answer_is_an_error_and_not_a_no(expression: str, said: str) -> None:
+    with pytest.raises(SelectorError, match=said):
+        meets(CPU, (expression,))
+
+
+def test_what_is_short_is_enough_for_the_machine() -> None:
+    assert MEMORY.capacity == (("dra.memory/size", 8 * GIB),)
+    assert "cpudev000" not in THERE, "it is reserved"
