@@ -48,7 +48,7 @@ def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
         _Entry(uid, name, resource, _by_node(devices), pod.answer_of(name, resource) or b"")
         for uid, pod in promises.pods
         for name, own in pod.devices
-        for resource, devices in _by_resource(own).items()
+        for resource, devices in _by_resource(one for one in own if not one.claim).items()  # claims are none of it
     ]
     registered = {pool.resource: tuple(device.id for device in pool.healthy) for pool in pools}
     listed = ",".join(_entry_json(entry) for entry in entries)

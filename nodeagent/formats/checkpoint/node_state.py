@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.model.cgroup import UnitSettings
+from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Pod, QosClass
@@ -238,6 +239,8 @@ def _pod_document(pod: PodPromises) -> Document:
             name: {resource: base64.b64encode(answer).decode() for resource, answer in answers}
             for name, answers in pod.device_answers
         }
+    if pod.claims:
+        document["claims"] = [_claim_document(claim) for claim in pod.claims]
     if pod.pod_cpus is not None:
         document["podCpus"] = str(pod.pod_cpus)
     if pod.pod_memory is not None:
@@ -254,7 +257,7 @@ def _pod(document: JsonValue) -> PodPromises:
     cpus, memory, hints = (document.optional(name) for name in ("cpus", "memory", "hints"))
     pod_cpus, pod_memory = document.optional("podCpus"), document.optional("podMemory")
     first_cpus = document.optional("firstCpus")
-    devices, answers = document.optional("devices"), document.optional("deviceAnswers")
+    devices, answers, claims = (document.optional(name) for name in ("devices", "deviceAnswers", "claims"))
     return PodPromises(
         cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),
         pod_cpus=None if pod_cpus is None else pod_cpus.cpus(),
@@ -264,7 +267,23 @@ def _pod(document: JsonValue) -> PodPromises:
         first_cpus=() if first_cpus is None else first_cpus.by_name(JsonValue.cpus),
         devices=() if devices is None else devices.by_name(lambda own: own.each(_device)),
         device_answers=() if answers is None else answers.by_name(lambda own: own.by_name(_answer)),
+        claims=() if claims is None else claims.each(_claim),
     )
+
+
+def _claim_document(claim: ClaimAllocation) -> Document:
+    devices = [[each.request, each.driver, each.device, dict(each.capacity)] for each in claim.devices]
+    return {"claim": claim.claim, "name": claim.name, "devices": devices}
+
+
+def _claim(document: JsonValue) -> ClaimAllocation:
+    devices = document.field("devices").each(_allocated_device)
+    return ClaimAllocation(document.field("claim").text(), document.field("name").text(), devices)
+
+
+def _allocated_device(item: JsonValue) -> AllocatedDevice:
+    request, driver, device, capacity = item.row(4)
+    return AllocatedDevice(request.text(), driver.text(), device.text(), capacity.by_name(JsonValue.whole))
 
 
 def _answer(document: JsonValue) -> bytes:

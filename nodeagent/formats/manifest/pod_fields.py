@@ -9,6 +9,7 @@ import json
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.model.claims import ClaimSpec, ContainerClaim, PodClaim
 from nodeagent.core.model.pod import (
     CPU,
     MEMORY,
@@ -83,7 +84,7 @@ class PodReader:
                 document.report(key, f"is required: {value}")
         metadata = document.object("metadata")
         spec = document.object("spec")
-        given_qos = self._status(document)
+        given_qos, claimed = self._status(document)
         self._close(document)
         annotations = metadata.object("annotations", keyed=True) if metadata else None
         uid, namespace, name = self._metadata(metadata) if metadata else ("", "", "")
@@ -94,6 +95,9 @@ class PodReader:
             document.report("spec", "is required, with containers")
         else:
             pod = self._spec(spec, pod)
+        if claimed:
+            claims = tuple(replace(claim, spec=claimed.get(claim.name)) for claim in pod.claims)
+            pod = replace(pod, claims=claims)
         if annotations is not None:
             pod = self._annotated(annotations, pod)
         pod = with_container_defaults(pod)
@@ -102,14 +106,22 @@ class PodReader:
             pod = _as_stored(with_pod_level_defaults(pod))
         return DecodedPod(replace(pod, uid=pod.uid or hashed_uid(pod)), tuple(self._unused))
 
-    def _status(self, document: Fields) -> QosClass | None:
-        # The API server drops the status of a new pod; scenarios and our own state carry the class in it.
+    def _status(self, document: Fields) -> tuple[QosClass | None, dict[str, ClaimSpec]]:
+        """Return the class, and what each of the pod's claims asks for."""
+        # The API server drops the status of a new pod; scenarios and our own state carry these in it.
         if self._strict:
             self._unused.extend(document.unused(("status",)))
-            return None
+            return None, {}
         status = document.object("status")
         text = status.one_of("qosClass", tuple(qos.value for qos in QosClass)) if status else None
-        return QosClass(text) if text else None
+        claims = {}
+        for item in status.objects("resourceClaimStatuses") if status else ():
+            devices = item.object("devices")
+            if devices is not None:
+                from nodeagent.formats.manifest.claim_documents import read_devices  # noqa: PLC0415 - few pods have claims
+
+                claims[item.string("name") or ""] = read_devices(devices)
+        return QosClass(text) if text else None, claims
 
     def _close(self, fields: Fields, unused: tuple[str, ...] = (), silent: tuple[str, ...] = ()) -> None:
         if self._strict:
@@ -174,9 +186,12 @@ class PodReader:
         policy = spec.one_of("restartPolicy", _RESTART_POLICIES)
         grace = spec.integer("terminationGracePeriodSeconds", 0, MAX_GRACE_SECONDS)
         resources = spec.object("resources")
+        if resources is not None and self._strict:
+            resources.refuse(pod_schema.RESOURCES_REFUSED)
         inits = tuple(self._container(item, identity, init=True) for item in spec.objects("initContainers"))
         apps = tuple(self._container(item, identity, init=False) for item in spec.objects("containers"))
         overhead = self._amounts(spec, "overhead")
+        claims = tuple(self._claim(item) for item in spec.objects("resourceClaims"))
         if self._strict:
             spec.refuse(pod_schema.SPEC_REFUSED)
         self._close(spec, pod_schema.SPEC_UNUSED)
@@ -185,9 +200,21 @@ class PodReader:
             containers=inits + apps,
             resources=None if resources is None else self._requirements(resources),
             overhead=overhead,
+            claims=claims,
             restart_policy=RestartPolicy(policy or "Always"),
             termination_grace_seconds=30 if grace is None else grace,
         )
+
+    def _claim(self, fields: Fields) -> PodClaim:
+        keys = ("name", "resourceClaimName", "resourceClaimTemplateName")
+        name, claim, template = (fields.string(key) or "" for key in keys)
+        self._close(fields)
+        return PodClaim(name, claim, template)
+
+    def _container_claim(self, fields: Fields) -> ContainerClaim:
+        claim = ContainerClaim(fields.string("name") or "", fields.string("request") or "")
+        self._close(fields)
+        return claim
 
     def _resize_policy(self, fields: Fields) -> str | None:
         """Return the resource, if another amount of it takes a restart."""
@@ -203,6 +230,7 @@ class PodReader:
         container = Container(
             name=fields.string("name") or "",
             kind=ContainerKind.APP,
+            claims=tuple(self._container_claim(item) for item in resources.objects("claims")) if resources else (),
             resources=ResourceRequirements() if resources is None else self._requirements(resources),
             command=fields.strings("command", secret=True),
             args=fields.strings("args", secret=True),
@@ -252,8 +280,6 @@ class PodReader:
         requirements = ResourceRequirements(
             requests=self._amounts(fields, "requests"), limits=self._amounts(fields, "limits")
         )
-        if self._strict:
-            fields.refuse(pod_schema.RESOURCES_REFUSED)
         self._close(fields)
         return requirements
 
@@ -304,6 +330,8 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
         spec["resources"] = _requirements_document(pod.resources)
     if pod.overhead:
         spec["overhead"] = _amounts_document(pod.overhead)
+    if pod.claims:
+        spec["resourceClaims"] = [_claim_document(claim) for claim in pod.claims]
     metadata: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     counts = {c.name: c.exclusive_cpus for c in pod.containers if c.exclusive_cpus is not None}
     annotations = {f"{pod_schema.EXCLUSIVE_CPUS}/{name}": str(count) for name, count in counts.items()}
@@ -320,15 +348,39 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     if annotations:
         metadata["annotations"] = annotations
     document: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    status: dict[str, object] = {}
     if pod.given_qos is not None:
-        document["status"] = {"qosClass": pod.given_qos.value}
+        status["qosClass"] = pod.given_qos.value
+    if any(claim.spec is not None for claim in pod.claims):
+        status["resourceClaimStatuses"] = _claim_statuses(pod)
+    if status:
+        document["status"] = status
     return document
+
+
+def _claim_document(claim: PodClaim) -> dict[str, object]:
+    source = {"resourceClaimName": claim.claim} if claim.claim else {"resourceClaimTemplateName": claim.template}
+    return {"name": claim.name, **source}
+
+
+def _claim_statuses(pod: Pod) -> list[dict[str, object]]:
+    """As in Kubernetes, with what each claim asks for beside it."""
+    from nodeagent.formats.manifest.claim_documents import devices_document  # noqa: PLC0415 - as above
+
+    return [
+        {"name": claim.name, "resourceClaimName": claim.claim_name(pod.name), "devices": devices_document(claim.spec)}
+        for claim in pod.claims
+        if claim.spec is not None
+    ]
 
 
 def _container_document(container: Container) -> dict[str, object]:
     document: dict[str, object] = {"name": container.name}
-    if container.resources != ResourceRequirements():
+    if container.resources != ResourceRequirements() or container.claims:
         document["resources"] = _requirements_document(container.resources)
+    if container.claims:
+        claims = [{"name": one.name} | ({"request": one.request} if one.request else {}) for one in container.claims]
+        document["resources"] = {**_requirements_document(container.resources), "claims": claims}
     if container.command:
         document["command"] = list(container.command)
     if container.args:

@@ -1,6 +1,7 @@
 """Manifest text → pods, one result per pod: a valid Pod, or all its errors. Knows no files."""
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -11,6 +12,9 @@ from nodeagent.formats.manifest.pod_rules import breaches, misnamed, negative
 from nodeagent.formats.syntax.fields import Fields, fields_of
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
 from nodeagent.formats.syntax.tree import ListNode, MapNode, Path, Scalar, TreeNode, kind_of, line_at
+
+if TYPE_CHECKING:
+    from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 __all__ = [
     "ManifestPod",
@@ -23,6 +27,7 @@ __all__ = [
 ]
 
 _LIST_KINDS = ("List", "PodList")
+CLAIM_KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
 _KEYED = ("requests", "limits", "overhead", "annotations")
 
 
@@ -51,9 +56,10 @@ _ENDS_NOTHING = ": write a pod, or remove the file to end the pods it had"
 
 def parse_manifest(
     content: bytes, source: str, *, without_pod: str = _ENDS_NOTHING
-) -> tuple[ManifestPod | RefusedPod, ...]:
-    """Read a manifest: one or more v1 Pods, also in a List. A text that can't be read is one refusal.
+) -> "tuple[ManifestPod | ClaimDocument | RefusedPod, ...]":
+    """Read a manifest: one or more v1 Pods, also in a List, and documents that their resource claims mean.
 
+    A text that can't be read is one refusal.
     So is one without any document: a file that was cut off, or is about to be written, ends no pod. An empty List means that there are
     none.
 
@@ -69,7 +75,7 @@ def parse_manifest(
     if documents == ():
         what = "holds no pod" if content.strip() else "is empty, as a full disk leaves a file (see `df`)"
         findings.add(1, "", "", f"{what}{without_pod}")
-    found: list[ManifestPod | RefusedPod] = []
+    found: list[ManifestPod | ClaimDocument | RefusedPod] = []
     for document in documents or ():
         found.extend(_document(document, source))
     if not findings:
@@ -81,7 +87,7 @@ def parse_manifest(
     return (RefusedPod(findings.all(), None),)
 
 
-def _document(root: TreeNode, source: str) -> Iterator[ManifestPod | RefusedPod]:
+def _document(root: TreeNode, source: str) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
     if _text_at(root, "kind") not in _LIST_KINDS:
         yield _pod(root, "", source, item_of_list=False)
         return
@@ -102,15 +108,25 @@ def _document(root: TreeNode, source: str) -> Iterator[ManifestPod | RefusedPod]
             yield _pod(item, f"items[{index}]", source, item_of_list=_text_at(root, "kind") == "PodList")
 
 
-def _pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> ManifestPod | RefusedPod:
+def _pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> "ManifestPod | ClaimDocument | RefusedPod":
     findings = Findings(source)
     if not isinstance(root, MapNode):
         findings.add(root.line, prefix, "", f"must be an object of kind Pod, not {kind_of(root)}")
         return RefusedPod(findings.all(), None)
     kind = _text_at(root, "kind")
+    if kind in CLAIM_KINDS:
+        from nodeagent.formats.manifest.claim_documents import read_claim_document  # noqa: PLC0415 - few nodes have any
+
+        document = read_claim_document(Fields(root, prefix, findings), kind)
+        return RefusedPod(findings.all(), None) if findings else document
     if kind not in (None, "Pod"):
         # Everything else in it would be unknown too: one finding is enough.
-        findings.add(line_at(root, ("kind",)), f"{prefix}.kind".lstrip("."), kind or "", "must be Pod, List or PodList")
+        findings.add(
+            line_at(root, ("kind",)),
+            f"{prefix}.kind".lstrip("."),
+            kind or "",
+            f"must be Pod, List, PodList, {', '.join(CLAIM_KINDS[:-1])} or {CLAIM_KINDS[-1]}",
+        )
         return RefusedPod(findings.all(), None)
     decoded = PodReader(strict=True, typed=not item_of_list).read(Fields(root, prefix, findings))
     unreadable = findings.fields()

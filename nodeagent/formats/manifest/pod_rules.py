@@ -35,25 +35,35 @@ from nodeagent.formats.syntax.tree import Path
 
 MAX_CONTAINERS = 256
 """Init containers and apps together."""
+MAX_CLAIMS = 64
 MAX_CPU = Quantity.of(1_000_000)
 MAX_BYTES = Quantity.of(2**62)
 MAX_DEVICES = Quantity.of(65_536)
 _MAX_INT64 = 2**63 - 1
 _MAX_UID = 128
+_MAX_LABEL, _MAX_SUBDOMAIN = 63, 253
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[ -<>-~]+")
-_LABEL_RULE = (
+LABEL_RULE = (
     "must be a lowercase RFC 1123 label: at most 63 of a-z, 0-9 and '-', starting and ending with a letter or digit"
 )
-_SUBDOMAIN_RULE = (
+SUBDOMAIN_RULE = (
     "must be a lowercase RFC 1123 subdomain: at most 253 of a-z, 0-9, '-' and '.', every part starting and ending with "
     "a letter or digit"
 )
 _NOT_NEGATIVE = "must be greater than or equal to 0"
 _UID_RULE = f"must be at most {_MAX_UID} of A-Z, a-z, 0-9, '.', '_' and '-', starting with a letter or digit: it names a directory"
+
+
+def is_label(text: str) -> bool:
+    return len(text) <= _MAX_LABEL and _LABEL.fullmatch(text) is not None
+
+
+def is_subdomain(text: str) -> bool:
+    return len(text) <= _MAX_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
 
 
 class Breach(Struct, frozen=True):
@@ -84,6 +94,7 @@ def breaches(pod: Pod) -> Iterator[Breach]:
         yield from _requirements((*path, "resources"), container.resources, with_devices=True)
         yield from _hugepages_alone((*path, "resources"), container.resources, pod.resources)
     yield from _exclusive_parts(pod)
+    yield from _claims(pod)
     yield from _units(pod)
     yield from _amounts(("spec", "overhead"), pod.overhead)
     if pod.resources is not None:
@@ -117,8 +128,8 @@ def negative(pod: Pod) -> Iterator[Breach]:
 
 def _identity(pod: Pod) -> Iterator[Breach]:
     rows = (
-        ("name", pod.name, _SUBDOMAIN, 253, _SUBDOMAIN_RULE),
-        ("namespace", pod.namespace, _LABEL, 63, _LABEL_RULE),
+        ("name", pod.name, _SUBDOMAIN, _MAX_SUBDOMAIN, SUBDOMAIN_RULE),
+        ("namespace", pod.namespace, _LABEL, _MAX_LABEL, LABEL_RULE),
         ("uid", pod.uid, _UID, _MAX_UID, _UID_RULE),
     )
     for key, text, pattern, longest, rule in rows:
@@ -134,8 +145,8 @@ def _numbered(pod: Pod) -> Iterator[tuple[Path, Container]]:
 
 def _name(path: Path, container: Container, seen: set[str]) -> Iterator[Breach]:
     name = container.name
-    if len(name) > 63 or not _LABEL.fullmatch(name):
-        yield Breach((*path, "name"), shown(name) if name else "", _LABEL_RULE if name else "is required")
+    if not is_label(name):
+        yield Breach((*path, "name"), shown(name) if name else "", LABEL_RULE if name else "is required")
     if name in seen:
         yield Breach((*path, "name"), shown(name), "is the name of another container in this pod")
     seen.add(name)
@@ -265,6 +276,38 @@ def _exclusive_parts(pod: Pod) -> Iterator[Breach]:
             asked = "no CPU" if request is None else f"cpu: {request}"
             rule = f"is more than the container requests ({asked}): request at least that much, the rest is of the shared pool"
             yield Breach(path, count, rule)
+
+
+def _claims(pod: Pod) -> Iterator[Breach]:
+    path: Path = ("spec", "resourceClaims")
+    if len(pod.claims) > MAX_CLAIMS:
+        yield Breach(path, str(len(pod.claims)), f"at most {MAX_CLAIMS} claims are allowed")
+        return
+    names = [claim.name for claim in pod.claims]
+    used = {one.name for container in pod.containers for one in container.claims}
+    for index, claim in enumerate(pod.claims):
+        if not is_label(claim.name):
+            yield Breach((*path, index, "name"), shown(claim.name) if claim.name else "", LABEL_RULE)
+        elif claim.name in names[:index]:
+            yield Breach((*path, index, "name"), claim.name, "is the name of another claim of this pod")
+        elif claim.name not in used:
+            rule = "must be used by a container (resources.claims): there is nobody else who could hold it"
+            yield Breach((*path, index, "name"), claim.name, rule)
+        if bool(claim.claim) is bool(claim.template):
+            yield Breach((*path, index), "", "needs resourceClaimName or resourceClaimTemplateName, and not both")
+        elif not is_subdomain(claim.claim or claim.template):
+            key = "resourceClaimName" if claim.claim else "resourceClaimTemplateName"
+            yield Breach((*path, index, key), shown(claim.claim or claim.template), SUBDOMAIN_RULE)
+    for container_path, container in _numbered(pod):
+        here: Path = (*container_path, "resources", "claims")
+        if container.claims and container.kind is ContainerKind.INIT:
+            yield Breach(here, "", "is for containers and sidecars: what an init container has, later ones get")
+        for index, one in enumerate(container.claims):
+            if one.name not in names:
+                meant = nearest(one.name, tuple(names))
+                yield Breach((*here, index, "name"), shown(one.name), f"must be one of spec.resourceClaims{meant}")
+            elif one in container.claims[:index]:
+                yield Breach((*here, index, "name"), one.name, "is there twice")
 
 
 def _units(pod: Pod) -> Iterator[Breach]:

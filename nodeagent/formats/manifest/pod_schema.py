@@ -191,7 +191,6 @@ MISLEADING: Mapping[str, str] = MappingProxyType(
 SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "volumes": "volumes are not supported: processes run on the host's own file system, use host paths in command and args",
-        "resourceClaims": "resource claims (DRA) are not supported: they affect placement",
     }
 )
 
@@ -209,5 +208,6 @@ ENV_REFUSED: Mapping[str, str] = MappingProxyType(
 )
 
 RESOURCES_REFUSED: Mapping[str, str] = MappingProxyType(
-    {"claims": "resource claims (DRA) are not supported: they affect placement"}
+    {"claims": "claims are containers': state them in their resources"}
 )
+"""Of a pod as a whole."""

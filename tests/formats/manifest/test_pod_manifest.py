@@ -188,7 +188,7 @@ CONTAINER_RULES = [
     ("name: a, command: [x], securityContext: {runAsNonRoot: true, runAsUser: 0}", "runAsNonRoot needs"),
     ("name: a, securityContext: {runAsUser: -1}", "5: spec.containers[0].securityContext.runAsUser: -1: must be between 0 and 2147483647"),
     ("name: a, securityContext: {runAsUser: 4294967296}", "must be between 0 and 2147483647"),
-    ("name: a, resources: {claims: [{name: gpu}]}", "5: spec.containers[0].resources.claims: resource claims (DRA) are not supported"),
+    ("name: a, resources: {claims: [{name: gpu}]}", '5: spec.containers[0].resources.claims[0].name: "gpu": must be one of spec.resourceClaims'),
     ("name: a, resources: {limits: {nvidia: 1}}", "5: spec.containers[0].resources.limits[nvidia]: is not a resource of this node"),
     ("name: a, resources: {limits: {nvidia.com/gpu: -1}}", "limits[nvidia.com/gpu]: -1: must be greater than or equal to 0"),
     ("name: a, resources: {limits: {nvidia.com/gpu: 500m}}", "limits[nvidia.com/gpu]: 500m: must be an integer: devices are whole"),
@@ -228,7 +228,7 @@ def test_containers_are_judged_as_the_api_server_does(container: str, finding: s
 
 POD_RULES = [
     ("{}", ["1: apiVersion: is required: v1", "1: kind: is required: Pod", "1: metadata: is required, with a name", "1: spec: is required, with containers"]),
-    ("kind: Service", ["1: kind: Service: must be Pod, List or PodList"]),
+    ("kind: Service", ["1: kind: Service: must be Pod, List, PodList, ResourceClaim, ResourceClaimTemplate or DeviceClass"]),
     ("[1]", ["1: must be an object of kind Pod, not a list"]),
     ("hello", ["1: must be an object of kind Pod, not a string"]),
     ("apiVersion: v2\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a}]}", ['1: apiVersion: "v2": must be one of v1']),
@@ -278,7 +278,7 @@ SPEC_RULES = [
     ("containers: [{name: a}]\n  initContainers: [{name: i}]", "6: spec.initContainers[0].command: is required: an init container has to run to completion"),
     ("containers: [{name: a}]\n  initContainers: [{name: i, command: [x], restartPolicy: Never}]", "6: spec.initContainers[0].restartPolicy: Never: must be Always"),
     ("containers: [{name: a}]\n  volumes: [{name: v, emptyDir: {}}]", "6: spec.volumes: volumes are not supported"),
-    ("containers: [{name: a}]\n  resourceClaims: [{name: c}]", "6: spec.resourceClaims: resource claims (DRA) are not supported"),
+    ("containers: [{name: a}]\n  resourceClaims: [{name: c}]", "6: spec.resourceClaims[0].name: c: must be used by a container"),
     ("containers: [{name: a}]\n  restartPolicy: always", '6: spec.restartPolicy: "always": must be one of Always, OnFailure, Never'),
     ("containers: [{name: a}]\n  terminationGracePeriodSeconds: -1", "6: spec.terminationGracePeriodSeconds: -1: must be between 0 and 604800"),
     ("containers: [{name: a}]\n  terminationGracePeriodSeconds: 1.5", '6: spec.terminationGracePeriodSeconds: "1.5": must be a whole number, not a number'),

@@ -1,0 +1,284 @@
+"""ResourceClaim, ResourceClaimTemplate, DeviceClass (resource.k8s.io/v1): documents to values and back, and which of them a pod means."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.claims import ClaimRequest, ClaimSpec, DeviceRequest, MatchAttribute, PodClaim
+from nodeagent.core.model.pod import Pod
+from nodeagent.formats.manifest.pod_rules import LABEL_RULE, SUBDOMAIN_RULE, is_label, is_subdomain
+from nodeagent.formats.syntax.fields import Fields
+
+CLAIM, TEMPLATE, CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
+API_VERSION = "resource.k8s.io/v1"
+BUILT_IN = ("dra.cpu", "dra.memory", "nodeagent.io")
+"""Device classes that there are without a document: all devices of the driver of that name."""
+MOST_REQUESTS = MOST_CONSTRAINTS = MOST_SELECTORS = 32
+"""DeviceRequestsMaxSize, DeviceConstraintsMaxSize, DeviceSelectorsMaxSize."""
+MOST_WAYS = 8
+"""FirstAvailableDeviceRequestMaxSize."""
+MOST_DEVICES = 4096
+"""Of one request. An API server takes 32 of all (AllocationResultsMaxSize): that is less than the CPUs of one socket."""
+_METADATA = ("labels", "annotations", "uid", "generateName", "creationTimestamp", "resourceVersion", "generation")
+_METADATA_UNUSED = (*_METADATA, "managedFields", "ownerReferences", "finalizers", "selfLink")
+_EXACT, _ALL = "ExactCount", "All"
+_REFUSED: Mapping[str, str] = MappingProxyType(
+    {"adminAccess": "adminAccess is not supported: devices that somebody else has are seen by `nodeagent inspect`"}
+)
+_DISTINCT: Mapping[str, str] = MappingProxyType(
+    {"distinctAttribute": "distinctAttribute is not supported: make a request for each value, with a selector"}
+)
+_EXTENDED: Mapping[str, str] = MappingProxyType(
+    {"extendedResourceName": "extendedResourceName is not supported: name such devices in the configuration (devices)"}
+)
+
+
+class ClaimDocument(Struct, frozen=True):
+    """One document."""
+
+    kind: str
+    """One of these three."""
+    name: str
+    """`namespace/name`; of a class, which has no namespace, its name."""
+    spec: ClaimSpec = ClaimSpec(())
+    """Of claims and templates. Its selectors are those of the requests alone."""
+    selectors: tuple[str, ...] = ()
+    """Of a class."""
+    line: int | None = None
+
+
+def read_claim_document(document: Fields, kind: str) -> ClaimDocument:
+    """Read one of these documents; whatever is wrong becomes a finding."""
+    document.one_of("apiVersion", (API_VERSION,))
+    if not document.has("apiVersion"):
+        document.report("apiVersion", f"is required: {API_VERSION}")
+    document.one_of("kind", (kind,))
+    name = _named(document, kind)
+    spec = document.object("spec")
+    document.unused(("status",))
+    document.close()
+    if spec is None:
+        document.report("spec", "is required")
+        return ClaimDocument(kind, name)
+    if kind == CLASS:
+        selectors = _selectors(spec)
+        spec.refuse(_EXTENDED)
+        spec.unused(("config",))
+        spec.close()
+        return ClaimDocument(kind, name, selectors=selectors, line=document.line)
+    inner = spec
+    if kind == TEMPLATE:
+        metadata = spec.object("metadata")
+        if metadata is not None:
+            metadata.unused(_METADATA_UNUSED)
+            metadata.close()
+        of_claim = spec.object("spec")
+        spec.close()
+        if of_claim is None:
+            spec.report("spec", "is required: that of the claims")
+            return ClaimDocument(kind, name)
+        inner = of_claim
+    devices = inner.object("devices")
+    inner.close()
+    if devices is None:
+        inner.report("devices", "is required, with requests")
+        return ClaimDocument(kind, name)
+    return ClaimDocument(kind, name, read_devices(devices), line=document.line)
+
+
+def _named(document: Fields, kind: str) -> str:
+    metadata = document.object("metadata")
+    if metadata is None:
+        document.report("metadata", "is required, with a name")
+        return ""
+    name, namespace = metadata.string("name") or "", metadata.string("namespace")
+    metadata.unused(_METADATA_UNUSED)
+    metadata.close()
+    if not is_subdomain(name):
+        metadata.report("name", SUBDOMAIN_RULE, name)
+    if namespace is not None and (kind == CLASS or not is_label(namespace)):
+        metadata.report("namespace", "a DeviceClass has no namespace" if kind == CLASS else LABEL_RULE, namespace)
+    return name if kind == CLASS else f"{namespace or 'default'}/{name}"
+
+
+def read_devices(devices: Fields) -> ClaimSpec:
+    """Read `spec.devices` of a claim."""
+    requests = tuple(_request(each) for each in devices.objects("requests"))
+    devices.unused(("config",))
+    if not requests:
+        devices.report("requests", "needs at least one request")
+    _bounded(devices, "requests", len(requests), MOST_REQUESTS)
+    names = [request.name for request in requests]
+    for name in sorted({name for name in names if name and names.count(name) > 1}):
+        devices.report("requests", "two requests have the same name", name)
+    known = {*names, *(f"{each.name}/{way.name}" for each in requests for way in each.ways if way.name)}
+    constraints = tuple(_constraint(each, known) for each in devices.objects("constraints"))
+    _bounded(devices, "constraints", len(constraints), MOST_CONSTRAINTS)
+    devices.close()
+    return ClaimSpec(requests, constraints)
+
+
+def _bounded(fields: Fields, key: str, count: int, most: int) -> None:
+    if count > most:
+        fields.report(key, f"may be at most {most}", count)
+
+
+def _request(fields: Fields) -> ClaimRequest:
+    name = fields.string("name") or ""
+    if not is_label(name):
+        fields.report("name", LABEL_RULE, name)
+    exactly, first = fields.object("exactly"), fields.objects("firstAvailable")
+    fields.close()
+    if (exactly is None) is not bool(first):
+        fields.report("exactly", "is required, or else firstAvailable, and not both")
+        return ClaimRequest(name, ())
+    if exactly is not None:
+        return ClaimRequest(name, (_way(exactly, is_named=False),))
+    _bounded(fields, "firstAvailable", len(first), MOST_WAYS)
+    return ClaimRequest(name, tuple(_way(each, is_named=True) for each in first))
+
+
+def _way(fields: Fields, *, is_named: bool) -> DeviceRequest:
+    name = (fields.string("name") or "") if is_named else ""
+    if is_named and not is_label(name):
+        fields.report("name", LABEL_RULE, name)
+    device_class = fields.string("deviceClassName") or ""
+    if not is_subdomain(device_class):
+        fields.report("deviceClassName", f"is required, and {SUBDOMAIN_RULE}", device_class)
+    mode = fields.one_of("allocationMode", (_EXACT, _ALL)) or _EXACT
+    count = fields.integer("count", 1, MOST_DEVICES)
+    if mode == _ALL and count is not None:
+        fields.report("count", "must be absent where allocationMode is All", count)
+    selectors = _selectors(fields)
+    capacity = fields.object("capacity")
+    sizes = () if capacity is None else tuple((n, amount.value()) for n, amount in capacity.quantities("requests"))
+    if capacity is not None:
+        capacity.close()
+    fields.refuse(_REFUSED)
+    fields.unused(("tolerations",))  # nothing here taints a device
+    fields.close()
+    return DeviceRequest(name, device_class, selectors, None if mode == _ALL else count or 1, sizes)
+
+
+def _selectors(fields: Fields) -> tuple[str, ...]:
+    found = []
+    items = fields.objects("selectors")
+    _bounded(fields, "selectors", len(items), MOST_SELECTORS)
+    for item in items:
+        cel = item.object("cel")
+        item.close()
+        expression = None if cel is None else cel.string("expression")
+        if cel is None or not expression:
+            item.report("cel", "is required, with an expression")
+            continue
+        cel.close()
+        found.append(expression)
+        why = _unreadable(expression)
+        if why is not None:
+            cel.report("expression", f"must be CEL that is true or false of a device: {why}")
+    return tuple(found)
+
+
+def _unreadable(expression: str) -> str | None:
+    from nodeagent.core.claims.selectors import SelectorError, check  # noqa: PLC0415 - loaded where there are selectors
+
+    try:
+        check(expression)
+    except SelectorError as err:
+        return str(err)
+    return None
+
+
+def _constraint(fields: Fields, known: set[str]) -> MatchAttribute:
+    requests = fields.strings("requests")
+    attribute = fields.string("matchAttribute") or ""
+    fields.refuse(_DISTINCT)
+    fields.close()
+    domain, slash, name = attribute.partition("/")
+    if not (slash and is_subdomain(domain) and name.isidentifier()):
+        allowed = "is required: a qualified name, as resource.kubernetes.io/numaNode"
+        fields.report("matchAttribute", allowed, attribute)
+    for request in requests:
+        if request not in known:
+            fields.report("requests", f"must be requests of this claim: {', '.join(sorted(known))}", request)
+    return MatchAttribute(attribute, requests)
+
+
+def devices_document(spec: ClaimSpec) -> dict[str, object]:
+    """Spell `spec.devices`; `read_devices` reads it back unchanged."""
+    document: dict[str, object] = {"requests": [_request_document(each) for each in spec.requests]}
+    if spec.constraints:
+        document["constraints"] = [
+            {"matchAttribute": each.attribute} | ({"requests": list(each.requests)} if each.requests else {})
+            for each in spec.constraints
+        ]
+    return document
+
+
+def _request_document(request: ClaimRequest) -> dict[str, object]:
+    ways = [_way_document(way) for way in request.ways]
+    if request.ways[0].name:
+        return {"name": request.name, "firstAvailable": ways}
+    return {"name": request.name, "exactly": ways[0]}
+
+
+def _way_document(way: DeviceRequest) -> dict[str, object]:
+    document: dict[str, object] = {"deviceClassName": way.device_class}
+    if way.name:
+        document["name"] = way.name
+    document |= {"allocationMode": _ALL} if way.count is None else {"allocationMode": _EXACT, "count": way.count}
+    if way.selectors:
+        document["selectors"] = [{"cel": {"expression": expression}} for expression in way.selectors]
+    if way.capacity:
+        document["capacity"] = {"requests": {name: str(size) for name, size in way.capacity}}
+    return document
+
+
+class ClaimDocuments:
+    """Those of a manifest directory, or of the files that a command was given. The first of a name counts."""
+
+    def __init__(self, documents: Iterable[ClaimDocument] = ()) -> None:
+        self._known: dict[tuple[str, str], ClaimDocument] = {}
+        self.doubled: list[ClaimDocument] = []
+        """Those whose name another one has, and that don't count."""
+        for document in documents:
+            key = document.kind, document.name
+            if key in self._known:
+                self.doubled.append(document)
+            else:
+                self._known[key] = document
+
+    def resolved(self, pod: Pod) -> Pod:
+        """Return a pod with what its claims ask for, as far as there are documents that say it."""
+        if not pod.claims:
+            return pod
+        return replace(pod, claims=tuple(self._resolved(pod, claim) for claim in pod.claims))
+
+    def _resolved(self, pod: Pod, claim: PodClaim) -> PodClaim:
+        kind, name = (TEMPLATE, claim.template) if claim.template else (CLAIM, claim.claim)
+        document = self._known.get((kind, f"{pod.namespace}/{name}"))
+        if document is None:
+            return claim if claim.spec is not None else replace(claim, missing=f"{kind} {pod.namespace}/{name}")
+        requests = []
+        for request in document.spec.requests:
+            ways = []
+            for way in request.ways:
+                selectors = self._selectors_of(way.device_class)
+                if selectors is None:
+                    return replace(claim, spec=None, missing=f"{CLASS} {way.device_class}")
+                ways.append(replace(way, selectors=(*selectors, *way.selectors)))
+            requests.append(replace(request, ways=tuple(ways)))
+        return replace(claim, spec=replace(document.spec, requests=tuple(requests)), missing="")
+
+    def _selectors_of(self, device_class: str) -> tuple[str, ...] | None:
+        document = self._known.get((CLASS, device_class))
+        if document is not None:
+            return document.selectors
+        return (f'device.driver == "{device_class}"',) if device_class in BUILT_IN else None
+
+
+def missing_documents(pod: Pod) -> tuple[str, ...]:
+    """Return the documents that a pod's claims need, and that there are none of: kind and name."""
+    return tuple(dict.fromkeys(claim.missing for claim in pod.claims if claim.spec is None))

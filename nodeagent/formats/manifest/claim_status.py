@@ -1,0 +1,140 @@
+"""A ResourceClaim with its status: what was allocated for it, and to whom, as an API server has it. And back, after a lost state."""
+
+import json
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.claims.inventory import CARD_DRIVER, card_name
+from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation, ClaimSpec
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import HeldDevice, PodPromises, put
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.core.model.state import NodeState
+from nodeagent.formats.manifest.claim_documents import API_VERSION, CLAIM, devices_document
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+
+
+class ClaimHolder(Struct, frozen=True):
+    """A pod that has a claim."""
+
+    pod: str
+    """Its name."""
+    uid: str
+
+
+class AllocatedClaim(Struct, frozen=True):
+    allocation: ClaimAllocation
+    holders: tuple[ClaimHolder, ...]
+    cards: tuple[HeldDevice, ...] = ()
+    """Those of its devices that are cards."""
+    spec: ClaimSpec | None = None
+    """What it asks for. None: not read back, as pods' manifests say it."""
+
+
+def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
+    """Return the claims that pods have, by `namespace/name`."""
+    found: dict[str, AllocatedClaim] = {}
+    for entry in state.entries:
+        held = state.promises.of_pod(entry.pod.uid)
+        specs = {claim.name: claim.spec for claim in entry.pod.claims}
+        devices = {one for _, own in held.devices for one in own}
+        for allocation in held.claims:
+            known = found.get(allocation.claim)
+            holders = (*(known.holders if known else ()), ClaimHolder(entry.pod.name, entry.pod.uid))
+            cards = tuple(sorted((one for one in devices if one.claim == allocation.claim), key=lambda one: one.id))
+            found[allocation.claim] = AllocatedClaim(allocation, holders, cards, specs.get(allocation.name))
+    return found
+
+
+def claim_text(claim: AllocatedClaim, node: str) -> bytes:
+    """Spell a claim: JSON, which is YAML, too.
+
+    Args:
+        claim: with what was allocated for it.
+        node: the node's name, which is that of its pool of devices.
+    """
+    namespace, _, name = claim.allocation.claim.partition("/")
+    results = []
+    for one in claim.allocation.devices:
+        result: dict[str, object] = {"request": one.request, "driver": one.driver, "pool": node, "device": one.device}
+        if one.capacity:
+            result["consumedCapacity"] = {key: str(Quantity.of_bytes(size)) for key, size in one.capacity}
+        results.append(result)
+    status: dict[str, object] = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": each.pod, "uid": each.uid} for each in claim.holders],
+    }
+    if claim.cards:
+        status["devices"] = [
+            {"driver": CARD_DRIVER, "pool": node, "device": card_name(card.id), "data": _card_document(card)}
+            for card in claim.cards
+        ]
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": CLAIM,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"devices": devices_document(claim.spec or ClaimSpec(()))},
+        "status": status,
+    }
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def _card_document(card: HeldDevice) -> dict[str, object]:
+    return {"address": card.id, "kind": card.kind, "names": list(card.names), "numaNodes": str(card.nodes)}
+
+
+def parse_claim_text(content: bytes) -> AllocatedClaim | None:
+    """Read what `claim_text` has spelt. None: it is something else."""
+    try:
+        document = JsonValue(json.loads(content))
+        metadata, status = document.field("metadata"), document.field("status")
+        full_name = f"{metadata.field('namespace').text()}/{metadata.field('name').text()}"
+        results = status.field("allocation").field("devices").field("results").each(_result)
+        holders = status.field("reservedFor").each(
+            lambda one: ClaimHolder(one.field("name").text(), one.field("uid").text())
+        )
+        devices = status.optional("devices")
+        cards = () if devices is None else devices.each(lambda one: _card(one.field("data"), full_name))
+    except (ValueError, MisfitError, QuantitySyntaxError):
+        return None
+    return AllocatedClaim(ClaimAllocation(full_name, "", results), holders, cards)
+
+
+def _result(item: JsonValue) -> AllocatedDevice:
+    taken = item.optional("consumedCapacity")
+    capacity = () if taken is None else taken.by_name(lambda size: Quantity.parse(size.text()).value())
+    request, driver, device = (item.field(key).text() for key in ("request", "driver", "device"))
+    return AllocatedDevice(request, driver, device, capacity)
+
+
+def _card(item: JsonValue, claim: str) -> HeldDevice:
+    return HeldDevice(
+        CARD_DRIVER,
+        item.field("address").text(),
+        item.field("numaNodes").nodes(),
+        item.field("kind").text(),
+        item.field("names").each(JsonValue.text),
+        claim,
+    )
+
+
+def with_recorded_claims(held: PodPromises, pod: Pod, recorded: Iterable[AllocatedClaim]) -> PodPromises:
+    """Return what a pod has, with what was recorded of its claims."""
+    known = {one.allocation.claim: one for one in recorded if any(holder.uid == pod.uid for holder in one.holders)}
+    for claim in pod.claims:
+        found = known.get(f"{pod.namespace}/{claim.claim_name(pod.name)}")
+        if found is None:
+            continue
+        held = replace(held, claims=(*held.claims, replace(found.allocation, name=claim.name)))
+        requests = {one.device: one.request.partition("/")[0] for one in found.allocation.devices}
+        for card in found.cards:
+            request = requests.get(card_name(card.id), "")
+            for container in pod.containers:
+                if any(one.uses(claim.name, request) for one in container.claims):
+                    own = tuple(
+                        sorted({*held.devices_of(container.name), card}, key=lambda one: (one.resource, one.id))
+                    )
+                    held = replace(held, devices=put(held.devices, container.name, own))
+    return held
