@@ -43,6 +43,7 @@ from nodeagent.core.turn.actions import (
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import PodSource, asking_for_devices, is_unclear, offered
 from nodeagent.core.turn.step import EventKind, Turn, World, step
+from nodeagent.daemon.claim_statuses import ClaimStatuses
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.domains import Domains, Systemd, unit_paths
 from nodeagent.daemon.drift import as_desired, corrected, gathered
@@ -199,6 +200,7 @@ class Agent:
         self.state = state
         self.tree = tree
         self._unit_records = UnitRecords(node.config)
+        self._claim_statuses = ClaimStatuses(node.config)
         self._domains = Domains(tree, systemd, recorded=self._unit_records.look)
         self._left: frozenset[str] = frozenset()
         """Paths of units to give back that no pod stands for."""
@@ -311,7 +313,7 @@ class Agent:
         troubles += self._runtime.answer(self.state, wanted, not_left(outcome))
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
-        untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
+        untold = self._tell(placed, rescan=bool(reasons & READ_MACHINE))
         troubles += [
             *unknown,
             *self._kept.answer.troubles,
@@ -509,6 +511,11 @@ class Agent:
             if unit not in wanted and not (path in self._left and is_over):
                 wanted[unit] = before
         return self._unit_records.keep(wanted)
+
+    def _tell(self, placed: Mapping[str, ContainerPlacement], *, rescan: bool) -> tuple[Trouble, ...]:
+        """Write what containers and the users of claims are told; returns what could not be."""
+        untold = self.placements.keep(self.state, placed, rescan=rescan, alive=self._alive)
+        return (*untold, *self._claim_statuses.keep(self.state, rescan=rescan))
 
     def _save(self, decided: Turn) -> Trouble | None:
         """Make the decision durable before acting on it. A decision that can't be saved has not happened: return the reason."""

@@ -3,8 +3,10 @@
 import shlex
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import Origin
@@ -14,7 +16,10 @@ from nodeagent.edge.manifests import ManifestDirectoryError, ManifestFile, Manif
 from nodeagent.edge.open_files import writers_of
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 
-Documents = tuple[ManifestPod | RefusedPod, ...]
+if TYPE_CHECKING:
+    from nodeagent.formats.manifest.claim_documents import ClaimDocument
+
+Documents = tuple["ManifestPod | ClaimDocument | RefusedPod", ...]
 
 
 class ManifestList:
@@ -80,6 +85,7 @@ class ManifestList:
             draft.add_documents(file.name, documents)
             self._alive()
         self._parsed = parsed
+        draft.resolve_claims()
         if scan.unread:
             draft.problems.append(ManifestProblem(self.directory, f"too many files: {scan.unread} were not read"))
         now = self._clock()
@@ -140,6 +146,8 @@ class _LookDraft(Struct):
     unreadable: set[str] = field(default_factory=set)
     misspelt: set[str] = field(default_factory=set)
     problems: list[ManifestProblem] = field(default_factory=list)
+    claims: "list[tuple[str, ClaimDocument]]" = field(default_factory=list)
+    """Documents that pods' claims mean, each with its file."""
 
     def add_unreadable(self, file: ManifestFile, written: _OpenFile | None) -> None:
         self.unreadable.add(file.name)
@@ -154,8 +162,36 @@ class _LookDraft(Struct):
             if isinstance(document, ManifestPod):
                 self.pods.append(Manifest(document.pod, Origin(source), document.unused_fields, document.notes))
                 continue
+            if not isinstance(document, RefusedPod):
+                self.claims.append((source, document))
+                continue
             self.problems += [ManifestProblem(source, str(finding)) for finding in document.findings]
             if document.name is None:
                 self.unreadable.add(source)
             else:
                 self.misspelt.add(document.name)
+
+    def resolve_claims(self) -> None:
+        """Tell pods what their claims ask for. One that needs a document which isn't there waits for it: it is neither new nor gone."""
+        if not self.claims and not any(manifest.pod.claims for manifest in self.pods):
+            return
+        from nodeagent.formats.manifest.claim_documents import ClaimDocuments, missing_documents  # noqa: PLC0415 - few nodes have claims
+
+        documents = ClaimDocuments(document for _, document in self.claims)
+        for source, document in self.claims:
+            if any(document is other for other in documents.doubled):
+                text = f"{document.kind} {document.name} is in another file, too, which counts: remove one of them"
+                self.problems.append(ManifestProblem(source, text))
+        pods = []
+        for manifest in self.pods:
+            pod = documents.resolved(manifest.pod)
+            missing = missing_documents(pod)
+            if not missing:
+                pods.append(replace(manifest, pod=pod))
+                continue
+            self.misspelt.add(pod.full_name)
+            text = (
+                f"pod {pod.full_name} waits for {' and '.join(missing)}: put the document into the manifest directory"
+            )
+            self.problems.append(ManifestProblem(manifest.origin.name, text))
+        self.pods = pods

@@ -23,6 +23,7 @@ from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import Manifest, wanted
 from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
 from nodeagent.core.turn.step import EventKind, new_entry
+from nodeagent.daemon.claim_statuses import recorded_claims
 from nodeagent.daemon.logs import Log, about
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
@@ -172,6 +173,14 @@ def _made_anew(
     recorded = _recorded(node, problems, unusable)
     gate = node.config.placement.gate("PodLevelResources")
     entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in wanted(manifests)]
+    claiming = [entry.pod for entry in entries if entry.pod.claims]
+    if claiming:
+        from nodeagent.formats.manifest.claim_status import with_recorded_claims  # noqa: PLC0415 - few nodes have claims
+
+        claims = recorded_claims(node.config)
+        for pod in claiming:
+            held = with_recorded_claims(recorded.get(pod.uid, NOTHING), pod, claims)
+            recorded |= {} if held == NOTHING else {pod.uid: held}
     pods = found(
         node.managers, entries, observed=evidence.observed, runs=evidence.runs, recorded=recorded, now_ms=now_ms
     )

@@ -143,7 +143,7 @@ def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, record
     found = _found(managers, entry, groups, observed)
     online = managers.topology.online
     if any(_contradicts(recorded, container, groups[container.name], online) for container in entry.pod.containers):
-        return replace(found, devices=recorded.devices, device_answers=recorded.device_answers)
+        return replace(found, devices=recorded.devices, device_answers=recorded.device_answers, claims=recorded.claims)
     # Each of the two has a file, and one may be lost.
     cpus = recorded if recorded.cpus or recorded.pod_cpus is not None else found
     memory = recorded if recorded.memory or recorded.pod_memory is not None else found
@@ -157,6 +157,7 @@ def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, record
         recorded.devices,
         cpus.first_cpus,
         recorded.device_answers,
+        recorded.claims,
     )
 
 

@@ -69,7 +69,7 @@ def asking_for_devices(
     """
 
     def asks(pod: Pod) -> bool:
-        return bool(pod.near) or (gives and pod.asks_for_devices)
+        return bool(pod.near or pod.claims) or (gives and pod.asks_for_devices)
 
     if any(asks(entry.pod) and (entry.idle is not None or entry.pod.uid in retried) for entry in entries):
         return True

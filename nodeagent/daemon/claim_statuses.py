@@ -1,0 +1,76 @@
+"""Keeps the status documents of resource claims: a file for each claim that a pod has, gone with the last one.
+
+Others read them. The agent does so when its state is lost: no cgroup shows what a claim has.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.state import NodeState
+from nodeagent.daemon.troubles import Trouble, trouble_of
+from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
+
+if TYPE_CHECKING:
+    from nodeagent.formats.manifest.claim_status import AllocatedClaim
+
+
+def claim_directory(config: Config) -> str:
+    """Return the directory of all status documents: `NAMESPACE/NAME.json` below it."""
+    return f"{config.runtime_directory}/claims"
+
+
+class ClaimStatuses:
+    def __init__(self, config: Config) -> None:
+        self._files = PlacementFiles(claim_directory(config))
+        self._held: dict[str, bytes | None] | None = None
+        """What each file says. None: something else; instead of all: not read yet."""
+
+    def keep(self, state: NodeState, *, rescan: bool) -> tuple[Trouble, ...]:
+        """Make the files as the claims are. Returns what could not be done, once for each reason: it is tried again in the next turn."""
+        wanted: dict[str, bytes] = {}
+        if any(held.claims for _, held in state.promises.pods):
+            from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
+                allocated_claims,
+                claim_text,
+            )
+
+            node = os.uname().nodename.lower()  # as `topology -o resourceslice` calls its pool
+            wanted = {f"{name}.json": claim_text(claim, node) for name, claim in allocated_claims(state).items()}
+        if rescan or self._held is None:
+            try:
+                self._held = self._files.read()
+            except PlacementFileError as err:
+                self._held = None
+                return (trouble_of(err),)
+        held = self._held
+        failed: dict[int | None, Trouble] = {}
+        for name in sorted(held.keys() - wanted.keys()):
+            try:
+                self._files.remove(name)
+            except PlacementFileError as err:
+                failed.setdefault(err.errno, trouble_of(err))
+            else:
+                del held[name]
+        for name, content in wanted.items():
+            if held.get(name) == content:
+                continue
+            try:
+                self._files.write(name, content)
+            except PlacementFileError as err:
+                failed.setdefault(err.errno, trouble_of(err))
+            else:
+                held[name] = content
+        return tuple(failed.values())
+
+
+def recorded_claims(config: Config) -> "tuple[AllocatedClaim, ...]":
+    """Return what the documents say, as an earlier agent has left them; what can't be read is missing."""
+    from nodeagent.formats.manifest.claim_status import parse_claim_text  # noqa: PLC0415 - few nodes have claims
+
+    try:
+        files = PlacementFiles(claim_directory(config)).read()
+    except PlacementFileError:
+        return ()
+    read = (parse_claim_text(content) for content in files.values() if content is not None)
+    return tuple(claim for claim in read if claim is not None)

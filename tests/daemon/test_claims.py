@@ -1,0 +1,204 @@
+"""The agent allocates claims: with documents of the manifest directory, over restarts and lost files, and says it in status documents."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.daemon.claim_statuses import claim_directory
+from nodeagent.daemon.manifest_list import ManifestList
+from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.edge.manifest_watch import ManifestWatch
+from tests.daemon.test_recovery import two_nodes
+from tests.support.claims import ETH0, NVME0
+from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.node_model import Machine
+from tests.support.world import node
+
+NODE = two_nodes()
+
+CLASS = """
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: nic}
+spec: {selectors: [{cel: {expression: 'device.attributes["nodeagent.io"].kind == "network"'}}]}
+"""
+# An attribute that not every device has is asked for behind a test of its driver.
+CLASS = CLASS.replace("'device.attr", """'device.driver == "nodeagent.io" && device.attr""")
+TEMPLATE = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: near-nic}
+spec:
+  spec:
+    devices:
+      requests:
+        - {name: cpus, exactly: {deviceClassName: dra.cpu, count: 2}}
+        - {name: nic, exactly: {deviceClassName: nic}}
+      constraints: [{matchAttribute: resource.kubernetes.io/numaNode}]
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  resourceClaims: [{name: own, resourceClaimTemplateName: near-nic}]
+  containers:
+    - name: app
+      command: [sleep, infinity]
+      resources: {limits: {cpu: "2", memory: 64Mi}, claims: [{name: own}]}
+"""
+
+
+class Directory:
+    """The manifest directory of a running agent."""
+
+    def __init__(self, path: Path, daemon: Daemon) -> None:
+        self.path, self.daemon = path, daemon
+        path.mkdir()
+
+    def put(self, **files: str | None) -> None:
+        for name, text in files.items():
+            if text is None:
+                (self.path / f"{name}.yaml").unlink()
+            else:
+                (self.path / f"{name}.yaml").write_text(text)
+        self.daemon.files.look_again = self.look()
+        self.daemon.rest()
+
+    def look(self) -> PodSource:
+        with closing(ManifestList(str(self.path), ManifestWatch(str(self.path), lambda: None), 20.0)) as listed:
+            return listed.look(rescan=True)
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem.text for problem in self.look().problems]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    machine = Machine(node(NODE, topology_manager_policy="restricted"))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        started(daemon)
+        yield daemon
+
+
+def started(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.hardware.placed = PlacedDevices.of((ETH0, NVME0), NODE)
+    daemon.rest()
+
+
+@pytest.fixture
+def manifests(tmp_path: Path, daemon: Daemon) -> Directory:
+    return Directory(tmp_path / "manifests", daemon)
+
+
+def held(daemon: Daemon, name: str) -> tuple[CpuSet | None, list[str]] | list[str]:
+    entry = next(e for e in daemon.agent.state.entries if e.pod.name == name)
+    if entry.refusal is not None:
+        return [entry.refusal.reason, entry.refusal.message]
+    own = daemon.agent.state.promises.of_pod(entry.pod.uid)
+    return own.own_set("app"), [one.id for one in own.devices_of("app")]
+
+
+def statuses(daemon: Daemon) -> dict[str, Any]:
+    directory = Path(claim_directory(daemon.agent.node.config))
+    found = {str(path.relative_to(directory)): json.loads(path.read_text()) for path in directory.rglob("*.json")}
+    return {name: document["status"] for name, document in found.items()}
+
+
+def test_a_claim_is_allocated_said_kept_and_released(daemon: Daemon, manifests: Directory) -> None:
+    manifests.put(a=f"{POD}---{TEMPLATE}---{CLASS}".replace("NAME", "a"))
+    before = held(daemon, "a")
+    cpus, devices = before
+    assert isinstance(cpus, CpuSet)
+    assert daemon.agent.node.topology.numa_of(cpus).bits == 2, "where eth0 is"
+    assert devices == [ETH0.address]
+    (request,) = daemon.requests
+    assert dict(request.env)["NODEAGENT_DEVICES"] == ETH0.address
+    uid = daemon.agent.state.entries[0].pod.uid
+    (status,) = statuses(daemon).values()
+    results = status["allocation"]["devices"]["results"]
+    assert {(one["request"], one["driver"], one["device"]) for one in results} == {
+        *(("cpus", "dra.cpu", f"cpudev{cpu:03}") for cpu in cpus),
+        ("nic", "nodeagent.io", "pci-0000-3b-00-0"),
+    }
+    assert status["reservedFor"] == [{"resource": "pods", "name": "a", "uid": uid}]
+    assert list(statuses(daemon)) == ["default/a-own.json"]
+    daemon.files.look_again = manifests.look()
+    started(daemon)
+    assert held(daemon, "a") == before, "kept over a restart"
+    assert len(daemon.requests) == 1, "and not restarted"
+    manifests.put(b=POD.replace("NAME", "b"))
+    assert held(daemon, "b") == [
+        "ResourceClaimUnavailable",
+        "claim default/b-own, request nic: 1 wanted, 1 device meets its selectors, 0 of them free",
+    ]
+    manifests.put(a=f"{TEMPLATE}---{CLASS}", b=None)
+    assert statuses(daemon) == {}
+    manifests.put(b=POD.replace("NAME", "b"))
+    assert held(daemon, "b") == before, "with its last pod it is free again"
+
+
+def test_a_pod_waits_for_a_document_and_one_that_runs_stays_without(daemon: Daemon, manifests: Directory) -> None:
+    manifests.put(a=POD.replace("NAME", "a"))
+    assert daemon.agent.state.entries == ()
+    waits = (
+        "pod default/a waits for ResourceClaimTemplate default/near-nic: put the document into the manifest directory"
+    )
+    assert manifests.problems == [waits]
+    manifests.put(t=TEMPLATE)
+    assert manifests.problems == [
+        "pod default/a waits for DeviceClass nic: put the document into the manifest directory"
+    ]
+    manifests.put(u=CLASS)
+    assert manifests.problems == []
+    before = held(daemon, "a")
+    assert isinstance(before, tuple)
+    manifests.put(t=None)
+    assert manifests.problems == [waits]
+    assert held(daemon, "a") == before
+    manifests.put(t=TEMPLATE, v=TEMPLATE)
+    assert manifests.problems == [
+        "ResourceClaimTemplate default/near-nic is in another file, too, which counts: remove one of them"
+    ]
+    assert held(daemon, "a") == before
+    assert len(daemon.requests) == 1
+
+
+def test_another_document_is_another_pod(daemon: Daemon, manifests: Directory) -> None:
+    """As any change of a manifest: tried first, in its place."""
+    manifests.put(a=POD.replace("NAME", "a"), t=TEMPLATE, u=CLASS)
+    before = held(daemon, "a")
+    manifests.put(t=TEMPLATE.replace("count: 2", "count: 3"))
+    assert held(daemon, "a") == before
+    (entry,) = daemon.agent.state.entries
+    assert entry.change_refusal is not None
+    assert "its claims have 3 CPUs" in entry.change_refusal.message
+    both = POD.replace("NAME", "a").replace('"2"', '"3"')
+    manifests.put(a=both)
+    (entry,) = daemon.agent.state.entries
+    assert len(held(daemon, "a")[0]) == 3
+
+
+@pytest.mark.parametrize("lost", ["nodeagent_state", "cpu_manager_state", "everything"])
+def test_lost_files_lose_no_claim(daemon: Daemon, manifests: Directory, lost: str) -> None:
+    manifests.put(a=POD.replace("NAME", "a"), t=TEMPLATE, u=CLASS)
+    before, said = held(daemon, "a"), statuses(daemon)
+    for path in daemon.directory.iterdir():
+        if path.is_file() and (lost in {path.name, "everything"}):
+            path.unlink()
+    started(daemon)
+    daemon.turn(WakeUpReason.TIMER)
+    daemon.rest()
+    assert held(daemon, "a") == before
+    assert statuses(daemon) == said
+    assert len(daemon.requests) == 1
