@@ -20,7 +20,7 @@ from nodeagent.cli.support.manifest_changes import (
 )
 from nodeagent.cli.support.manifest_decisions import WaitError, after_undecided, check_wait, decided, waited
 from nodeagent.cli.support.near import this_with_devices
-from nodeagent.cli.support.pod_files import PodFile, pod_files
+from nodeagent.cli.support.pod_files import PodFile, pod_files, with_claims
 from nodeagent.cli.support.what_if_source import WhatIfNode
 from nodeagent.core.model.state import NodeState
 from nodeagent.edge.manifests import locked_manifests
@@ -87,6 +87,7 @@ def _tried(
 ) -> tuple[tuple[FileChange, ...], Document]:
     """Try the decisions on manifests, after those on what is installed and not decided on yet: its CPUs aren't free."""
     held = held_files(place)
+    files = with_claims(files, (document for file in held for document in file.claims))
     changes = planned(files, held, place)
     before = undecided(files, held, place)
     coming = (*before, *(one.pod for change in changes for one in change.pods))
@@ -94,6 +95,13 @@ def _tried(
     pods = [applied_document(pod) for pod in decided(changes, after_undecided(what_if, before))]
     names = [pod.full_name for pod in before] if any(not pod["decided"] for pod in pods) else []
     document = {"kind": kind, "version": VERSION, "undecided": names}
+    documents = [
+        {"kind": one.kind, "name": one.name, "file": change.path, "written": change.is_written}
+        for change in changes
+        for one in change.claims
+    ]
+    if documents:
+        document["documents"] = documents
     return changes, document | {"pods": [pod | {"admitted": None} for pod in pods]}
 
 

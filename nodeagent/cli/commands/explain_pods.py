@@ -10,9 +10,9 @@ from nodeagent.cli.support.documents import printed
 from nodeagent.cli.support.exit_status import EXIT_REFUSED
 from nodeagent.cli.support.explained_pods import explained_alone, explained_on
 from nodeagent.cli.support.near import selected_with_devices
-from nodeagent.cli.support.pod_files import pod_files
+from nodeagent.cli.support.pod_files import pod_files, with_installed_claims
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.sources import inspect_command
+from nodeagent.cli.support.sources import inspect_command, is_elsewhere
 from nodeagent.cli.support.what_if_source import WhatIfNode, what_if_node
 from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.errors import NodeAgentError
@@ -36,8 +36,10 @@ def explain_pods(options: argparse.Namespace) -> int:
         NodeAgentError: the node or the manifests can't be read, or there is no such pod.
     """
     files = () if options.file is None else pod_files(options.file)
-    pods = tuple(found for file in files for found in file.pods)
     node = what_if_node(options)
+    if not is_elsewhere(options) and options.topology is None:
+        files = with_installed_claims(files, node.config.static_pod_path)
+    pods = tuple(found for file in files for found in file.pods)
     what_if = selected_with_devices(node.what_if, (found.pod for found in pods), options)
     node = replace(node, what_if=what_if)
     explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)

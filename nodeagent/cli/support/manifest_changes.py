@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,7 +32,10 @@ from nodeagent.edge.manifests import SUFFIXES, ManifestFile, scan_manifests
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.sysfs import topology_of
-from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
+from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
+
+if TYPE_CHECKING:
+    from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 _MOST_MODE = 0o644
 """Who may write a manifest can have root run any command."""
@@ -72,6 +76,8 @@ class HeldFile(Struct, frozen=True):
     """`namespace/name` of all that it holds; for a file that can't be parsed: of those that the agent had from it."""
     problem: str | None
     """Why there is no content."""
+    claims: "tuple[ClaimDocument, ...]" = ()
+    """Documents that the claims of pods mean."""
 
 
 class PodChange(Struct, frozen=True):
@@ -158,6 +164,7 @@ class FileChange(Struct, frozen=True):
     is_written: bool
     """False: the same content is already installed, and only its owner may write it."""
     pods: tuple[PodChange, ...]
+    claims: "tuple[ClaimDocument, ...]" = ()
 
 
 def place_of(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
@@ -196,16 +203,26 @@ def held_files(place: ManifestPlace) -> tuple[HeldFile, ...]:
         for file in found:
             held.append(_held(file, place))
             progress.step()
-    return tuple(held)
+    if not any(file.claims for file in held):
+        return tuple(held)
+    from nodeagent.formats.manifest.claim_documents import ClaimDocuments
+
+    documents = ClaimDocuments(document for file in held for document in file.claims)
+    return tuple(
+        replace(file, pods={name: documents.resolved(pod) for name, pod in file.pods.items()}) for file in held
+    )
 
 
 def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
     pods: dict[str, Pod] = {}
     named: set[str] = set()
     is_understood = file.content is not None
+    claims = []
     for document in () if file.content is None else parse_manifest(file.content, file.name):
         if isinstance(document, ManifestPod):
             pods.setdefault(document.pod.full_name, document.pod)
+        elif not isinstance(document, RefusedPod):
+            claims.append(document)
         elif document.name is not None:
             named.add(document.name)
         else:
@@ -213,7 +230,7 @@ def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
     if not is_understood:
         named |= {name for name, entry in place.entries.items() if entry.origin == Origin(file.name)}
     path = file.name if file.name == place.directory else f"{place.directory}/{file.name}"
-    return HeldFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem)
+    return HeldFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem, tuple(claims))
 
 
 def undecided(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[Pod, ...]:
@@ -249,7 +266,7 @@ def planned(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestP
     _check_uids(files, held, given)
     changes: list[FileChange] = []
     for file in files:
-        if not file.pods:
+        if not file.pods and not file.claims:
             continue
         old = _file_of(file, held)
         taken = {change.path for change in changes}
@@ -272,7 +289,9 @@ def _change(file: PodFile, old: HeldFile | None, path: str, place: ManifestPlace
             change = Replacement.UNCHANGED
         pods.append(PodChange(found, change, path, before, place.entries.get(name)))
     is_written = old is None or old.content != file.content or _is_writable_by_others(path)
-    return FileChange(path, file.content, _mode(file.path if old is None else path), is_written, tuple(pods))
+    return FileChange(
+        path, file.content, _mode(file.path if old is None else path), is_written, tuple(pods), file.claims
+    )
 
 
 def _mode(path: str) -> int:
@@ -324,11 +343,15 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[HeldFile], given: set[s
 def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
     """Find the file that holds the pods of a manifest; None: no file holds one of them."""
     names = {found.pod.full_name for found in file.pods}
+    documents = {(document.kind, document.name) for document in file.claims}
     holders = [old for old in held if old.names & names]
+    if not names:
+        holders = [old for old in held if documents & {(one.kind, one.name) for one in old.claims}]
     if len(holders) > 1:
         where = ", ".join(f"{name} in {old.path}" for old in holders for name in sorted(old.names & names))
+        where = where or ", ".join(old.path for old in holders)
         raise ManifestPlaceError(
-            f"the pods of {file.path} are in several manifests: {where}",
+            f"the {'pods' if names else 'documents'} of {file.path} are in several manifests: {where}",
             hint="apply them one by one, each from a file of its own, or first remove the extra ones: `nodeagent delete FILE`",
         )
     return holders[0] if holders else None
@@ -363,13 +386,13 @@ def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
     """Choose the name of a new file: its own, or else that of its first pod."""
     if not Path(place.directory).is_dir():
         raise ManifestPlaceError(
-            f"{place.directory} is one file, and pod {file.pods[0].pod.full_name} isn't in it",
-            hint=f"add the pod to {place.directory}, or set manifestDirectory to a directory",
+            f"{place.directory} is one file, and {_first_of(file)} isn't in it",
+            hint=f"add it to {place.directory}, or set manifestDirectory to a directory",
         )
-    pod = file.pods[0].pod
     own = Path(file.path).name
     usable = own.endswith(SUFFIXES) and not own.startswith(".") and own.isprintable() and own.isascii()
-    names = [*([own] if usable else []), f"{pod.name}.yaml", f"{pod.namespace}.{pod.name}.yaml"]
+    first = file.pods[0].pod.full_name if file.pods else file.claims[0].name
+    names = [*([own] if usable else []), f"{first.rpartition('/')[2]}.yaml", f"{first.replace('/', '.')}.yaml"]
     for name in names:
         path = f"{place.directory}/{name}"
         if path not in taken and not os.path.lexists(path):
@@ -378,6 +401,10 @@ def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
         f"there is no name for {file.path} in {place.directory}: {', '.join(names)} are other pods'",
         hint=f"rename {file.path}, or remove what is not needed there: `nodeagent delete FILE`",
     )
+
+
+def _first_of(file: PodFile) -> str:
+    return f"pod {file.pods[0].pod.full_name}" if file.pods else f"{file.claims[0].kind} {file.claims[0].name}"
 
 
 def put(changes: Iterable[FileChange], hint: str) -> None:

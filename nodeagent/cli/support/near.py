@@ -52,7 +52,7 @@ def captured_with_devices(what_if: WhatIf, pods: Iterable[Pod], devices: SysfsSa
 def _knowing(what_if: WhatIf, pods: Iterable[Pod], look: Callable[[], SysfsSample | str]) -> WhatIf:
     every = (*pods, *what_if.pods, *what_if.idle)
     gives = bool(what_if.managers.placement.devices)
-    if not any(pod.near or (gives and pod.asks_for_devices) for pod in every):
+    if not any(pod.near or pod.claims or (gives and pod.asks_for_devices) for pod in every):
         return what_if
     from nodeagent.core.model.devices import PlacedDevices
     from nodeagent.formats.kernel.pci_devices import devices_of

@@ -2,8 +2,10 @@
 
 import shlex
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.progress import Progress
@@ -12,6 +14,9 @@ from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, Man
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 from nodeagent.formats.syntax.findings import DocumentError
+
+if TYPE_CHECKING:
+    from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 
 class PodFileError(NodeAgentError):
@@ -25,6 +30,8 @@ class PodFile(Struct, frozen=True):
     """As it was named; for a file in a directory, including that."""
     content: bytes
     pods: tuple[ManifestPod, ...]
+    claims: "tuple[ClaimDocument, ...]" = ()
+    """Documents that the claims of pods mean, here or elsewhere."""
 
 
 def pods_of(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
@@ -45,13 +52,47 @@ def pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
     with Progress("manifests read") as progress:
         for path in paths:
             for name, content in _contents(path):
-                files.append(PodFile(name, content, pods_in(name, content)))
+                documents = _documents(name, content)
+                pods = tuple(one for one in documents if isinstance(one, ManifestPod))
+                claims = tuple(one for one in documents if not isinstance(one, ManifestPod | RefusedPod))
+                files.append(PodFile(name, content, pods, claims))
                 progress.step()
-    if not any(file.pods for file in files):
+    if not any(file.pods or file.claims for file in files):
         raise PodFileError(
             f"no pod in {', '.join(paths)}", hint="a manifest has kind: Pod; see examples/guaranteed.yaml"
         )
-    return tuple(files)
+    return with_claims(files, ())
+
+
+def with_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") -> tuple[PodFile, ...]:
+    """Tell the pods of these files what their claims ask for, by the files' own documents and by others."""
+    if not any(found.pod.claims for file in files for found in file.pods):
+        return tuple(files)
+    from nodeagent.formats.manifest.claim_documents import ClaimDocuments
+
+    documents = ClaimDocuments((*(document for file in files for document in file.claims), *others))
+    return tuple(
+        replace(file, pods=tuple(replace(found, pod=documents.resolved(found.pod)) for found in file.pods))
+        for file in files
+    )
+
+
+def with_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[PodFile, ...]:
+    """Tell pods what claims ask for that none of these files has, by what is installed. What can't be read there tells nothing."""
+    if not any(claim.spec is None for file in files for found in file.pods for claim in found.pod.claims):
+        return tuple(files)
+    try:
+        scan = scan_manifests(directory)
+    except ManifestDirectoryError:
+        return tuple(files)
+    others = [
+        one
+        for file in scan.files
+        if file.content is not None
+        for one in parse_manifest(file.content, file.name)
+        if not isinstance(one, ManifestPod | RefusedPod)
+    ]
+    return with_claims(files, others)
 
 
 def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
@@ -98,8 +139,12 @@ def pods_in(name: str, content: bytes) -> tuple[ManifestPod, ...]:
     Raises:
         DocumentError: one of them is invalid.
     """
+    return tuple(one for one in _documents(name, content) if isinstance(one, ManifestPod))
+
+
+def _documents(name: str, content: bytes) -> "tuple[ManifestPod | ClaimDocument | RefusedPod, ...]":
     documents = parse_manifest(content, name, without_pod="")
     findings = [finding for one in documents if isinstance(one, RefusedPod) for finding in one.findings]
     if findings:
         raise DocumentError(findings, hint="correct these lines; examples/guaranteed.yaml has the form")
-    return tuple(one for one in documents if isinstance(one, ManifestPod))
+    return documents
