@@ -2,8 +2,10 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from nodeagent.cli.support.documents import printed, spelled
 from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED
@@ -27,6 +29,9 @@ from nodeagent.edge.manifests import locked_manifests
 from nodeagent.errors import NodeAgentError
 from nodeagent.views.apply.document import VERSION, applied_document, settled_document
 from nodeagent.views.apply.text import applied_text, differences_text, name_of, refused_text, settled_text
+
+if TYPE_CHECKING:
+    from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 _DIFFERS = 1
 """Like diff(1) and `kubectl diff`."""
@@ -95,14 +100,22 @@ def _tried(
     pods = [applied_document(pod) for pod in decided(changes, after_undecided(what_if, before))]
     names = [pod.full_name for pod in before] if any(not pod["decided"] for pod in pods) else []
     document = {"kind": kind, "version": VERSION, "undecided": names}
+    there = {(one.kind, one.name): replace(one, line=None) for file in held for one in file.claims}
     documents = [
-        {"kind": one.kind, "name": one.name, "file": change.path, "written": change.is_written}
+        {"change": _change_of(one, there), "file": change.path, "kind": one.kind, "name": one.name}
         for change in changes
         for one in change.claims
     ]
     if documents:
         document["documents"] = documents
     return changes, document | {"pods": [pod | {"admitted": None} for pod in pods]}
+
+
+def _change_of(document: "ClaimDocument", there: Mapping[tuple[str, str], "ClaimDocument"]) -> str:
+    before = there.get((document.kind, document.name))
+    if before is None:
+        return "created"
+    return "unchanged" if before == replace(document, line=None) else "changed"
 
 
 def _left_out(options: argparse.Namespace, document: Document, refused: list[Document]) -> int:
@@ -174,4 +187,5 @@ def diff_manifests(options: argparse.Namespace) -> int:
     place, node = manifest_node(options)
     _, document = _tried("Diff", files, place, node)
     sys.stdout.write(printed(document, options.output, differences_text))
-    return _DIFFERS if any(pod["change"] != "unchanged" for pod in document["pods"]) else 0
+    differs = any(one["change"] != "unchanged" for one in (*document["pods"], *document.get("documents", ())))
+    return _DIFFERS if differs else 0

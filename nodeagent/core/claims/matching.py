@@ -184,11 +184,33 @@ def _why(wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[Claimable
     for wish in wishes:
         if not any(_suffices(way, meeting[way], is_free) for way in wish.request.ways):
             return f"claim {wish.claim}, request {wish.request.name}: {_short(wish.request.ways, meeting, is_free)}"
-    attributes = sorted({c.attribute for wish in wishes for c in wish.spec.constraints})
+    for wish in wishes:
+        for constraint in wish.spec.constraints:
+            about = [
+                _having(one.request, constraint.attribute, meeting, is_free)
+                for one in wishes
+                if one.claim == wish.claim
+                and any(constraint.is_about(one.request.name, w.name) for w in one.request.ways)
+            ]
+            if about:
+                named = " and ".join(about)
+                return f"claim {wish.claim}: no {constraint.attribute} is that of enough free devices: {named}"
     claims = ", ".join(dict.fromkeys(wish.claim for wish in wishes))
-    if attributes:
-        return f"claim {claims}: no free devices that have the same {' and '.join(attributes)} suffice for all its requests"
     return f"claim {claims}: its requests are for the same devices, and together for more than are free"
+
+
+def _having(
+    request: ClaimRequest,
+    attribute: str,
+    meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]],
+    is_free: Free,
+) -> str:
+    way = request.ways[-1]
+    free = [device for device in meeting[way] if is_free(device, way)]
+    have = sum(1 for device in free if values_of(device, attribute))
+    wanted = len(meeting[way]) if way.count is None else way.count
+    without = "" if have == len(free) else f", and {len(free) - have} don't have it"
+    return f"request {request.name} is for {wanted} of {len(free)}{without}"
 
 
 def _suffices(way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> bool:

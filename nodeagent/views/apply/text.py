@@ -15,13 +15,16 @@ Document = Mapping[str, Any]
 WIDTH = 80
 _INDENT = "  "
 _STAYS = "; the pod that runs stays as it is"
+_COMES = {"created": "is not there yet", "changed": "changes"}
 _MOST_PLACES = 4
 """Maximum number of a pod's containers, or of pods, that are listed in a line."""
 
 
 def applied_text(document: Document) -> str:
     """Report what was installed, a line per pod and per note."""
-    documents = [f"{one['kind']} {one['name']} ({one['file']})" for one in document.get("documents", ())]
+    documents = [
+        f"{one['kind']} {one['name']} {one['change']} ({one['file']})" for one in document.get("documents", ())
+    ]
     lines = [*documents, *(line for pod in document["pods"] for line in _applied(pod))]
     return "".join(f"{line}\n" for line in (*lines, *_tried_after(document)))
 
@@ -40,7 +43,8 @@ def refused_text(document: Document, width: int = WIDTH) -> str:
 
 def differences_text(document: Document, width: int = WIDTH) -> str:
     """Show the differences from what is installed, and their effect; nothing for pods that don't differ."""
-    lines: list[str] = []
+    documents = [one for one in document.get("documents", ()) if one["change"] != "unchanged"]
+    lines = [f"{one['kind']} {one['name']} {_COMES[one['change']]} ({one['file']})" for one in documents]
     for pod in document["pods"]:
         if pod["change"] != "unchanged":
             lines += [*([""] if lines else []), *_different(pod, width)]
@@ -124,7 +128,7 @@ def _some(places: list[str]) -> str:
 
 
 def _different(pod: Document, width: int) -> Iterator[str]:
-    comes = {"created": "is not there yet", "changed": "changes"}[pod["change"]]
+    comes = _COMES[pod["change"]]
     replaced = _replaced(pod)
     yield f"pod {name_of(pod)} {comes}{_comma(f'and {replaced}' if replaced else '')} ({pod['file']})"
     yield from (f"{_INDENT}{line}" for line in pod["differences"])

@@ -120,6 +120,7 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
     is_admitted = isinstance(decision, Admitted)
     return {
         "allTried": explained.remedies.all_tried,
+        **({"claims": _claims(explained)} if pod.claims else {}),
         "closedToHost": _closed_to_host(explained, config, has_partitions),
         "containers": placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
         if isinstance(decision, Admitted)
@@ -143,6 +144,14 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "uid": pod.uid,
         "why": [] if is_admitted else why_refused(explained.before, trace),
     }
+
+
+def _claims(explained: Explained) -> list[Document]:
+    from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
+
+    decision = explained.trace.decision
+    held = decision.promises.of_pod(explained.trace.pod.uid) if isinstance(decision, Admitted) else None
+    return claim_documents(held.claims if held else ())
 
 
 def _near(explained: Explained) -> list[Document]:

@@ -103,6 +103,11 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
     if pod["containers"]:
         yield ""
         yield from _indented(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
+        if pod.get("claims"):
+            from nodeagent.views.wording.claims import claim_text  # noqa: PLC0415 - few pods have claims
+
+            for claim in pod["claims"]:
+                yield from _wrapped(f"{_INDENT}claim {claim_text(claim)}", width)
         for closed in pod["closedToHost"]:
             yield from _wrapped(f"{_INDENT}{_closed_text(closed)}", width)
     if pod["why"]:

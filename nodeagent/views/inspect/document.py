@@ -220,6 +220,7 @@ def _pod(
     pool = view.state.promises.pod_set(pod.uid)
     return {
         "cgroup": None if entry.refusal is not None or entry.is_of_systemd else entry.pod_path,
+        **({"claims": _claims(view, entry)} if pod.claims else {}),
         "containers": containers,
         "coreClass": pod.core_class,
         "decidedAtMs": entry.decided_at_ms,
@@ -240,6 +241,12 @@ def _pod(
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
     }
+
+
+def _claims(view: NodeView, entry: PodEntry) -> list[Document]:
+    from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
+
+    return claim_documents(view.state.promises.of_pod(entry.pod.uid).claims)
 
 
 def _estimates(view: NodeView, entry: PodEntry) -> list[Document]:

@@ -386,6 +386,10 @@ def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
         rows.append(("prefers", f"{pod['preferredCoreClass']} cores"))
     if pod["podCpus"] is not None:
         rows.append(("own CPUs", pod["podCpus"]))
+    if pod.get("claims"):
+        from nodeagent.views.wording.claims import claim_text  # noqa: PLC0415 - few pods have claims
+
+        rows += [("claim", claim_text(claim)) for claim in pod["claims"]]
     if pod["cgroup"] is not None:
         values = "" if there is None else f": {_limits(there)}"
         rows.append(("cgroup", f"{pod['cgroup']}{values}"))

@@ -196,7 +196,7 @@ def test_cards_are_shared_by_who_names_the_same_claim() -> None:
         ),
         (
             claiming("a", "9", template(request("cpus", count=9), match="dra.cpu/socketID")),
-            "claim default/a-own: no free devices that have the same dra.cpu/socketID suffice for all its requests",
+            "claim default/a-own: no dra.cpu/socketID is that of enough free devices: request cpus is for 9 of 14",
         ),
         (
             claiming("a", "1", PodClaim("own", "mine")),

@@ -1,0 +1,49 @@
+"""What resource claims have got, as documents and in a line each."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nodeagent.core.model.claims import ClaimAllocation
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.quantity import Quantity
+
+Document = Mapping[str, Any]
+_CPU = "cpudev"
+"""What the names of CPUs begin with."""
+
+
+def claim_documents(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
+    """Describe what a pod's claims have."""
+    return [
+        {
+            "claim": claim.claim,
+            "devices": [
+                {"device": one.device, "driver": one.driver, "request": one.request}
+                | ({"capacity": dict(one.capacity)} if one.capacity else {})
+                for one in claim.devices
+            ],
+            "name": claim.name,
+        }
+        for claim in claims
+    ]
+
+
+def claim_text(claim: Document) -> str:
+    """Say what a claim has, request by request: CPUs by their numbers, other devices by their names."""
+    by_request: dict[str, list[Document]] = {}
+    for one in claim["devices"]:
+        by_request.setdefault(one["request"], []).append(one)
+    parts = [f"{request} {_devices(devices)}" for request, devices in by_request.items()]
+    return f"{claim['claim']}: {', '.join(parts)}"
+
+
+def _devices(devices: Iterable[Document]) -> str:
+    cpus, others = [], []
+    for one in devices:
+        name, sizes = one["device"], one.get("capacity", {}).values()
+        if one["driver"] == "dra.cpu" and name.startswith(_CPU):
+            cpus.append(int(name.removeprefix(_CPU)))
+        else:
+            others.append(" ".join([name, *(str(Quantity.of_bytes(size)) for size in sizes)]))
+    named = [f"CPUs {CpuSet.from_ids(cpus)}"] if cpus else []
+    return " ".join([*named, *others])
