@@ -18,7 +18,10 @@ from nodeagent.core.cgroups.write_order import (
     Plan,
     RemoveCgroup,
     SetAttribute,
+    is_of_limits,
     is_of_partitions,
+    lowers,
+    parent_of,
 )
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_of_systemd, is_within, payload_path
@@ -40,7 +43,9 @@ class ExecutionResult(Struct, frozen=True):
     written: tuple[Change, ...]
     failed: tuple[tuple[Change, CgroupError], ...]
     held_back: tuple[Change, ...]
-    """Not tried: a cgroup above is missing, CPUs are not vacated or not available for thawing, or a cgroup below is left."""
+    """Not tried: a cgroup above is missing, CPUs are not vacated or not available for thawing, a cgroup below is left, or has a limit that
+    should be lower.
+    """
     ready: frozenset[str]
     """Cgroups for processes that hold what is promised, with nobody else on their exclusive CPUs."""
 
@@ -110,6 +115,8 @@ class _Execution(Struct):
     """Cgroups whose `cpuset.cpus.exclusive` could not be written: no partition can begin there or below. Nothing else depends on them."""
     left: set[str] = field(default_factory=set)
     """They could not be removed, so those above them can't be either."""
+    unlowered: set[tuple[str, Attribute]] = field(default_factory=set)
+    """Pods' cgroups, and the limits that containers of theirs still have and should not."""
 
 
 def carry_out(
@@ -119,9 +126,13 @@ def carry_out(
     progress = _Execution(plan.occupied)
     for change in plan.changes:
         alive()
+        if _is_limit_to_wait(change, progress):
+            progress.held_back.append(change)
+            continue
         if _is_held_back(change, progress):
             progress.held_back.append(change)
             _note_undone(change, progress)
+            _note_unlowered(change, progress)
             if isinstance(change, SetAttribute | GatherThreads):
                 progress.occupied |= change.vacates
             continue
@@ -129,6 +140,7 @@ def carry_out(
             tree.apply(change)
         except CgroupError as err:
             progress.failed.append((change, err))
+            _note_unlowered(change, progress)
             if isinstance(err, MemoryInUseError):
                 continue  # it has more than it was promised, and nothing else depends on that
             _note_undone(change, progress)
@@ -138,6 +150,20 @@ def carry_out(
             progress.written.append(change)
     ready = frozenset(w.path for w in desired if w.is_leaf and not w.is_starved and _is_ready(w, progress))
     return ExecutionResult(tuple(progress.written), tuple(progress.failed), tuple(progress.held_back), ready)
+
+
+def _note_unlowered(change: Change, progress: _Execution) -> None:
+    if is_of_limits(change) and lowers(change):
+        progress.unlowered.add((parent_of(change.path), change.attribute))
+
+
+def _is_limit_to_wait(change: Change, progress: _Execution) -> bool:
+    """Whether the limits of a pod's containers would exceed its own then: nothing but the limits depends on it."""
+    if not is_of_limits(change):
+        return False
+    if (change.path, change.attribute) in progress.unlowered:
+        return True
+    return (parent_of(change.path), change.attribute) in progress.unlowered and not lowers(change)
 
 
 def _note_undone(change: Change, progress: _Execution) -> None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
-from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
+from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.execution import ExecutionResult, carry_out
-from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.edge.cgroupfs import CgroupError, MemoryInUseError
 
 
 @dataclass
@@ -18,11 +18,12 @@ class Tree:
 
     broken: Sequence[Change] = ()
     tried: list[Change] = field(default_factory=list)
+    error: type[CgroupError] = CgroupError
 
     def apply(self, change: Change) -> None:
         self.tried.append(change)
         if change in self.broken:
-            raise CgroupError("Device or resource busy", path=change.path, error=None, hint="wait")
+            raise self.error("Device or resource busy", path=change.path, error=None, hint="wait")
 
 
 def cpus(path: str, text: str, *, vacates: str = "", grants: str = "") -> SetAttribute:
@@ -181,3 +182,29 @@ def test_a_failure_is_reported_with_its_cause() -> None:
     ((change, err),) = outcome.failed
     assert change == GRANT
     assert (err.message, err.hint) == ("Device or resource busy", "wait")
+
+
+def limit(path: str, before: int, after: int) -> SetAttribute:
+    return SetAttribute(path, Attribute.MEMORY_MAX, ByteLimit(after), ByteLimit(before))
+
+
+LOWER, LOWER_TOO, HIGHER = limit("pod1/app", 9, 4), limit("pod1/b", 9, 5), limit("pod1/c", 3, 5)
+POD_LOWER, OTHER_POD = limit("pod1", 21, 14), limit("pod4", 9, 5)
+
+
+@pytest.mark.parametrize("error", [CgroupError, MemoryInUseError])
+def test_a_limit_that_a_container_still_has_holds_back_its_pods_lower_one_and_others_higher_ones(
+    error: type[CgroupError],
+) -> None:
+    quota = SetAttribute("pod1", Attribute.CPU_MAX, CpuMax(1000, 10_000), CpuMax(2000, 10_000))
+    changes = (LOWER, LOWER_TOO, HIGHER, POD_LOWER, OTHER_POD, quota, frozen("pod1/app", value=False))
+    outcome = carry_out(Plan(changes), DESIRED, Tree([LOWER], error=error))
+    assert outcome.held_back == (HIGHER, POD_LOWER)
+    assert outcome.written == tuple(change for change in changes if change not in {LOWER, HIGHER, POD_LOWER})
+    assert ("pod1/app" in outcome.ready) == (error is MemoryInUseError), "it has more than it was promised"
+
+
+def test_a_limit_that_is_held_back_holds_back_its_pods_lower_one_too() -> None:
+    pod = cpus("pod1", "2-3", vacates="4")
+    outcome, _ = carried([pod, LOWER, POD_LOWER], pod)
+    assert outcome.held_back == (LOWER, POD_LOWER)

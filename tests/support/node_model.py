@@ -62,7 +62,7 @@ from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
 from nodeagent.daemon.domains import unit_paths
 from nodeagent.daemon.drift import as_desired
 from nodeagent.daemon.execution import ExecutionResult, carry_out
-from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.edge.cgroupfs import CgroupError, MemoryInUseError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from tests.support.pods import manifests
@@ -150,6 +150,8 @@ class Machine:
         self.signals: list[tuple[str, str]] = []
         """(TERM or KILL, run id or path), in order."""
         self.writes: list[Change] = []
+        self.in_use: dict[str, int] = {}
+        """Bytes of memory that the processes of a cgroup use."""
         self.broken: dict[tuple[str, Attribute | type[object]], str] = {}
         """Changes that fail: (path, attribute or kind of change) → message."""
         self.has_partitions = of.config.host_isolation != "none"
@@ -380,6 +382,8 @@ class Machine:
                 self.groups[path].enabled |= set(controllers)
             case GatherThreads(path):
                 self.groups[path].elsewhere = CpuSet()
+            case SetAttribute(path, Attribute.MEMORY_MAX, ByteLimit(int() as limit)) if self._used(path) > limit:
+                raise MemoryInUseError("more is in use", path=path, error=None, hint="wait")
             case SetAttribute(path, attribute, value):
                 there = self._observed_cgroups(path)
                 assert there.get(attribute) is not None, f"{path} has no {attribute.value}"
@@ -394,6 +398,9 @@ class Machine:
                 assert not any(p.startswith(path + "/") for p in self.groups), f"{path} has children"
                 del self.groups[path]
         self.writes.append(change)
+
+    def _used(self, path: str) -> int:
+        return sum(used for p, used in self.in_use.items() if p == path or p.startswith(f"{path}/"))
 
     def _tell_systemd(self, change: Change) -> None:
         name = unit_at(change.path)

@@ -7,21 +7,27 @@ The order is the promise that no exclusive CPU has two users at any moment:
 2. Vacate CPUs: freeze those that no CPU is left for; then pods' cgroups, which bound those of their containers; then exclusive cgroups
    that shrink, then all shared ones. A unit of systemd's only leaves what others get: it starts whenever somebody wants, and has its CPUs
    for itself from the moment when it has no others, so that comes with the grant.
-3. Grant exclusive CPUs, and write everything else that differs. Begin partitions (partitions.py).
+3. Grant exclusive CPUs, and write everything else that differs; limits last, of each pod in an order in which its own is never below
+   those of its containers. Begin partitions (partitions.py).
 4. Thaw.
 
-If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. Only differences are
+If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. If a container's lower limit
+can't be written, neither must its pod's, nor a higher one of another container of the pod. Only differences are
 written: an idle machine sees no write (kernel 6.1 resets a thread's own affinity on every cpuset write). Knows neither pods nor
 the file system.
 """
 
+import math
 from collections.abc import Iterable, Iterator
+from typing import TypeGuard
 
 from msgspec import Struct
 
 from nodeagent.core.cgroups.partitions import PARTITION_ATTRIBUTES, Step, beginnings, endings
 from nodeagent.core.model.cgroup import (
     Attribute,
+    ByteLimit,
+    CpuMax,
     DesiredCgroup,
     ObservedCgroup,
     ObservedCgroups,
@@ -30,6 +36,8 @@ from nodeagent.core.model.cgroup import (
 )
 from nodeagent.core.model.cgroup_layout import is_of_systemd, is_ours
 from nodeagent.core.model.idset import CpuSet
+
+_LIMITS = frozenset({Attribute.MEMORY_MAX, Attribute.CPU_MAX})
 
 
 class MakeCgroup(Struct, frozen=True):
@@ -77,6 +85,29 @@ class GiveUnitBack(Struct, frozen=True):
 Change = MakeCgroup | EnableControllers | GatherThreads | SetAttribute | RemoveCgroup | GiveUnitBack
 
 
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def is_of_limits(change: Change) -> TypeGuard[SetAttribute]:
+    return isinstance(change, SetAttribute) and change.attribute in _LIMITS
+
+
+def lowers(change: SetAttribute) -> bool:
+    """Whether a limit is below what was observed."""
+    return change.before is not None and _height(change.value) < _height(change.before)
+
+
+def _height(limit: Value) -> float:
+    match limit:
+        case ByteLimit(limit_bytes):
+            return math.inf if limit_bytes is None else limit_bytes
+        case CpuMax(quota_us, period_us):
+            return math.inf if quota_us is None else quota_us / period_us
+        case _:
+            raise AssertionError(f"{limit} is no limit")
+
+
 def is_of_partitions(change: Change) -> bool:
     """Whether nothing but the isolation from the host depends on it."""
     return isinstance(change, SetAttribute) and change.attribute in PARTITION_ATTRIBUTES
@@ -116,6 +147,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
         *_given_back(everything, observed),
         *_departures(wants, observed),
         *_settings(wants, observed),
+        *_limits(wants, observed),
         *_written(beginnings(wants, observed)),
         *_thaws(wants, observed),
     )
@@ -264,7 +296,7 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
         there = observed.get(want.path)
         for attribute, value in want.attributes:
             before = there.get(attribute) if there else None
-            if attribute in PARTITION_ATTRIBUTES or attribute is Attribute.FALLBACK_CPUS:
+            if attribute in PARTITION_ATTRIBUTES or attribute in _LIMITS or attribute is Attribute.FALLBACK_CPUS:
                 continue
             if attribute is not Attribute.CPUSET_CPUS:
                 if before != value:
@@ -278,6 +310,22 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
                     yield SetAttribute(want.path, attribute, value, before, vacates, want.exclusive_cpus)
             elif not _holds(there, want.cpus()):
                 yield SetAttribute(want.path, attribute, value, before, grants=want.exclusive_cpus)
+
+
+def _limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+    """A pod's limit is never below those of its containers, which could be killed for it: it is the first to grow and the last to shrink.
+
+    Among its containers' those that shrink come first, for the same reason.
+    """
+    found: list[tuple[int, SetAttribute]] = []
+    for want in desired:
+        there = observed.get(want.path)
+        for attribute, value in want.attributes:
+            before = there.get(attribute) if there else None
+            if attribute in _LIMITS and before != value:
+                change = SetAttribute(want.path, attribute, value, before)
+                found.append(((1 if lowers(change) else 2) if want.is_leaf else (3 if lowers(change) else 0), change))
+    yield from (change for _, change in sorted(found, key=lambda each: each[0]))
 
 
 def _holds(there: ObservedCgroup | None, cpus: CpuSet) -> bool:

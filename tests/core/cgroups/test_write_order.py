@@ -339,3 +339,42 @@ def test_a_limit_is_written_only_when_it_differs():
     assert diff([DesiredCgroup("", CONTROLLERS), raised], there).changes == (
         SetAttribute("c", Attribute.MEMORY_MAX, ByteLimit(8192), ByteLimit(4096)),
     )
+
+
+MIB = 1 << 20
+PERIOD = 100_000
+
+
+def limited(path: str, memory: int | None, quota: int | None, *, is_leaf: bool = True) -> DesiredCgroup:
+    """A cgroup with limits: of memory in MiB, of CPU time in ms per period."""
+    limit = ByteLimit(None if memory is None else memory * MIB)
+    time = CpuMax(None if quota is None else quota * 1000, PERIOD)
+    return DesiredCgroup(path, attributes=((Attribute.MEMORY_MAX, limit), (Attribute.CPU_MAX, time)), is_leaf=is_leaf)
+
+
+def pod_of(*containers: int | None) -> list[DesiredCgroup]:
+    """Containers with so much memory, and time, each."""
+    known = [amount for amount in containers if amount is not None]
+    whole = sum(known) if len(known) == len(containers) else None
+    leaves = [limited(f"poda/{n}", amount, amount) for n, amount in enumerate(containers)]
+    return [limited("poda", whole, whole, is_leaf=False), *leaves]
+
+
+AMOUNTS = st.integers(1, 9) | st.none()
+
+
+@given(st.lists(st.tuples(AMOUNTS, AMOUNTS), min_size=1, max_size=3))
+def test_a_pods_limit_is_never_below_those_of_its_containers(amounts):
+    before, after = (pod_of(*each) for each in zip(*amounts, strict=True))
+    there = {"": seen("", CpuSet())} | {want.path: seen(want.path, ALL, extra=want.attributes) for want in before}
+    held = {(want.path, attribute): value for want in before for attribute, value in want.attributes}
+    for change in diff([DesiredCgroup("", CONTROLLERS), *after], there).changes:
+        assert change.before != change.value
+        held[change.path, change.attribute] = change.value
+        sums = {}
+        for attribute, of in ((Attribute.MEMORY_MAX, "limit_bytes"), (Attribute.CPU_MAX, "quota_us")):
+            limits = {path: getattr(value, of) for (path, what), value in held.items() if what is attribute}
+            sums[attribute] = limits.pop("poda"), list(limits.values())
+        for whole, parts in sums.values():
+            assert whole is None or (None not in parts and whole >= sum(parts)), f"after {change}"
+    assert held == {(want.path, attribute): value for want in after for attribute, value in want.attributes}

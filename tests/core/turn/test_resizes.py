@@ -225,6 +225,25 @@ def test_memory_grows_and_shrinks_on_its_node() -> None:
     assert violations(of.managers, agent.state.promises, (entry(agent).pod,)) == ()
 
 
+def test_a_pod_keeps_its_limit_while_a_container_of_its_uses_more_than_its_new_one() -> None:
+    def of(x: str, y: str) -> Pod:
+        return pod("a", app("x", cpu="1", memory=x), app("y", cpu="1", memory=y))
+
+    machine, agent = started(NODE, of("400Mi", "100Mi"))
+    machine.in_use["poduid-a/x"] = 250 << 20
+    agent.want(of("200Mi", "150Mi"))
+    agent.settle()
+
+    def limits() -> list[object]:
+        return [held(machine, path, Attribute.MEMORY_MAX) for path in ("poduid-a", "poduid-a/x", "poduid-a/y")]
+
+    assert limits() == [ByteLimit(mib << 20) for mib in (500, 400, 100)], "the kernel would kill for 350 MiB, later on"
+    assert_nothing_was_restarted(machine, "poduid-a/x", "poduid-a/y")
+    machine.in_use["poduid-a/x"] = 200 << 20
+    agent.settle()
+    assert limits() == [ByteLimit(mib << 20) for mib in (350, 200, 150)]
+
+
 def test_whole_cores_stay_whole() -> None:
     of = node(SMALL, reserved="0,4", cpu_manager_policy_options=(("full-pcpus-only", "true"),))
     _, agent = started(of, pod("a", app(cpu="2")))
