@@ -281,6 +281,7 @@ def _container_cgroup(
         frozenset({"cpuset"}),
         attributes=tuple(attributes),
         exclusive_cpus=CpuSet() if own is None else own & kernel.online,
+        offline_cpus=CpuSet() if own is None else own - kernel.online,
         shares_with=entry.pod_path + "/",
         is_starved=not cpus,
         is_leaf=True,

@@ -4,8 +4,8 @@ The order is the promise that no exclusive CPU has two users at any moment:
 
 1. Remove empty cgroups that are no longer desired; create new ones and enable controllers, from the top down. End partitions. Give systemd
    its units back.
-2. Vacate CPUs: freeze those that no CPU is left for; then pods' cgroups, which bound those of their containers; then exclusive cgroups
-   that shrink, then all shared ones. A unit of systemd's only leaves what others get: it starts whenever somebody wants, and has its CPUs
+2. Vacate CPUs: freeze those that no CPU is left for; then exclusive cgroups that shrink, then pods' cgroups, which bound those of their
+   containers, then all shared ones. A unit of systemd's only leaves what others get: it starts whenever somebody wants, and has its CPUs
    for itself from the moment when it has no others, so that comes with the grant.
 3. Grant exclusive CPUs, and write everything else that differs; limits last, of each pod in an order in which its own is never below
    those of its containers. Begin partitions (partitions.py).
@@ -202,9 +202,11 @@ def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> I
 def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Every cgroup leaves the CPUs that it should not have.
 
-    What has none to move to is frozen before anything moves. Pods' cgroups come next: they bound those of their containers, which may
-    have CPUs to move to that the pod hasn't yet; then what the processes may fall back on.
+    What has none to move to is frozen before anything moves. Exclusive cgroups come next, so that none names a CPU that it is granted later
+    on, or never, when its pod's gets that. Then pods' cgroups: they bound those of their containers that share, which may have CPUs to
+    move to that the pod hasn't yet; then what the processes may fall back on.
     """
+    desired = tuple(desired)
     leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)
     for want in leaves:
         there = observed.get(want.path)
@@ -214,12 +216,16 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             yield SetAttribute(
                 want.path, Attribute.FREEZE, value=True, before=False, vacates=_usable(there) - want.cpus()
             )
+    for want in leaves:
+        kept = _kept(want, observed)
+        if kept:
+            yield from _departure(want, observed.get(want.path), kept, want.cpus() | want.offline_cpus)
     for want in desired:
         if not want.is_leaf and want.cpus():
             there = observed.get(want.path)
             before = there.get(Attribute.CPUSET_CPUS) if there else None
             if before != want.cpus():
-                vacates = _bound(there) - want.cpus()
+                vacates = _named(there) - want.cpus()
                 yield SetAttribute(want.path, Attribute.CPUSET_CPUS, want.cpus(), before, vacates=vacates)
     for want in leaves:
         there = observed.get(want.path)
@@ -229,12 +235,8 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             yield SetAttribute(want.path, Attribute.FALLBACK_CPUS, cpus, before, vacates=vacates)
     for want in leaves:
         there = observed.get(want.path)
-        if not want.cpus() or _is_displaced(want, there):
-            continue
-        if not want.is_exclusive:
+        if want.cpus() and not want.is_exclusive:
             yield from _departure(want, there, want.cpus(), want.cpus())
-        elif not is_of_systemd(want.path) and (kept := _held(want, there) & want.cpus()) and _held(want, there) - kept:
-            yield from _departure(want, there, kept, want.cpus())
     for want in leaves:
         there = observed.get(want.path)
         left = _left(want, there, leaves)
@@ -246,16 +248,24 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             yield GatherThreads(want.path, vacates=there.elsewhere)
 
 
-def _held(want: DesiredCgroup, there: ObservedCgroup | None) -> CpuSet:
-    """CPUs that an exclusive cgroup has. Those that only its cpuset names are offline, and would be its again at once: a mixed one
-    leaves them too, as in the shared pool they may be somebody else's by then.
+def _kept(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
+    """Return the CPUs that an exclusive cgroup has already and is to have. None: it names no others, or is to be moved as a whole.
+
+    What it may name besides are its own CPUs that are offline. All others would be its at once when its pod's cgroup gets them, or when
+    they are online again: those that it has given up, and those that others may not have left yet.
     """
-    named = there.get(Attribute.CPUSET_CPUS) if there and want.is_mixed else None
-    return _usable(there) | named if isinstance(named, CpuSet) else _usable(there)
+    there = observed.get(want.path)
+    if there is None or not want.is_exclusive or is_of_systemd(want.path) or _is_displaced(want, there):
+        return None
+    above = observed.get(parent_of(want.path))
+    bound = above.get(Attribute.CPUSET_CPUS) if above else None
+    allowed = want.cpus() & bound if isinstance(bound, CpuSet) and bound else want.cpus()
+    is_beyond = _usable(there) - want.cpus() or _named(there) - _usable(there) - allowed - want.offline_cpus
+    return (_usable(there) & want.cpus() or None) if is_beyond else None
 
 
-def _bound(there: ObservedCgroup | None) -> CpuSet:
-    """CPUs that containers of a pod may fall back on, now or once its partition ends: while it is one, only its own are effective."""
+def _named(there: ObservedCgroup | None) -> CpuSet:
+    """CPUs that its processes may run on, now or once a cgroup above has them: of a partition, only its own are effective."""
     named = there.get(Attribute.CPUSET_CPUS) if there else None
     return _usable(there) | named if isinstance(named, CpuSet) else _usable(there)
 
@@ -268,14 +278,15 @@ def _left(want: DesiredCgroup, there: ObservedCgroup | None, leaves: Iterable[De
     for other in leaves:
         if other is not want:
             others |= other.exclusive_cpus
-    held = _held(want, there)
+    held = _named(there) if want.is_mixed else _usable(there)
     return (held - others or want.meanwhile) if held & others else None
 
 
 def _departure(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet, kept: CpuSet) -> Iterator[Change]:
     before = there.get(Attribute.CPUSET_CPUS) if there else None
     if before != cpus:
-        yield SetAttribute(want.path, Attribute.CPUSET_CPUS, cpus, before, vacates=_usable(there) - kept)
+        vacates = _named(there) - kept if _usable(there) else CpuSet()
+        yield SetAttribute(want.path, Attribute.CPUSET_CPUS, cpus, before, vacates=vacates)
 
 
 def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
@@ -305,11 +316,13 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
                 continue
             elif is_of_systemd(want.path):
                 left = _left(want, there, leaves)
-                if left != want.cpus() and not _has_alone(there, want.cpus()):
+                if left != want.cpus() and not _has_alone(there, before, want.cpus()):
                     vacates = (left or _usable(there)) - want.cpus()
                     yield SetAttribute(want.path, attribute, value, before, vacates, want.exclusive_cpus)
-            elif not _holds(there, want.cpus()):
-                yield SetAttribute(want.path, attribute, value, before, grants=want.exclusive_cpus)
+            else:
+                before = _kept(want, observed) or before
+                if not _holds(there, before, want.cpus()):
+                    yield SetAttribute(want.path, attribute, value, before, grants=want.exclusive_cpus)
 
 
 def _limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
@@ -328,15 +341,14 @@ def _limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iter
     yield from (change for _, change in sorted(found, key=lambda each: each[0]))
 
 
-def _holds(there: ObservedCgroup | None, cpus: CpuSet) -> bool:
-    """Whether a cpuset has CPUs by its own content, not as those that the one above leaves to it. It may name others that are offline."""
-    own = there.get(Attribute.CPUSET_CPUS) if there else None
-    return own == cpus or (isinstance(own, CpuSet) and own >= cpus and _usable(there) >= cpus)
+def _holds(there: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
+    """Whether a cpuset that names these CPUs has those by its own content, not as those that the one above leaves to it."""
+    return named == cpus or (isinstance(named, CpuSet) and named >= cpus and _usable(there) >= cpus)
 
 
-def _has_alone(there: ObservedCgroup | None, cpus: CpuSet) -> bool:
+def _has_alone(there: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
     """Whether it holds these, and no others."""
-    return _holds(there, cpus) and not _usable(there) - cpus
+    return _holds(there, named, cpus) and not _usable(there) - cpus
 
 
 def _thaws(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:

@@ -91,6 +91,9 @@ class DesiredCgroup(Struct, frozen=True):
     attributes: Attributes = ()
     exclusive_cpus: CpuSet = CpuSet()
     """Those of its `cpuset.cpus` on which no process of another cgroup may run, except those of `shares_with`."""
+    offline_cpus: CpuSet = CpuSet()
+    """CPUs that will be its own again once they are back: its `cpuset.cpus` may go on naming them, and no others beside what it asks for.
+    """
     shares_with: str = ""
     """Path prefix of the cgroups that may overlap it: its own pod (containers of one pod that never run at the same time)."""
     is_starved: bool = False

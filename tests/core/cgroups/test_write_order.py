@@ -262,6 +262,67 @@ def test_pods_cgroups_bound_their_containers_once_nothing_is_left_to_be_driven_a
     assert changes[1].vacates == CpuSet.parse("2,4-7")
 
 
+POD_A = DesiredCgroup("poda", CONTROLLERS, ((Attribute.CPUSET_CPUS, CpuSet.parse("0-3")),))
+
+
+def steps(desired, there) -> list[tuple]:
+    written = [
+        c for c in diff([DesiredCgroup("", CONTROLLERS), *desired], there).changes if isinstance(c, SetAttribute)
+    ]
+    return [(c.path, str(c.value), str(c.vacates), str(c.grants)) for c in written]
+
+
+def test_a_container_that_shrinks_names_no_cpu_that_its_pods_cgroup_does_not():
+    there = {
+        "": seen("", NONE),
+        "poda": seen("poda", CpuSet.parse("0-5")),
+        "poda/x": seen("poda/x", CpuSet.parse("2-5")),
+    }
+    shrinks = [POD_A, leaf("poda/x", CpuSet.parse("2-3"), exclusive=True)]
+    assert steps(shrinks, there) == [("poda/x", "2-3", "4-5", ""), ("poda", "0-3", "4-5", "")]
+
+
+def test_names_of_cpus_that_only_its_pods_cgroup_keeps_it_from_are_taken_away():
+    there = {
+        "": seen("", NONE),
+        "poda": seen("poda", CpuSet.parse("0-3")),
+        "poda/x": replace(seen("poda/x", CpuSet.parse("2-5")), cpus_effective=CpuSet.parse("2-3")),
+    }
+    assert steps([POD_A, leaf("poda/x", CpuSet.parse("2-3"), exclusive=True)], there) == [("poda/x", "2-3", "4-5", "")]
+
+
+def test_who_gets_back_what_it_still_names_waits_for_those_who_are_there():
+    there = {
+        "": seen("", NONE),
+        "poda": seen("poda", CpuSet.parse("0-2")),
+        "poda/x": replace(seen("poda/x", CpuSet.parse("2-3")), cpus_effective=CpuSet.parse("2")),
+        "s": seen("s", CpuSet.parse("0-1,3-7")),
+    }
+    desired = [
+        POD_A,
+        leaf("poda/x", CpuSet.parse("2-3"), exclusive=True),
+        leaf("s", CpuSet.parse("0-1,4-7")),
+    ]
+    assert steps(desired, there) == [
+        ("poda/x", "2", "", ""),
+        ("poda", "0-3", "", ""),
+        ("s", "0-1,4-7", "3", ""),
+        ("poda/x", "2-3", "", "2-3"),
+    ]
+
+
+def test_its_own_cpus_that_are_offline_stay_named_and_no_others():
+    pod = replace(POD_A, attributes=((Attribute.CPUSET_CPUS, ALL),))
+    there = {
+        "": seen("", NONE),
+        "poda": replace(seen("poda", ALL), cpus_effective=CpuSet.parse("0-3")),
+        "poda/x": replace(seen("poda/x", CpuSet.parse("2-3,5-6")), cpus_effective=CpuSet.parse("2-3")),
+    }
+    want = leaf("poda/x", CpuSet.parse("2-3"), exclusive=True)
+    assert steps([pod, replace(want, offline_cpus=CpuSet.parse("5-6"))], there) == []
+    assert steps([pod, replace(want, offline_cpus=CpuSet.parse("5"))], there) == [("poda/x", "2-3", "6", "")]
+
+
 def test_processes_of_no_pod_keep_their_cpus_from_being_granted():
     there = {"": seen("", CpuSet()), "podx": seen("podx", ALL), "podx/c": seen("podx/c", CpuSet.parse("5"))}
     plan = diff([DesiredCgroup("", CONTROLLERS)], there)
