@@ -7,14 +7,13 @@ The order is the promise that no exclusive CPU has two users at any moment:
 2. Vacate CPUs: freeze those that no CPU is left for; then exclusive cgroups that shrink, then pods' cgroups, which bound those of their
    containers, then all shared ones. A unit of systemd's only leaves what others get: it starts whenever somebody wants, and has its CPUs
    for itself from the moment when it has no others, so that comes with the grant.
-3. Grant exclusive CPUs, and write everything else that differs; limits last, of each pod in an order in which its own is never below
-   those of its containers. Begin partitions (partitions.py).
+3. Grant exclusive CPUs, and write everything else that differs; then what processes may fall back on, now that all others have left it;
+   then limits, of each pod in an order in which its own is never below those of its containers. Begin partitions (partitions.py).
 4. Thaw.
 
-If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. If a container's lower limit
-can't be written, neither must its pod's, nor a higher one of another container of the pod. Only differences are
-written: an idle machine sees no write (kernel 6.1 resets a thread's own affinity on every cpuset write). Knows neither pods nor
-the file system.
+If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. If a container's lower limit can't
+be written, neither must its pod's, nor a higher one of another container of the pod. Only differences are written: an idle machine sees
+no write (kernel 6.1 resets a thread's own affinity on every cpuset write). Knows neither pods nor the file system.
 """
 
 import math
@@ -147,6 +146,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
         *_given_back(everything, observed),
         *_departures(wants, observed),
         *_settings(wants, observed),
+        *_fallbacks(wants, observed),
         *_limits(wants, observed),
         *_written(beginnings(wants, observed)),
         *_thaws(wants, observed),
@@ -204,7 +204,7 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
 
     What has none to move to is frozen before anything moves. Exclusive cgroups come next, so that none names a CPU that it is granted later
     on, or never, when its pod's gets that. Then pods' cgroups: they bound those of their containers that share, which may have CPUs to
-    move to that the pod hasn't yet; then what the processes may fall back on.
+    move to that the pod hasn't yet; then what the processes may fall back on, of which some goes and nothing comes yet.
     """
     desired = tuple(desired)
     leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)
@@ -228,11 +228,10 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
                 vacates = _named(there) - want.cpus()
                 yield SetAttribute(want.path, Attribute.CPUSET_CPUS, want.cpus(), before, vacates=vacates)
     for want in leaves:
-        there = observed.get(want.path)
-        before, cpus = there.get(Attribute.FALLBACK_CPUS) if there else None, want.fallback_cpus()
-        if cpus and before != cpus:
-            vacates = before - cpus if isinstance(before, CpuSet) else CpuSet()
-            yield SetAttribute(want.path, Attribute.FALLBACK_CPUS, cpus, before, vacates=vacates)
+        fallback = _fallback(observed.get(want.path))
+        gone = fallback - want.fallback_cpus()
+        if gone and want.fallback_cpus():
+            yield SetAttribute(want.path, Attribute.FALLBACK_CPUS, _narrowed(want, fallback), fallback, vacates=gone)
     for want in leaves:
         there = observed.get(want.path)
         if want.cpus() and not want.is_exclusive:
@@ -246,6 +245,16 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
         there = observed.get(want.path)
         if there is not None and there.elsewhere:
             yield GatherThreads(want.path, vacates=there.elsewhere)
+
+
+def _fallback(there: ObservedCgroup | None) -> CpuSet:
+    found = there.get(Attribute.FALLBACK_CPUS) if there else None
+    return found if isinstance(found, CpuSet) else CpuSet()
+
+
+def _narrowed(want: DesiredCgroup, fallback: CpuSet) -> CpuSet:
+    """Return what processes may fall back on while others are yet to leave: no more than before, unless nothing would be left."""
+    return fallback & want.fallback_cpus() or want.fallback_cpus()
 
 
 def _kept(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
@@ -323,6 +332,17 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
                 before = _kept(want, observed) or before
                 if not _holds(there, before, want.cpus()):
                     yield SetAttribute(want.path, attribute, value, before, grants=want.exclusive_cpus)
+
+
+def _fallbacks(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+    """Processes may fall back on more CPUs once everybody else has left these."""
+    for want in desired:
+        there, value = observed.get(want.path), want.fallback_cpus()
+        before = there.get(Attribute.FALLBACK_CPUS) if there else None
+        if _fallback(there) - value:
+            before = _narrowed(want, _fallback(there))
+        if value and before != value:
+            yield SetAttribute(want.path, Attribute.FALLBACK_CPUS, value, before)
 
 
 def _limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:

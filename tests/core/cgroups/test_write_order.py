@@ -323,6 +323,42 @@ def test_its_own_cpus_that_are_offline_stay_named_and_no_others():
     assert steps([pod, replace(want, offline_cpus=CpuSet.parse("5"))], there) == [("poda/x", "2-3", "6", "")]
 
 
+def falling_back(want: DesiredCgroup, text: str) -> DesiredCgroup:
+    return replace(want, attributes=(*want.attributes, (Attribute.FALLBACK_CPUS, CpuSet.parse(text))))
+
+
+def test_processes_may_fall_back_on_less_before_others_come_and_on_more_when_they_have_left():
+    def there(path: str, cpus: str, fallback: str) -> ObservedCgroup:
+        return seen(path, CpuSet.parse(cpus), extra=((Attribute.FALLBACK_CPUS, CpuSet.parse(fallback)),))
+
+    observed = {"": seen("", NONE), "s": there("s", "0-1,6-7", "0-1,6-7"), "x": there("x", "2-5", "0,2-5")}
+    desired = [
+        DesiredCgroup("", CONTROLLERS),
+        falling_back(leaf("s", CpuSet.parse("0-1,4-5")), "0-1,4-5"),
+        falling_back(leaf("x", CpuSet.parse("2-3,6"), exclusive=True), "0,2-3,6"),
+    ]
+    written = [c for c in diff(desired, observed).changes if isinstance(c, SetAttribute)]
+    assert [(c.path, c.attribute, str(c.value), str(c.vacates)) for c in written] == [
+        ("x", Attribute.CPUSET_CPUS, "2-3", "4-5"),
+        ("x", Attribute.FALLBACK_CPUS, "0,2-3", "4-5"),
+        ("s", Attribute.FALLBACK_CPUS, "0-1", "6-7"),
+        ("s", Attribute.CPUSET_CPUS, "0-1,4-5", "6-7"),
+        ("x", Attribute.CPUSET_CPUS, "2-3,6", ""),
+        ("s", Attribute.FALLBACK_CPUS, "0-1,4-5", ""),
+        ("x", Attribute.FALLBACK_CPUS, "0,2-3,6", ""),
+    ]
+
+
+def test_processes_without_anything_left_to_fall_back_on_get_it_at_once():
+    there = seen("s", CpuSet.parse("0-1"), extra=((Attribute.FALLBACK_CPUS, CpuSet.parse("0-1")),))
+    want = falling_back(leaf("s", CpuSet.parse("2-3")), "2-3")
+    changes = diff([DesiredCgroup("", CONTROLLERS), want], {"": seen("", NONE), "s": there}).changes
+    assert [(c.attribute, c.value) for c in changes] == [
+        (Attribute.FALLBACK_CPUS, CpuSet.parse("2-3")),
+        (Attribute.CPUSET_CPUS, CpuSet.parse("2-3")),
+    ]
+
+
 def test_processes_of_no_pod_keep_their_cpus_from_being_granted():
     there = {"": seen("", CpuSet()), "podx": seen("podx", ALL), "podx/c": seen("podx/c", CpuSet.parse("5"))}
     plan = diff([DesiredCgroup("", CONTROLLERS)], there)
