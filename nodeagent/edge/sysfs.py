@@ -249,6 +249,8 @@ def _target(base: str, path: str, *, listed: bool) -> str | None:
     try:
         return _ascii(str(Path(full).readlink()))
     except OSError as err:
+        if err.errno == errno.EINVAL and Path(full).is_dir():  # a copy may have what a link leads to, instead of it
+            return None
         if _absent(full, err, listed=listed):
             return None
         raise _failed(full, err, listed=listed) from err

@@ -15,7 +15,7 @@ from nodeagent.core.model.pod import Pod
 from tests.support import builders, pods
 
 NUMA = "resource.kubernetes.io/numaNode"
-ETH0 = Device("0000:3b:00.0", DeviceKind.NETWORK, 0x020000, names=("eth0",), numa_node=1)
+ETH0 = Device("0000:3b:00.0", DeviceKind.NETWORK, 0x020000, names=("eth0",), numa_node=1, root="pci0000:3a")
 NVME0 = Device("0000:40:00.0", DeviceKind.NVME, 0x010802, names=("nvme0",))
 
 

@@ -3,7 +3,7 @@
 Names and attributes are those that drivers of the field give. What is taken is no part of it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ SIZE = f"{MEMORY_DRIVER}/size"
 """The capacity of memory, in bytes."""
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
 _BUS_ID = "resource.kubernetes.io/pciBusID"
+_ROOT = "resource.kubernetes.io/pcieRoot"
 _CORE_TYPES = {None: "standard", "performance": "p-core", "efficiency": "e-core"}
 """dra-driver-cpu's words."""
 
@@ -54,15 +55,27 @@ def claimable(
         reserved: CPUs that nobody gets alone.
         cards: PCI devices, each with its NUMA node, if that is known.
     """
+    cards = tuple(cards)
+    roots = _near_roots(topology, cards)
     has_siblings = len({(cpu.socket, cpu.numa, cpu.core) for cpu in topology.cpus}) < len(topology.cpus)
     return (
-        *(_cpu(cpu, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
+        *(_cpu(cpu, roots, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
         *_memory(topology),
         *(_card(device, node) for device, node in cards),
     )
 
 
-def _cpu(cpu: Cpu, *, has_siblings: bool) -> ClaimableDevice:
+def _near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
+    """Return the CPUs near each PCI root: those of its cards' NUMA nodes, or else those that the kernel calls local to them."""
+    found: dict[str, CpuSet] = {}
+    for card, node in cards:
+        local = card.local_cpus if node is None else topology.nodes.get(node)
+        if card.root is not None and local is not None:
+            found[card.root] = found.get(card.root, CpuSet()) | local
+    return found
+
+
+def _cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> ClaimableDevice:
     attributes: dict[str, Value] = {
         f"{CPU_DRIVER}/coreID": cpu.core,
         f"{CPU_DRIVER}/coreType": _CORE_TYPES[cpu.core_class],
@@ -72,6 +85,9 @@ def _cpu(cpu: Cpu, *, has_siblings: bool) -> ClaimableDevice:
         f"{CPU_DRIVER}/socketID": cpu.socket,
         _NUMA_NODE: cpu.numa,
     }
+    near = tuple(sorted(root for root, cpus in roots.items() if cpu.id in cpus))
+    if near:
+        attributes[_ROOT] = near
     if cpu.uncore is not None:
         attributes[f"{CPU_DRIVER}/cacheL3ID"] = cpu.uncore
     return ClaimableDevice(CPU_DRIVER, f"cpudev{cpu.id:03}", _sorted(attributes), cpu=cpu.id)
@@ -102,6 +118,8 @@ def _card(device: Device, node: int | None) -> ClaimableDevice:
     }
     if node is not None:
         attributes[_NUMA_NODE] = node
+    if device.root is not None:
+        attributes[_ROOT] = device.root
     for key, number in (("vendor", device.vendor), ("model", device.model)):
         if number is not None:
             attributes[f"{CARD_DRIVER}/{key}"] = f"{number:04x}"

@@ -60,6 +60,8 @@ class Device(Struct, frozen=True):
     """The addresses of those that there are."""
     physical_function: str | None = None
     """The address of the function that it is a virtual one of."""
+    root: str | None = None
+    """The PCI root that it is plugged in below, such as pci0000:3a. None: nobody says."""
 
 
 class DevicePlace(Struct, frozen=True):

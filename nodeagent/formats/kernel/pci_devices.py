@@ -38,6 +38,7 @@ _NAMES = ("net", "infiniband", "nvme", "drm", "accel")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _HEXADECIMAL = re.compile(r"0x([0-9a-f]{1,8})")
 _DRIVER = re.compile(r"^DRIVER=(.+)$", re.MULTILINE)
+_ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
 _KINDS = {
     0x0108: DeviceKind.NVME,
     0x0207: DeviceKind.INFINIBAND,
@@ -55,7 +56,12 @@ _MAX_FUNCTIONS = 2**16 - 1
 def wanted_of(classes: SysfsSample) -> tuple[str, ...]:
     """Return the files to read, given the classes of all devices."""
     found = (address for address in _addresses(classes) if _kind(_class_code(classes, address)) is not None)
-    return tuple(f"{PCI}/{address}/{file}" for address in found for file in _OF_A_DEVICE)
+    return tuple(path for address in found for path in _of_a_device(f"{PCI}/{address}"))
+
+
+def _of_a_device(directory: str) -> Iterator[str]:
+    yield f"{directory}@"  # where it is among all devices: below its root
+    yield from (f"{directory}/{file}" for file in _OF_A_DEVICE)
 
 
 def devices_of(sample: SysfsSample) -> tuple[Device, ...]:
@@ -110,6 +116,7 @@ def _device(sample: SysfsSample, address: str) -> Device | None:
             for name, _ in sorted(sample.numbered(directory, "virtfn"), key=lambda each: each[1])
         ),
         physical_function=_linked(sample, f"{directory}/physfn") if f"{directory}/physfn" in sample.files else None,
+        root=None if (root := _ROOT.search(sample.files.get(directory, ""))) is None else root[1],
     )
 
 

@@ -85,6 +85,17 @@ def test_cpus_and_a_card_of_one_node() -> None:
     assert gone == initial(here)
 
 
+def test_cpus_and_a_card_of_one_root() -> None:
+    here = node(topology_manager_policy="none")
+    claim = template(
+        request("cpus", count=4),
+        request("nic", "nodeagent.io", A_NIC),
+        match="resource.kubernetes.io/pcieRoot",
+    )
+    cpus = promised(here, claiming("a", "4", claim)).own_set("a", "app")
+    assert here.topology.numa_of(cpus or CpuSet()) == NumaSet.of(1), "the CPUs near the root that eth0 is below"
+
+
 def test_a_card_draws_the_cpus_to_it_without_a_constraint() -> None:
     here = node(topology_manager_policy="best-effort")
     claim = template(request("nic", "nodeagent.io", A_NIC))

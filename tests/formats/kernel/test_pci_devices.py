@@ -141,6 +141,17 @@ def test_what_the_kernel_does_not_write_is_an_error(file: str, text: str, messag
     assert message in caught.value.message
 
 
+def test_the_root_that_a_card_is_below_is_where_its_link_leads(tmp_path: Path) -> None:
+    behind = tmp_path / "sys/devices/pci0000:3a/0000:3a:02.0/0000:3b:00.0"
+    behind.mkdir(parents=True)
+    (behind / "class").write_text("0x020000\n")
+    (tmp_path / PCI).mkdir(parents=True)
+    (tmp_path / PCI / "0000:3b:00.0").symlink_to("../../../devices/pci0000:3a/0000:3a:02.0/0000:3b:00.0")
+    put(tmp_path, "0000:40:00.0", **{"class": "0x010802"})
+    found = {device.address: device.root for device in devices_of(read_devices(str(tmp_path)))}
+    assert found == {"0000:3b:00.0": "pci0000:3a", "0000:40:00.0": None}, "of a copy without links nobody says it"
+
+
 def test_a_link_elsewhere_is_an_error(tmp_path: Path) -> None:
     put(tmp_path, "0000:02:00.2", {"physfn": "etc/passwd"}, **{"class": "0x020000"})
     with pytest.raises(SysfsError, match="physfn: expected a link to a PCI device"):

@@ -11,7 +11,16 @@ from tests.support.resource_slice_rules import checked
 from tests.support.world import MACHINE, SMALL
 
 CARD = Device(
-    "0000:3b:00.0", DeviceKind.NETWORK, 0x020000, 0x8086, 0x1592, "ice", ("eth0", "rdma0"), 1, CpuSet.parse("4-7,20-23")
+    "0000:3b:00.0",
+    DeviceKind.NETWORK,
+    0x020000,
+    0x8086,
+    0x1592,
+    "ice",
+    ("eth0", "rdma0"),
+    1,
+    CpuSet.parse("4-7,20-23"),
+    root="pci0000:3a",
 )
 BARE = Device("0001:ff:1f.7", DeviceKind.GPU, 0x030200)
 
@@ -49,6 +58,7 @@ def test_cards_are_named_by_their_address() -> None:
         "nodeagent.io/vendor": "8086",
         "resource.kubernetes.io/numaNode": 1,
         "resource.kubernetes.io/pciBusID": "0000:3b:00.0",
+        "resource.kubernetes.io/pcieRoot": "pci0000:3a",
     }
     assert "resource.kubernetes.io/numaNode" not in cards["pci-0001-ff-1f-7"], "nobody knows it"
 
