@@ -10,6 +10,7 @@ NO_LANE = ("exceptions", "install")
 """They need no guest, and run beside the others."""
 SECOND_LANE = (
     "busy_host",
+    "claims",
     "containerd",
     "containerd_deaths",
     "debian_package",

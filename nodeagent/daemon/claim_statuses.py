@@ -29,7 +29,7 @@ class ClaimStatuses:
     def keep(self, state: NodeState, *, rescan: bool) -> tuple[Trouble, ...]:
         """Make the files as the claims are. Returns what could not be done, once for each reason: it is tried again in the next turn."""
         wanted: dict[str, bytes] = {}
-        if any(held.claims for _, held in state.promises.pods):
+        if state.promises.claims():
             from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
                 allocated_claims,
                 claim_text,

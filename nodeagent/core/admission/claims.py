@@ -83,7 +83,7 @@ def _wishes(promises: Promises, pod: Pod) -> list[Wish]:
     why = unusable(pod)
     if why is not None:
         raise _MisfitError(why)
-    known = {each.claim for _, held in promises.pods for each in held.claims}
+    known = {name for name, _ in promises.claims()}
     found: list[Wish] = []
     for claim in pod.claims:
         full_name = f"{pod.namespace}/{claim.claim_name(pod.name)}"
@@ -159,13 +159,14 @@ class _Placing:
 
     def _with_shared(self, promises: Promises) -> Promises:
         """Let the pod have what others have of claims that it has, too."""
-        held_by = {held.claim: (uid, held) for uid, each in promises.pods for held in each.claims}
+        held_by = dict(sorted(promises.claims(), reverse=True))
         there = {device.name: device for device in self._there}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
             if full_name not in held_by:
                 continue
-            uid, held = held_by[full_name]
+            uid = held_by[full_name]
+            held = next(one for one in promises.of_pod(uid).claims if one.claim == full_name)
             own = promises.of_pod(self._pod.uid)
             own = replace(own, claims=(*own.claims, replace(held, name=claim.name)))
             for one in held.devices:

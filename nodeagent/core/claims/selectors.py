@@ -20,6 +20,9 @@ _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s
 """A domain that an expression asks about: where a device has none of it, it is there and empty."""
 _DEEPEST = 64
 """Brackets within each other, long before the parser's stack ends."""
+_MACRO = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(")
+MOST_STEPS = 10_000
+"""Of lists within lists that an expression may go through, for one device: the library doesn't count them."""
 
 
 class SelectorError(Exception):
@@ -70,6 +73,8 @@ def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
         deepest = max(deepest, depth)
     if deepest > _DEEPEST:
         raise SelectorError(f"brackets are {deepest} deep, and may be {_DEEPEST}")
+    if (1 + expression.count(",")) ** len(_MACRO.findall(expression)) > MOST_STEPS:
+        raise SelectorError("it goes through lists within lists of too many values")
     try:
         program = cel.compile(expression)
     except Exception as err:  # noqa: BLE001 - as above

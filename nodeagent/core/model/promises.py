@@ -211,6 +211,10 @@ class Promises(Struct, frozen=True):
         """The keys of all devices that somebody has."""
         return self.pods.fold(_DEVICES)
 
+    def claims(self) -> frozenset[tuple[str, str]]:
+        """All resource claims that pods have: `namespace/name`, and the pod's UID."""
+        return self.pods.fold(_CLAIMS)
+
     def devices_given(self) -> dict[str, int]:
         """How many devices of each resource somebody has."""
         given: dict[str, set[str]] = {}
@@ -241,6 +245,13 @@ def _devices(_uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
 
 
 _DEVICES: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _devices, frozenset.__or__)
+
+
+def _claims(uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
+    return frozenset((claim.claim, uid) for claim in pod.claims)
+
+
+_CLAIMS: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _claims, frozenset.__or__)
 
 
 def put(items: tuple[tuple[str, V], ...], name: str, value: V) -> tuple[tuple[str, V], ...]:

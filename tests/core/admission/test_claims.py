@@ -281,9 +281,14 @@ def histories(draw: st.DrawFn) -> list[Pod | str]:
     return steps
 
 
-@given(histories(), st.sampled_from(["none", "best-effort", "restricted", "single-numa-node"]))
-def test_whatever_comes_and_goes_every_promise_holds(history: list[Pod | str], policy: str) -> None:
-    here = managers(BIG, reserved="0,8", topology_manager_policy=policy).knowing(PlacedDevices())
+@given(
+    histories(),
+    st.sampled_from(["none", "best-effort", "restricted", "single-numa-node"]),
+    st.sampled_from(["container", "pod"]),
+)
+def test_whatever_comes_and_goes_every_promise_holds(history: list[Pod | str], policy: str, scope: str) -> None:
+    rules = {"topology_manager_policy": policy, "topology_manager_scope": scope}
+    here = managers(BIG, reserved="0,8", **rules).knowing(PlacedDevices())
     empty = promises = initial(here)
     active: dict[str, Pod] = {}
     for step in history:

@@ -43,6 +43,7 @@ def test_a_device_meets(device: ClaimableDevice, expression: str) -> None:
         ("node.name == 'a'", "node is not known"),
         (f'device.driver == "{"x" * LONGEST}"', "at most"),
         ("(" * 65 + "true" + ")" * 65, "65 deep"),
+        ("[1, 2, 3, 4, 5, 6, 7, 8, 9]" + ".map(x, [x, x, x])" * 6 + ".all(y, true)", "lists within lists"),
     ],
 )
 def test_what_is_no_expression_is_told_before_any_device_is_known(expression: str, said: str) -> None:

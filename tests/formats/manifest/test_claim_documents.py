@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, strategies as st
 
 from nodeagent.core.model.claims import ClaimRequest, ClaimSpec, ContainerClaim, DeviceRequest, MatchAttribute, PodClaim
 from nodeagent.formats.manifest.claim_documents import (
@@ -222,3 +223,49 @@ def test_examples_are_read() -> None:
     for path in sorted(Path("examples").glob("*claim*.yaml")):
         pods, documents = parts(path.read_text())
         assert [missing_documents(ClaimDocuments(documents).resolved(one.pod)) for one in pods] == [()] * len(pods)
+
+
+TREES = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-3, 99), st.sampled_from(["a", "", "All", "dra.cpu", "x/y", "1Gi", "("])
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                [
+                    "name",
+                    "namespace",
+                    "spec",
+                    "devices",
+                    "requests",
+                    "exactly",
+                    "firstAvailable",
+                    "deviceClassName",
+                    "count",
+                    "allocationMode",
+                    "selectors",
+                    "cel",
+                    "expression",
+                    "constraints",
+                    "matchAttribute",
+                    "capacity",
+                    "metadata",
+                    "adminAccess",
+                    "x",
+                ]
+            ),
+            inner,
+            max_size=5,
+        ),
+    ),
+    max_leaves=25,
+)
+
+
+@given(TREES, st.sampled_from(["ResourceClaim", "ResourceClaimTemplate", "DeviceClass"]))
+def test_whatever_a_document_holds_it_is_read_or_told_what_is_wrong(tree: object, kind: str) -> None:
+    given_document = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "a"}}
+    found = parse_manifest(yaml.safe_dump({**given_document, "spec": tree}).encode(), "x.yaml")
+    for one in found:
+        assert isinstance(one, ClaimDocument) or (isinstance(one, RefusedPod) and one.findings)
