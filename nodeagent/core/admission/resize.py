@@ -92,6 +92,9 @@ def resized(
     if qos_class(old, pod_level_resources=gate) is not qos_class(new, pod_level_resources=gate):
         was, becomes = (qos_class(pod, pod_level_resources=gate).value for pod in (old, new))
         return NotResized(RESIZE_INFEASIBLE, f"its QoS class would change from {was} to {becomes}")
+    claimed = _of_claims(promises, old, new)
+    if claimed is not None:
+        return claimed
     if allocatable is not None:
         there, others = managers.with_devices(allocatable, promises), usage.minus(old, pod_level_resources=gate)
         short = insufficient(new, others, there, pod_level_resources=gate)
@@ -104,6 +107,23 @@ def resized(
         if isinstance(elsewhere, Promises):
             return replace(elsewhere, default=elsewhere.default | taken)
     return _in_some_class(managers, promises, old, new)
+
+
+def _of_claims(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
+    """Refuse another amount of what a container has by its claims: these stay as they are for as long as the pod has them."""
+    for was, now in zip(old.containers, new.containers, strict=True):
+        drivers = {
+            one.driver
+            for claim in promises.of_pod(old.uid).claims
+            for one in claim.devices
+            if any(used.uses(claim.name, one.request.partition("/")[0]) for used in was.claims)
+        }
+        for resource, driver in ((CPU, "dra.cpu"), (MEMORY, "dra.memory")):
+            if driver in drivers and was.resources.requests.get(resource) != now.resources.requests.get(resource):
+                what = "CPUs" if resource == CPU else "memory"
+                why = f"container {was.name} has its {what} by a claim, which stays as it is: change the claim with the pod"
+                return _never(why)
+    return None
 
 
 def _in_some_class(managers: Managers, promises: Promises, old: Pod, new: Pod) -> Promises | NotResized:

@@ -7,6 +7,8 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, violations
+from nodeagent.core.admission.node_capacity import usage_of
+from nodeagent.core.admission.resize import NotResized, resized
 from nodeagent.core.model.claims import ClaimRequest, ContainerClaim, PodClaim
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -252,6 +254,21 @@ def test_whole_cores_stay_whole() -> None:
     assert "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2" in said
     held = promised(here, claiming("a", "4", template(request("cpus", count=4)))).own_set("a", "app")
     assert held == CpuSet.of(1, 2, 9, 10)
+
+
+def test_what_is_had_by_a_claim_is_not_resized() -> None:
+    here = node(topology_manager_policy="restricted")
+    one = claiming("a", "2", template(request("cpus", count=2)))
+    promises = promised(here, one)
+    bigger = replace(one, containers=(pods.app("app", "4", claims=one.containers[0].claims),))
+    answer = resized(here, promises, one, bigger, usage=usage_of((one,)), allocatable=None)
+    assert isinstance(answer, NotResized)
+    assert (answer.reason, answer.message) == (
+        "ResizeInfeasible",
+        "container app has its CPUs by a claim, which stays as it is: change the claim with the pod",
+    )
+    larger = replace(one, containers=(pods.app("app", "2", "128Mi", claims=one.containers[0].claims),))
+    assert isinstance(resized(here, promises, one, larger, usage=usage_of((one,)), allocatable=None), Promises)
 
 
 BIG = machine(nodes=4, cores=2)
