@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_status import AllocatedClaim
 
 
+def node_name() -> str:
+    """Return the node's name as Kubernetes has it, which is that of its pool in ResourceSlices."""
+    return os.uname().nodename.lower()
+
+
 def claim_directory(config: Config) -> str:
     """Return the directory of all status documents: `NAMESPACE/NAME.json` below it."""
     return f"{config.runtime_directory}/claims"
@@ -35,7 +40,7 @@ class ClaimStatuses:
                 claim_text,
             )
 
-            node = os.uname().nodename.lower()  # as `topology -o resourceslice` calls its pool
+            node = node_name()
             wanted = {f"{name}.json": claim_text(claim, node) for name, claim in allocated_claims(state).items()}
         if rescan or self._held is None:
             try:

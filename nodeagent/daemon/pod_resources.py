@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.core.metrics.deltas import Series
+from nodeagent.daemon.claim_statuses import node_name
 from nodeagent.edge.grpc_server import GrpcServer, Method
 from nodeagent.edge.serving import Dialogue
 from nodeagent.formats.node_view import NodeView
@@ -79,7 +80,7 @@ class PodResources:
         """Spell each view once: a flood of calls must not take the deciding thread's time."""
         view = self._view()
         if self._list is None or self._list[0] is not view:
-            self._list = view, encode(LIST_RESPONSE, listed(view.state))
+            self._list = view, encode(LIST_RESPONSE, listed(view.state, node_name()))
         return self._list[1]
 
     def _allocatable(self, _: Message) -> bytes:
@@ -88,7 +89,7 @@ class PodResources:
 
     def _found(self, asked: Message) -> bytes:
         namespace, name = asked["pod_namespace"], asked["pod_name"]
-        pod = found(self._view().state, namespace, name)
+        pod = found(self._view().state, namespace, name, node_name())
         if pod is None:
             self._count(names.GET_ERRORS)
             raise CallError(Status.UNKNOWN, f"pod {name} in namespace {namespace} not found")

@@ -21,12 +21,14 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.devices.pools import DevicePool
 from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.model.claims import ContainerClaim
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
 from nodeagent.core.turn.step import new_entry
+from nodeagent.daemon.claim_statuses import node_name
 from nodeagent.daemon.pod_resources import PodResources
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.edge.listening import group_id, listen
@@ -34,6 +36,7 @@ from nodeagent.edge.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire.grpc_messages import CallError, Status, framed
 from tests.support.builders import GIB, PLRM, admitted, machine, managers
+from tests.support.claims import ETH0, request, template
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, exclusive, init, manifests, mixed, pod, shared, sidecar
@@ -156,6 +159,38 @@ def test_devices_are_listed_one_by_one_with_their_numa_nodes(tmp_path: Path) -> 
         every = kubelet.allocatable().devices
         assert [list(one.device_ids) for one in every] == [[card.address] for card in cards]
         assert [one.HasField("topology") for one in every] == [True, True, True, False]
+
+
+def test_claims_are_listed_with_what_each_container_has_of_them(tmp_path: Path) -> None:
+    of = managers(NUMA, reserved="0", topology_manager_policy="best-effort")
+    of = of.knowing(PlacedDevices.of((ETH0,), NUMA))
+    own = template(request("cpus", count=2), request("nic", "nodeagent.io"))
+    one = app("one", "2", claims=(ContainerClaim("own"),))
+    two = app("two", "100m", claims=(ContainerClaim("own", "nic"),))
+    state = decided(of, pod("owner", one, two, claims=(own,)))
+    with served(tmp_path, of, state) as kubelet:
+        (listed,) = kubelet.pods()
+        found = {
+            each.name: [
+                (
+                    claim.claim_namespace,
+                    claim.claim_name,
+                    [(r.driver_name, r.device_name) for r in claim.claim_resources],
+                )
+                for claim in each.dynamic_resources
+            ]
+            for each in listed.containers
+        }
+        cpus = [("dra.cpu", f"cpudev{cpu:03}") for cpu in listed.containers[0].cpu_ids]
+        card = ("nodeagent.io", "pci-0000-3b-00-0")
+        assert found == {
+            "one": [("default", "owner-own", [*cpus, card])],
+            "two": [("default", "owner-own", [card])],
+        }
+        assert len(cpus) == 2
+        assert not any(each.devices for each in listed.containers)
+        pools = {r.pool_name for each in listed.containers for d in each.dynamic_resources for r in d.claim_resources}
+        assert pools == {node_name()}
 
 
 def test_init_containers_that_end_are_not_listed_and_sidecars_are(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ Field names and numbers are those of k8s.io/kubelet/pkg/apis/podresources/v1/api
 kubelet's server (pkg/kubelet/apis/podresources/server_v1.go), with the pod-level fields of 1.37 (KEP-5526).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.core.admission.managers import Managers
+from nodeagent.core.model.claims import ClaimAllocation
 from nodeagent.core.model.demand import qualifies_alone
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.pod import Container, ContainerKind
 from nodeagent.core.model.promises import Blocks, Promises
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.formats.wire.protobuf import Field, Kind, MessageType
@@ -38,6 +39,18 @@ _DEVICES = MessageType(
         Field(3, "topology", _TOPOLOGY),
     ],
 )
+_CLAIMED = MessageType(
+    "ClaimResource",
+    [Field(2, "driver_name", Kind.STRING), Field(3, "pool_name", Kind.STRING), Field(4, "device_name", Kind.STRING)],
+)
+_DYNAMIC = MessageType(
+    "DynamicResource",
+    [
+        Field(2, "claim_name", Kind.STRING),
+        Field(3, "claim_namespace", Kind.STRING),
+        Field(4, "claim_resources", _CLAIMED, repeated=True),
+    ],
+)
 _CONTAINER = MessageType(
     "ContainerResources",
     [
@@ -45,6 +58,7 @@ _CONTAINER = MessageType(
         Field(2, "devices", _DEVICES, repeated=True),
         Field(3, "cpu_ids", Kind.INT64, repeated=True),
         Field(4, "memory", _MEMORY, repeated=True),
+        Field(5, "dynamic_resources", _DYNAMIC, repeated=True),
     ],
 )
 _POD = MessageType(
@@ -77,16 +91,21 @@ Value = dict[str, Any]
 """What `protobuf.encode` takes."""
 
 
-def listed(state: NodeState) -> Value:
-    """Return the answer to List: the pods that hold what they were promised, in the order in which they were decided on."""
-    return {"pod_resources": [_pod(entry, state.promises) for entry in state.entries if entry.is_active]}
+def listed(state: NodeState, node: str) -> Value:
+    """Return the answer to List: the pods that hold what they were promised, in the order in which they were decided on.
+
+    Args:
+        state: of the node.
+        node: its name, which is that of its pool of devices for claims.
+    """
+    return {"pod_resources": [_pod(entry, state.promises, node) for entry in state.entries if entry.is_active]}
 
 
-def found(state: NodeState, namespace: str, name: str) -> Value | None:
+def found(state: NodeState, namespace: str, name: str, node: str) -> Value | None:
     """Return the answer to Get, which knows pods that have ended or were refused, too: they hold nothing. None: there is no such pod."""
     for entry in reversed(state.entries):
         if entry.pod.name == name and entry.pod.namespace == namespace:
-            return {"pod_resources": _pod(entry, state.promises)}
+            return {"pod_resources": _pod(entry, state.promises, node)}
     return None
 
 
@@ -104,7 +123,7 @@ def allocatable(managers: Managers, promises: Promises, pools: "tuple[DevicePool
     return {"devices": devices, "cpu_ids": list(cpus), "memory": memory}
 
 
-def _pod(entry: PodEntry, promises: Promises) -> Value:
+def _pod(entry: PodEntry, promises: Promises, node: str) -> Value:
     """A container that shares what its pod holds has nothing of its own; init containers that end aren't listed."""
     held = promises.of_pod(entry.pod.uid)
     is_divided = held.pod_cpus is not None or held.pod_memory is not None
@@ -115,8 +134,10 @@ def _pod(entry: PodEntry, promises: Promises) -> Value:
             continue
         one: Value = {"name": container.name}
         if held.devices:
-            own = held.devices_of(container.name)
+            own = [each for each in held.devices_of(container.name) if not each.claim]
             one["devices"] = [_device(each.resource, each.id, each.nodes.bits or None) for each in own]
+        if held.claims:
+            one["dynamic_resources"] = [each for claim in held.claims for each in _claimed(container, claim, node)]
         if not is_divided or qualifies_alone(container):
             one["cpu_ids"] = list(cpus.get(container.name, ()))
             one["memory"] = _blocks(memory.get(container.name, ()))
@@ -128,6 +149,18 @@ def _pod(entry: PodEntry, promises: Promises) -> Value:
         "cpu_ids": list(held.pod_cpus or ()),
         "memory": _blocks(held.pod_memory or ()),
     }
+
+
+def _claimed(container: Container, claim: ClaimAllocation, node: str) -> Iterator[Value]:
+    """What a container has of a claim. There is no CDI here: nothing is injected."""
+    used = [
+        {"driver_name": one.driver, "pool_name": node, "device_name": one.device}
+        for one in claim.devices
+        if any(each.uses(claim.name, one.request.partition("/")[0]) for each in container.claims)
+    ]
+    namespace, _, name = claim.claim.partition("/")
+    if used:
+        yield {"claim_name": name, "claim_namespace": namespace, "claim_resources": used}
 
 
 def _device(resource: str, id_: str, nodes: int | None) -> Value:
