@@ -96,6 +96,7 @@ def test_programs_get_all_of_them(root: Path, capsys: pytest.CaptureFixture[str]
         "numaNodeDoubt": None,
         "numaNodeOfKernel": 1,
         "owners": [],
+        "pcieRoot": None,
         "physicalFunction": None,
         "vendor": None,
         "virtualFunctions": ["0000:3b:00.1"],

@@ -121,7 +121,8 @@ def _devices(observed: ContainerView) -> list[Document]:
     there = {(pool.resource, one.id): one.is_healthy for pool in observed.view.pools for one in pool.devices}
     known = {pool.resource for pool in observed.view.pools}
     return [
-        {
+        ({"claim": one.claim} if one.claim else {})
+        | {
             "id": one.id,
             "isThere": there.get((one.resource, one.id), False) if one.resource in known else None,
             "names": list(one.names),

@@ -418,7 +418,8 @@ def _device(device: Document) -> str:
     names = f" {' '.join(device['names'])}" if device["names"] else ""
     where = f", NUMA {device['numaNodes']}" if device["numaNodes"] else ""
     gone = "; it is gone, or not healthy" if device["isThere"] is False else ""
-    return f"{device['id']}{names} ({device['resource']}{where}){gone}"
+    what = f"claim {device['claim']}" if device.get("claim") else device["resource"]
+    return f"{device['id']}{names} ({what}{where}){gone}"
 
 
 def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:

@@ -21,6 +21,8 @@ class DeviceOwner(Struct, frozen=True):
     pod: str
     container: str
     resource: str
+    claim: str = ""
+    """The resource claim by which it has it. Empty: it asked by number."""
 
 
 Owners = Mapping[str, tuple[DeviceOwner, ...]]
@@ -34,7 +36,7 @@ def device_owners(state: NodeState) -> Owners:
     for uid, held in state.promises.pods:
         for container, devices in held.devices:
             for device in devices:
-                owner = DeviceOwner(names.get(uid, uid), container, device.resource)
+                owner = DeviceOwner(names.get(uid, uid), container, device.resource, device.claim)
                 found[device.id] = (*found.get(device.id, ()), owner)
     return found
 
@@ -60,7 +62,12 @@ def _document(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...
         "numaNode": place.node,
         "numaNodeDoubt": None if place.doubt is None else place.doubt.value,
         "numaNodeOfKernel": device.numa_node,
-        "owners": [{"container": one.container, "pod": one.pod, "resource": one.resource} for one in owners],
+        "owners": [
+            ({"claim": one.claim} if one.claim else {})
+            | {"container": one.container, "pod": one.pod, "resource": one.resource}
+            for one in owners
+        ],
+        "pcieRoot": device.root,
         "physicalFunction": device.physical_function,
         "vendor": None if device.vendor is None else f"0x{device.vendor:04x}",
         "virtualFunctions": list(device.virtual_functions),
@@ -85,7 +92,10 @@ def device_sections(
 
 
 def _cells(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...]) -> tuple[str, ...]:
-    whose = (f"of {one.pod} {one.container} as {one.resource}" for one in owners)
+    whose = (
+        f"of {one.pod} {one.container} {f'by claim {one.claim}' if one.claim else f'as {one.resource}'}"
+        for one in owners
+    )
     return (
         device.address,
         device.kind.value,

@@ -1,0 +1,36 @@
+"""What commands say of claims: whose a card is, and what a claim has, in a line."""
+
+from nodeagent.core.admission.managers import Admitted, admit, initial
+from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.state import NodeState, Origin, PodEntry, QosClass
+from nodeagent.views.topology.devices import device_owners, device_sections, devices_document
+from nodeagent.views.wording.claims import claim_documents, claim_text
+from tests.support.builders import GIB, MACHINE_A, managers
+from tests.support.claims import ETH0, claiming, request, template
+
+
+def state() -> NodeState:
+    here = managers(reserved_memory={0: "256Mi", 1: "256Mi"}, topology_manager_policy="restricted")
+    here = here.knowing(PlacedDevices.of((ETH0,), MACHINE_A))
+    claim = template(request("cpus", count=2), request("nic", "nodeagent.io"), request("zone", "dra.memory", size=GIB))
+    one = claiming("a", "2", claim, memory="1Gi")
+    decision = admit(here, initial(here), one)
+    assert isinstance(decision, Admitted), decision.message
+    return NodeState(decision.promises, (PodEntry(one, QosClass.GUARANTEED, Origin("a.yaml"), 0),))
+
+
+def test_a_claim_in_a_line() -> None:
+    (claim,) = claim_documents(state().promises.of_pod("a").claims)
+    cpus = state().promises.own_set("a", "app")
+    assert claim_text(claim) == f"default/a-own: cpus CPUs {cpus}, nic pci-0000-3b-00-0, zone memory-1 1Gi", "where the card is"
+
+
+def test_whose_a_card_is() -> None:
+    owners = device_owners(state())
+    (section,) = device_sections((ETH0,), MACHINE_A, owners)
+    assert section.rows[0][-1].startswith("of default/a app by claim default/a-own")
+    (document,) = devices_document((ETH0,), MACHINE_A, owners)
+    assert document["pcieRoot"] == "pci0000:3a"
+    assert document["owners"] == [
+        {"claim": "default/a-own", "container": "app", "pod": "default/a", "resource": "nodeagent.io"}
+    ]
