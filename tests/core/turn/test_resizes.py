@@ -1,19 +1,24 @@
 """A pod of which only amounts change gets these while it runs (KEP-1287, KEP-5554). The model judges each write of each turn."""
 
-from typing import Any
+import math
+from copy import deepcopy
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import violations
 from nodeagent.core.admission.resize import is_resize
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod, RestartPolicy
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.step import EventKind
+from nodeagent.daemon.execution import ExecutionResult
 from tests.support.node_model import Agent, CrashError, Machine, started
 from tests.support.pods import amounts, app, burstable, init, mixed, pod, sidecar, unit
 from tests.support.world import MACHINE, SMALL, Node, node
@@ -342,34 +347,163 @@ def test_who_ignores_it_is_killed_and_starts_again_at_once_under_any_policy() ->
     assert machine.running_containers() == ("poduid-a/x",)
 
 
+class WatchedAgent(Agent):
+    """The model's agent, with what every cgroup names judged after each change, and what it holds after each turn."""
+
+    def check(self) -> None:
+        super().check()
+        for want in self.desired_cgroups():
+            if want.path in self.machine.groups and self.machine.is_populated(want.path):
+                if want.is_exclusive:
+                    self._expect_nobody_names(want.exclusive_cpus & self.machine.effective(want.path), want.path)
+                elif not want.is_leaf and want.path not in OWN_DIRECTORIES and want.path:
+                    self._expect_room_for_containers(want.path)
+
+    def _expect_nobody_names(self, cpus: CpuSet, owner: str) -> None:
+        for path, group in self.machine.groups.items():
+            if path in {owner, *OWN_DIRECTORIES} or owner.startswith(f"{path}/"):
+                continue
+            for attribute in (Attribute.CPUSET_CPUS, Attribute.FALLBACK_CPUS):
+                named = group.values.get(attribute, CpuSet())
+                assert isinstance(named, CpuSet)
+                assert not named & cpus, f"{attribute.value} of {path} names {named & cpus} of {owner}"
+
+    def _expect_room_for_containers(self, pod_path: str) -> None:
+        limits = {
+            path: group.values.get(Attribute.MEMORY_MAX, ByteLimit(None))
+            for path, group in self.machine.groups.items()
+            if path == pod_path or path.startswith(f"{pod_path}/")
+        }
+        amounts = {path: limit.limit_bytes for path, limit in limits.items() if isinstance(limit, ByteLimit)}
+        whole = amounts.pop(pod_path)
+        parts = [math.inf if part is None else part for part in amounts.values()]
+        assert whole is None or whole >= sum(parts), f"{pod_path} has {whole} bytes, and its containers {parts}"
+
+    def turn(self) -> ExecutionResult:
+        self.machine.now_ms += 1000
+        outcome = super().turn()
+        observed = self.observed()
+        for want in self.desired_cgroups():
+            for attribute, value in want.attributes:
+                found = observed[want.path].get(attribute)
+                assert found == value, f"{attribute.value} of {want.path} is {found}, and should be {value}"
+        return outcome
+
+
+NODES = {
+    "static": NODE,
+    "aligned": node(SMALL, topology_manager_policy="restricted"),
+    "below": node(SMALL, resize_below_admitted_cpus=True),
+    "partitions": node(SMALL, config={"host_isolation": "partition"}),
+}
+
+
+def made(name: str, count: int, mib: int) -> Pod:
+    """A pod with so many CPUs and MiB, 1 to 4."""
+    memory = f"{mib}Mi"
+    match name:
+        case "two":
+            return pod(name, app("x", cpu=str(count), memory=memory), app("y", cpu=str(mib), memory=f"{count}Mi"))
+        case "beside":
+            return pod(name, app("x", cpu=str(count), memory=memory), app("s", cpu="500m", memory=memory))
+        case "mixed":
+            return pod(name, mixed(cpu=f"{count}500m", own=1, memory=memory))
+        case "shares":
+            return pod(name, app(resources=burstable(f"{count}00m", str(count))))
+        case _:
+            return pod(name, app(cpu=str(count), memory=memory, restarts_for=("cpu",) if name == "again" else ()))
+
+
+NAMES = ("a", "b", "two", "beside", "mixed", "shares", "again")
+
+
+class Move(Struct):
+    """What a pod asks for from then on."""
+
+    name: str
+    count: int
+    """0: it goes."""
+    mib: int
+    dies_after: int | None
+    """How many effects the agent has then. None: it lives until nothing changes any more."""
+    is_left_to_next: bool = False
+    """If it dies, nothing else happens until its successor has nothing left to do."""
+
+
 @st.composite
-def histories(draw: Any) -> list[tuple[str, int]]:
-    """Amounts that pods ask for, one after the other; 0: it goes."""
-    names = st.sampled_from(["a", "b", "c"])
-    return draw(st.lists(st.tuples(names, st.integers(0, 4)), min_size=2, max_size=10))
+def histories(draw: st.DrawFn) -> list[Move]:
+    """Of a few pods, which mostly come first and then change."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
+    moves = st.builds(
+        Move, st.sampled_from(names), st.integers(0, 9).map(lambda n: n % 5), st.integers(1, 4), DEATHS, st.booleans()
+    )
+    return [*(Move(name, 1, 1, None) for name in names), *draw(st.lists(moves, min_size=2, max_size=10))]
 
 
-@given(histories(), st.booleans())
-@settings(deadline=None)
-def test_resizes_among_arrivals_and_departures_leave_nothing_behind(
-    history: list[tuple[str, int]], aligned: bool
-) -> None:
-    of: Node = node(SMALL, **({"topology_manager_policy": "restricted"} if aligned else {}))
-    machine, agent = started(of, SHARED)
-    empty = agent.state.promises
-    pods: dict[str, Pod] = {}
-    for name, count in history:
-        if count:
-            pods[name] = pod(name, app(cpu=str(count)))
+DEATHS = st.none() | st.integers(0, 12) | st.integers(0, 40)
+
+
+class Life:
+    """A node, on which agent follows agent."""
+
+    def __init__(self, of: Node) -> None:
+        self.machine = Machine(of)
+        self.agent = WatchedAgent(self.machine)
+        self.pods = {SHARED.name: SHARED}
+        self.agent.want(SHARED)
+        self.agent.rest()
+
+    def goes_on(self, move: Move) -> bool:
+        """Say whether the agent lives through it."""
+        agent = self.agent
+        if move.count:
+            self.pods[move.name] = made(move.name, move.count, move.mib)
         else:
-            pods.pop(name, None)
-        agent.want(SHARED, *pods.values())
-        machine.now_ms += 1000
-        agent.settle()
+            self.pods.pop(move.name, None)
+        agent.want(*self.pods.values())
+        agent.dies_at = None if move.dies_after is None else agent.effects + move.dies_after
+        try:
+            agent.settle()
+        except CrashError:
+            agent.restart()
+            agent.check()
+            return False
+        agent.dies_at = None
         for one in agent.state.entries:
-            first = agent.state.promises.of_pod(one.pod.uid).first_set("app")
-            assert first is None or first <= own(agent, one.pod.name)
-    agent.want(SHARED)
-    agent.settle()
-    assert agent.state.promises == empty
-    assert machine.running_containers() == ("poduid-shared/app",)
+            for container in one.pod.containers:
+                first = agent.state.promises.of_pod(one.pod.uid).first_set(container.name)
+                assert first is None or first <= own(agent, one.pod.name, container.name)
+        return True
+
+
+@given(st.sampled_from(sorted(NODES)), histories())
+@settings(deadline=None)
+def test_resizes_among_arrivals_departures_and_deaths_leave_nothing_behind(name: str, moves: list[Move]) -> None:
+    life = Life(NODES[name])
+    empty = life.agent.state.promises
+    for move in moves:
+        if not life.goes_on(move) and move.is_left_to_next:
+            life.goes_on(replace(move, dies_after=None))
+    life.agent.want(SHARED)
+    life.agent.settle()
+    assert life.agent.state.promises == empty
+    assert life.machine.running_containers() == ("poduid-shared/app",)
+
+
+@pytest.mark.parametrize("counts", [(2, 4, 4), (2, 4, 1), (4, 2, 2), (4, 2, 4), (4, 1, 3)])
+@pytest.mark.parametrize("name", ["again", "two", "beside"])
+@pytest.mark.parametrize("of", sorted(NODES))
+def test_whenever_it_dies_in_a_resize_its_successor_can_do_another(
+    of: str, name: str, counts: tuple[int, int, int]
+) -> None:
+    begun = Life(NODES[of])
+    begun.goes_on(Move(name, 1, 1, None))
+    first, second, third = (Move(name, count, 5 - count, None) for count in counts)
+    begun.goes_on(first)
+    moment, has_lived = 0, False
+    while not has_lived:
+        life = deepcopy(begun, {id(NODES[of]): NODES[of]})
+        has_lived = life.goes_on(replace(second, dies_after=moment))
+        life.goes_on(third)
+        moment += 1
+    assert moment > 5, "it saves, and somebody leaves, and gets something"
