@@ -30,13 +30,21 @@ from tests.support.pods import app, burstable, cgroup_only, init, job, pod, side
 from tests.support.world import SMALL, Node, node
 
 OF = node(two_nodes(), **MEMORY)
-QUIET = node(two_nodes(), config={"interrupt_isolation": "affinity", "host_isolation": "partition"}, **MEMORY)
+ISOLATED = {"interrupt_isolation": "affinity", "host_isolation": "partition"}
+QUIET = node(two_nodes(), config=ISOLATED, **MEMORY)
+ANY = node(two_nodes(), resize_below_admitted_cpus=True, **MEMORY)
+ANY_QUIET = node(two_nodes(), resize_below_admitted_cpus=True, config=ISOLATED, **MEMORY)
 A, B = pod("a", app("app", "2")), pod("b", app("app", resources=burstable()))
 C = pod("c", init("first", "1"), sidecar("side", "1"), app("app", "2"), cgroup_only("slot", "1"))
 JOB = job("job", app("app", "1"))
 DB, WEB = pod("db", unit("db.service", "2")), pod("web", unit("web.service", resources=burstable()))
 UNITS = ("db.service", "web.service")
+MORE = pod("a", app("app", "4", memory="256Mi"))
+X_HAS_MORE, Y_HAS_MORE = (
+    pod("two", app("x", x, memory=f"{x}Mi"), app("y", y, memory=f"{y}Mi")) for x, y in (("3", "1"), ("1", "3"))
+)
 LARGE = pod("large", app("app", "7"))
+RESIZED = frozenset({"poduid-a/app", "poduid-two/x", "poduid-two/y"})
 ALL_FILES = (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT)
 
 
@@ -54,7 +62,7 @@ class Scenario:
     meddle: Callable[[Machine, Path], None] = lambda _machine, _directory: None
     """What else happens, from outside."""
     deltas: frozenset[str] = frozenset()
-    """Containers that are to move."""
+    """Containers that are to move, or to have other CPUs."""
     shared_before: bool = False
     """Who is to be alone runs among others when it begins."""
     units: tuple[str, ...] = ()
@@ -95,6 +103,18 @@ SCENARIOS = {
     "removal of all": Scenario(before=(A, B, C), after=()),
     "removal with leftovers": Scenario(after=(B,), meddle=leave_stubborn),
     "another under the same name": Scenario(after=(pod("a", app("app", "3"), uid="uid-other"), B)),
+    "a resize up": Scenario(after=(MORE, B), deltas=RESIZED),
+    "a resize down": Scenario(before=(MORE, B), after=(A, B), of=ANY, deltas=RESIZED),
+    "one container has less and another has more": Scenario(
+        before=(X_HAS_MORE, A, B), after=(Y_HAS_MORE, A, B), of=ANY, deltas=RESIZED
+    ),
+    "one pod has less and another comes": Scenario(before=(MORE, B), after=(A, B, C), of=ANY, deltas=RESIZED),
+    "a resize up, at a restart": Scenario(after=(MORE, B), deltas=RESIZED, restarts=True),
+    "a resize down, at a restart": Scenario(before=(MORE, B), after=(A, B), of=ANY, deltas=RESIZED, restarts=True),
+    "a resize up, and interrupts leave": Scenario(after=(MORE, B), of=QUIET, deltas=RESIZED),
+    "a resize down, and interrupts come back": Scenario(
+        before=(MORE, B), after=(A, B), of=ANY_QUIET, deltas=RESIZED
+    ),
     "a change that is refused": Scenario(after=(pod("a", app("app", "99")), B)),
     "a change that is refused, at a restart": Scenario(after=(pod("a", app("app", "99")), B), restarts=True),
     "one goes and one comes": Scenario(before=(A, B), after=(B, pod("d", app("app", "5")))),
