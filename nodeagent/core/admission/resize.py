@@ -202,14 +202,18 @@ def _more(
     hint = promises.hint(pod.uid, now.name).mask
     nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
     free, all_cpus = manager.free_cpus(promises), CpuMask(manager.universe & ~manager.reserved.bits & manager.grantable)
-    where = ""
+    where = stays = ""
     if providers.topology.policy in _STRICT and hint is not None:
         bound = manager.layout.cpus_of_nodes(NumaMask(hint.bits))
         free, all_cpus = CpuMask(free & bound), CpuMask(all_cpus & bound)
-        where = f" on NUMA node{'s' if len(hint) > 1 else ''} {hint} (topologyManagerPolicy {providers.topology.policy.value})"
+        where = f" on NUMA node{'s' if len(hint) > 1 else ''} {hint}"
+        stays = (
+            f": there it stays while it runs (topologyManagerPolicy {providers.topology.policy.value}); "
+            "end the pod, and start it anew, to let the topology manager choose again"
+        )
     if now.cpus > all_cpus.bit_count():
         return _never(
-            f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}"
+            f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}{stays}"
         )
     missing, left = now.cpus - len(own), CpuSet(free)
     asked = Question(manager.topology, promises, pod, now.name, own | left, now.cpus)
@@ -222,7 +226,7 @@ def _more(
         return half
     if missing > len(left):
         return _later(
-            f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}"
+            f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}{stays}"
         )
     chosen = _among(manager, asked, own, NumaMask(nodes.bits))
     veto = manager.vetoed(asked, chosen) if manager.plugins and isinstance(chosen, CpuSet) else None

@@ -207,6 +207,35 @@ def test_only_where_the_topology_manager_has_promised_it() -> None:
     assert own(agent) <= CpuSet.parse("4-7,20-23")
 
 
+@pytest.mark.parametrize(
+    ("cpus", "reason", "why"),
+    [
+        ("9", RESIZE_INFEASIBLE, "container app would have 9 CPUs of its own, and there are 7 on NUMA node 0: "),
+        ("6", RESIZE_DEFERRED, "container app needs 2 more CPUs, and 0 are free on NUMA node 0: "),
+    ],
+)
+def test_a_pod_stays_on_its_numa_nodes_and_one_that_is_made_anew_may_get_others(
+    cpus: str, reason: str, why: str
+) -> None:
+    beside, wanted = pod("b", app(cpu="3"), numa_node=0), pod("a", app(cpu=cpus))
+    machine, agent = started(node(MACHINE, topology_manager_policy="restricted"), pod("a", app(cpu="4")), beside)
+    agent.want(wanted, beside)
+    agent.settle()
+    change = entry(agent).refused_change
+    assert change is not None
+    assert change.refusal.reason == reason
+    assert change.refusal.message == (
+        f"{why}there it stays while it runs (topologyManagerPolicy restricted); "
+        "end the pod, and start it anew, to let the topology manager choose again"
+    )
+    agent.want(beside)
+    agent.settle()
+    machine.now_ms += 1000
+    agent.want(wanted, beside)
+    agent.settle()
+    assert len(own(agent)) == int(cpus)
+
+
 def test_near_the_cpus_that_it_has_where_nobody_demands_it() -> None:
     _, agent = started(node(MACHINE), pod("a", app(cpu="2"), numa_node=2))
     agent.want(pod("a", app(cpu="6"), numa_node=2))
