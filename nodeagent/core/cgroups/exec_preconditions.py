@@ -151,8 +151,8 @@ def _of_entrance(want: DesiredCgroup, there: ObservedCgroup, used_below: Sequenc
 def _of_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
     next_step = "nodeagent corrects it within its reconcile period: try again, and see `nodeagent inspect`"
     for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS):
-        if there.get(attribute) != want.get(attribute):
-            found = there.get(attribute)
+        found = there.get(attribute)
+        if (found - want.offline_cpus if isinstance(found, CpuSet) else found) != want.get(attribute):
             return Obstacle(
                 f"{attribute.value} of {want.path} is '{'' if found is None else found}' instead of the promised '{want.get(attribute)}'",
                 next_step,

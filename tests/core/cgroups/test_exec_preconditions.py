@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.main import main
 from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED
+from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import obstacle
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Placement
@@ -53,6 +54,15 @@ def test_an_open_container_can_be_entered():
 
 def test_a_running_one_can_be_entered():
     assert asked(made(command=True)) is None
+
+
+def test_one_whose_cpuset_names_its_own_cpus_that_are_offline_can_be_entered():
+    world = made()
+    kernel = replace(world.kernel, online=world.kernel.online - CpuSet.of(5))
+    desired = desired_cgroups(world.config, world.managers, kernel, world.state)
+    observed = with_slot(world, lambda s: replace(s, cpus_effective=CpuSet.of(1)))
+    assert observed[SLOT].get(Attribute.CPUSET_CPUS) == CpuSet.of(1, 5)
+    assert obstacle(world.state.entries[0], "slot", desired=desired, observed=observed, used_below=()) is None
 
 
 PODS = {
