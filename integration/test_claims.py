@@ -67,8 +67,10 @@ def placed(node: Node, name: str) -> tuple[CpuSet, NumaSet]:
 def test_cpus_and_memory_that_were_claimed(four_nodes: Guest) -> None:
     node = Node(four_nodes)
     node.configure(RULES)
-    node.apply(claiming("first", "zone", "2", "128Mi"), pod("shares", container("app", SLEEP, cpu="500m")))
+    node.apply(pod("shares", container("app", SLEEP, cpu="500m")))
     node.wait_running("shares")
+    # It isn't decided on yet, so no wait can name it.
+    node.put_manifest("first.json", json.dumps(claiming("first", "zone", "2", "128Mi")))
     waits = "pod default/first waits for ResourceClaimTemplate default/zone"
 
     def is_told() -> bool | None:
@@ -98,17 +100,17 @@ def test_cpus_and_memory_that_were_claimed(four_nodes: Guest) -> None:
     assert status_of(node, "first")["allocation"]["devices"]["results"] == results
     whole = node.run("nodeagent inspect first --no-host-processes").stdout
     assert f"default/first-own: cpus CPUs {cpus}, zone memory-1 128Mi" in " ".join(whole.split())
-    node.apply(claiming("second", "many", "99"))
-    put(node, template("many", request("cpus", "dra.cpu", count=99)))
+    node.apply(claiming("second", "absent", "2"))
+    put(node, template("absent", request("cpus", "dra.cpu", 'device.attributes["dra.cpu"].cpuID > 98', count=2)))
     refused = node.wait_running("first", "shares", refused=["second"])
     (why,) = (one["refusal"] for one in refused["entries"] if "refusal" in one)
     assert why[0] == "ResourceClaimUnavailable"
-    assert "99 wanted" in why[1]
-    node.delete("first", "second", "shares", "claim-zone", "claim-many")
+    assert "2 wanted, 0 devices meet its selectors" in why[1]
+    node.delete("first", "second", "shares", "claim-zone", "claim-absent")
     node.wait(
         lambda state: not state["entries"],
         "all pods to go",
-        of=("first", "second", "shares", "claim-zone", "claim-many"),
+        of=("first", "second", "shares", "claim-zone", "claim-absent"),
     )
     node.until(
         lambda: (
@@ -124,15 +126,16 @@ def test_cpus_and_memory_that_were_claimed(four_nodes: Guest) -> None:
 def test_a_card_and_cpus_of_its_node(two_cards: Guest, attribute: str) -> None:
     node = Node(two_cards)
     node.configure(RULES)
-    nic = request("nic", "nodeagent.io", 'device.attributes["nodeagent.io"].kind == "network"')
+    placed_cards = 'has(device.attributes["resource.kubernetes.io"].numaNode)'
+    nic = request("nic", "nodeagent.io", 'device.attributes["nodeagent.io"].kind == "network"', placed_cards)
     put(node, template("near-nic", request("cpus", "dra.cpu", count=2), nic, match=attribute))
-    node.apply(*(claiming(name, "near-nic", "2") for name in ("one", "two", "three")))
-    state = node.wait_running("one", "two", refused=["three"])
+    node.apply(*(claiming(name, "near-nic", "2") for name in ("alpha", "beta", "gamma")))
+    state = node.wait_running("alpha", "beta", refused=["gamma"])
     cards = {
         one["address"]: one for one in json.loads(node.run("nodeagent topology --devices -o json").stdout)["devices"]
     }
     had = set()
-    for name in ("one", "two"):
+    for name in ("alpha", "beta"):
         (card,) = state["promises"]["pods"][f"uid-{name}"]["devices"]["app"]
         cpus, _ = placed(node, name)
         assert {cpu // 8 for cpu in cpus} == {int(card["nodes"])}, "each node of the guest has eight CPUs"
@@ -142,11 +145,11 @@ def test_a_card_and_cpus_of_its_node(two_cards: Guest, attribute: str) -> None:
         had.add(card["id"])
     assert len(had) == 2
     node.run("systemctl restart nodeagent")
-    after = node.wait_running("one", "two", refused=["three"])
+    after = node.wait_running("alpha", "beta", refused=["gamma"])
     assert after["promises"] == state["promises"]
-    node.delete("one")
-    node.wait_gone("one")
-    node.run("nodeagent retry default/three")
-    node.wait_running("two", "three")
-    node.delete("two", "three", "claim-near-nic")
-    node.wait_gone("two", "three", "claim-near-nic")
+    node.delete("alpha")
+    node.wait_gone("alpha")
+    node.run("nodeagent retry default/gamma")
+    node.wait_running("beta", "gamma")
+    node.delete("beta", "gamma", "claim-near-nic")
+    node.wait_gone("beta", "gamma", "claim-near-nic")

@@ -53,6 +53,11 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
         _DEFAULT.host_isolation,
         "`partition`: the host's processes leave exclusive CPUs, too",
     ),
+    (
+        "hostCoreClass",
+        _DEFAULT.host_core_class,
+        "with `hostIsolation`, `performance` or `efficiency`: the host's processes and the kernel's work are on this kind of cores",
+    ),
     ("interruptIsolation", _DEFAULT.interrupt_isolation, "`affinity`: interrupts that can be moved leave exclusive CPUs, too"),
     ("cpuCFSQuota", str(_DEFAULT.cpu_cfs_quota).lower(), "enforce CPU limits of containers without exclusive CPUs"),
     ("cpuCFSQuotaPeriod", f"{_DEFAULT.cpu_cfs_quota_period_us // 1000}ms", "other values need the gate `CustomCPUCFSQuotaPeriod`"),

@@ -649,7 +649,7 @@ class Agent:
         partitioned = CpuSet()
         for want in wanted:
             partitioned |= want.partition_cpus()
-        alone = alone_of(self.node.config, exclusive, partitioned - refused)
+        alone = alone_of(self.node.config, self.node.topology, exclusive, partitioned - refused)
         asked = claims(self.state)
         host = self._kept.whole.online - exclusive
         settings = Wanted(alone, host, asked, partitioned - refused, self._pinned(wanted))

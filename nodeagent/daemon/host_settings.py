@@ -12,6 +12,7 @@ from nodeagent.core.host.claims import Claimed, DeviceClaim, claimed
 from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, maybe_put_back, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.host_edges import Reading
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.troubles import Trouble, trouble_of
@@ -74,11 +75,12 @@ class Wanted(Struct, frozen=True):
     """
 
 
-def alone_of(config: Config, exclusive: CpuSet, partitioned: CpuSet) -> dict[SettingKind, CpuSet]:
+def alone_of(config: Config, topology: Topology, exclusive: CpuSet, partitioned: CpuSet) -> dict[SettingKind, CpuSet]:
     """Return which CPUs each kind of setting has to leave alone.
 
     Args:
         config: of the agent.
+        topology: the machine as it is now.
         exclusive: all that containers have for themselves.
         partitioned: those that are in partitions of the cpuset: the kernel keeps systemd's units off by itself (D27).
     """
@@ -86,7 +88,9 @@ def alone_of(config: Config, exclusive: CpuSet, partitioned: CpuSet) -> dict[Set
     if config.interrupt_isolation != "none":
         alone |= dict.fromkeys(_INTERRUPTS, exclusive)
     if config.host_isolation != "none":
-        alone |= dict.fromkeys(_WORK, exclusive) | {SettingKind.UNIT: exclusive - partitioned}
+        of_class = topology.core_classes.get(config.host_core_class)
+        elsewhere = exclusive if of_class is None else exclusive | topology.online - of_class
+        alone |= dict.fromkeys(_WORK, elsewhere) | {SettingKind.UNIT: elsewhere - partitioned}
     return {kind: cpus for kind, cpus in alone.items() if cpus}
 
 

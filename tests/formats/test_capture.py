@@ -402,6 +402,7 @@ def test_what_does_not_fit_is_named(document: dict[str, Any], change: dict[str, 
         ("isolatedCPUs", "ignore, prefer, only"),
         ("exclusiveCoreClass", "any, performance, efficiency"),
         ("sharedCoreClass", "any, performance, efficiency"),
+        ("hostCoreClass", "any, performance, efficiency"),
     ],
 )
 def test_a_policy_that_is_none_is_refused(document: dict[str, Any], field: str, allowed: str) -> None:
@@ -413,7 +414,7 @@ def test_a_policy_that_is_none_is_refused(document: dict[str, Any], field: str, 
 
 def test_one_from_before_there_were_classes_of_cores_is_read(document: dict[str, Any]) -> None:
     expected = decoded(document)
-    for field in ("exclusiveCoreClass", "sharedCoreClass"):
+    for field in ("exclusiveCoreClass", "sharedCoreClass", "hostCoreClass"):
         del document["agent"]["config"][field]
     assert decoded(document) == expected
 

@@ -700,7 +700,7 @@ CONFIG_WORDS = (
         "reservedMemory: numaNode: limits: evictionHard: memory.available: nodefs.available: 5% 100Mi featureGates: "
         "cpuCFSQuotaPeriod: CustomCPUCFSQuotaPeriod: cpuManagerReconcilePeriod: 10s 1m30s maxPods: podsPerCore: stateDirectory: "
         "/var metricsBindAddress: 127.0.0.1:9 unix:/x metricsAliases: jobs: group: stateRecovery: strict recover isolatedCPUs: errata: "
-        "exclusiveCoreClass: sharedCoreClass: performance efficiency any cgroupRoot: true false null '' [] {} 1 0-3 "
+        "exclusiveCoreClass: sharedCoreClass: hostCoreClass: performance efficiency any cgroupRoot: true false null '' [] {} 1 0-3 "
         "cpuManagerPlugins: name: options: spread-caches"
     ),
     b"\n",

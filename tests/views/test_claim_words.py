@@ -22,7 +22,9 @@ def state() -> NodeState:
 def test_a_claim_in_a_line() -> None:
     (claim,) = claim_documents(state().promises.of_pod("a").claims)
     cpus = state().promises.own_set("a", "app")
-    assert claim_text(claim) == f"default/a-own: cpus CPUs {cpus}, nic pci-0000-3b-00-0, zone memory-1 1Gi", "where the card is"
+    assert claim_text(claim) == f"default/a-own: cpus CPUs {cpus}, nic pci-0000-3b-00-0, zone memory-1 1Gi", (
+        "where the card is"
+    )
 
 
 def test_whose_a_card_is() -> None:

@@ -157,6 +157,8 @@ class Config(Struct, frozen=True):
     """Interval of the rescan that backs up the file watch (kubelet's name and default)."""
     host_isolation: str = "none"
     """Whether exclusive CPUs are kept from the host's processes, too: `partition`, or `none`, as with kubelet."""
+    host_core_class: str = ANY_CLASS
+    """The class of cores that the host's processes and the kernel's unbound work run on, with `host_isolation`; `any`: on any."""
     interrupt_isolation: str = "none"
     """Whether interrupts are moved off exclusive CPUs: by their `affinity`, or `none`, as with kubelet."""
     cpu_cfs_quota: bool = True

@@ -43,6 +43,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "cpuManagerReconcilePeriod": _duration(config.cpu_manager_reconcile_period_ms * 1000),
         "fileCheckFrequency": _duration(config.file_check_frequency_ms * 1000),
         "hostIsolation": config.host_isolation,
+        "hostCoreClass": config.host_core_class,
         "interruptIsolation": config.interrupt_isolation,
         "cpuCFSQuota": config.cpu_cfs_quota,
         "cpuCFSQuotaPeriod": _duration(config.cpu_cfs_quota_period_us),

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import misconfigured
 from nodeagent.core.admission.node_capacity import reservation
 from nodeagent.core.model.config import (
+    ANY_CLASS,
+    CORE_CLASS_CHOICES,
     CPU_MANAGER_POLICIES,
     DEFAULT_GATES,
     DEPENDENT_GATES,
@@ -161,6 +163,7 @@ class _ConfigReader:
             ),
             file_check_frequency_ms=self._period("fileCheckFrequency", default.file_check_frequency_ms),
             host_isolation=fields.one_of("hostIsolation", HOST_ISOLATION) or default.host_isolation,
+            host_core_class=self._host_core_class(default.host_core_class),
             interrupt_isolation=fields.one_of("interruptIsolation", INTERRUPT_ISOLATION) or default.interrupt_isolation,
             cpu_cfs_quota=self._flag("cpuCFSQuota", default.cpu_cfs_quota),
             cpu_cfs_quota_period_us=quota_period_us,
@@ -367,6 +370,13 @@ class _ConfigReader:
         except DurationSyntaxError:
             self._fields.report(key, "must be a duration such as 10s or 1m30s", text)
             return None
+
+    def _host_core_class(self, default: str) -> str:
+        fields = self._fields
+        name = fields.one_of("hostCoreClass", CORE_CLASS_CHOICES) or default
+        if name != ANY_CLASS and (fields.string("hostIsolation") or "none") == "none":
+            fields.report("hostCoreClass", "needs hostIsolation: partition", name)
+        return name
 
     def _period(self, key: str, default_ms: int) -> int:
         period_ns = self._duration_ns(key)

@@ -55,6 +55,13 @@ def test_the_example_loads_and_says_the_defaults_but_for_what_makes_exclusive_cp
     assert config == read("\n".join([*given, ""]))
 
 
+def test_the_host_has_a_class_of_cores_where_it_is_isolated() -> None:
+    assert read("hostIsolation: partition\nhostCoreClass: efficiency").host_core_class == "efficiency"
+    assert refused("hostCoreClass: efficiency") == ['1: hostCoreClass: "efficiency": needs hostIsolation: partition']
+    assert "must be one of any, performance, efficiency" in refused("hostCoreClass: fast")[0]
+    assert read("hostCoreClass: any").host_core_class == "any"
+
+
 KUBELETS = frozenset({"apiVersion", "kind", "cpuManagerPolicy", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "reservedSystemCPUs", "systemReserved", "kubeReserved", "topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory", "evictionHard", "mergeDefaultEvictionSettings", "featureGates", "fileCheckFrequency", "cpuCFSQuota", "cpuCFSQuotaPeriod", "maxPods", "podsPerCore", "staticPodPath", "cgroupRoot", "cgroupsPerQOS", "kubeReservedCgroup", "systemReservedCgroup"})  # fmt: skip
 """Fields that kubelet has too and that mean something here."""
 
