@@ -2,6 +2,7 @@
 
 import math
 from copy import deepcopy
+from random import Random
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -536,3 +537,30 @@ def test_whenever_it_dies_in_a_resize_its_successor_can_do_another(
         life.goes_on(third)
         moment += 1
     assert moment > 5, "it saves, and somebody leaves, and gets something"
+
+
+@pytest.mark.parametrize("of", sorted(NODES))
+def test_resizes_of_a_whole_life_leave_nothing_behind(of: str) -> None:
+    """Of pods that come and go beside each other, with an agent that dies in every tenth: a hundred, and with
+    --hypothesis-profile=search a thousand.
+    """
+    chance = Random(of)
+    life = Life(NODES[of])
+    empty, groups = life.agent.state.promises, set(life.machine.groups)
+    resized = moves = 0
+    while resized < min(1000, settings.default.max_examples):
+        name, moves = chance.choice(NAMES), moves + 1
+        count = chance.choice((0, 1, 2, 3, 4)) if moves % 7 == 0 else chance.choice((1, 2, 3, 4))
+        before = len(list(life.agent.reported(EventKind.POD_RESIZED)))
+        life.goes_on(Move(name, count, chance.randint(1, 4), chance.randint(0, 30) if moves % 10 == 0 else None))
+        resized += len(list(life.agent.reported(EventKind.POD_RESIZED))) - before
+        if moves % 100 == 0:
+            life.agent.want(SHARED)
+            life.agent.settle()
+            life.pods = {SHARED.name: SHARED}
+            assert life.agent.state.promises == empty
+    life.agent.want(SHARED)
+    life.agent.settle()
+    assert life.agent.state.promises == empty
+    assert set(life.machine.groups) == groups
+    assert life.machine.running_containers() == ("poduid-shared/app",)
