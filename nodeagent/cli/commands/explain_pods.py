@@ -14,11 +14,14 @@ from nodeagent.cli.support.pod_files import pod_files, with_installed_claims
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.sources import inspect_command, is_elsewhere
 from nodeagent.cli.support.what_if_source import WhatIfNode, what_if_node
+from nodeagent.core.admission.resize import resized_by
 from nodeagent.core.explain.replay_decision import replay_decision
+from nodeagent.core.explain.resizing import resizing
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod
 from nodeagent.formats.manifest.pod_names import find_pod
-from nodeagent.views.explain.document import Explained, explanation
+from nodeagent.views.explain.document import Explained, Resized, explanation
+from nodeagent.views.explain.resizes import resize_document
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.wording.runtime_pods import known_of
 
@@ -67,15 +70,30 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
     found = replay_decision(node.what_if, node.state, entry)
     explained = explained_alone(found.before, entry.pod)
     known = known_of(entry, node.state, node.what_if.managers.topology.memory_bytes)
-    yield replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out, known=known)
+    change = entry.change_refusal
+    notes = (
+        ()
+        if change is None
+        else (f"Its manifest has changed, and it stays as it is: {change.reason}: {change.message}",)
+    )
+    yield replace(
+        explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out, notes=notes, known=known
+    )
 
 
-def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained]:
+def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained | Resized]:
     """Decide on each pod in addition to those before it."""
     what_if = node.what_if
     with Progress("pods", len(pods)) as progress:
         for found in pods:
             pod, there = found.pod, len(what_if.pods)
+            old = resized_by(node.state, pod)
+            if old is not None:
+                tried = resizing(what_if, old, pod, progress.tick)
+                yield Resized(resize_document(tried, found.notes))
+                what_if = tried.after
+                progress.step()
+                continue
             what_if = what_if.making_way(pod)
             replaced = (_REPLACED,) if len(what_if.pods) < there else ()
             explained = explained_on(what_if, pod, progress.tick) if len(pods) > 1 else explained_alone(what_if, pod)

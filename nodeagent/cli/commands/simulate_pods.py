@@ -11,9 +11,10 @@ from nodeagent.cli.support.near import selected_with_devices
 from nodeagent.cli.support.pod_files import pods_of
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfNode, empty_node, errata_of, machine_of, what_if_node
-from nodeagent.core.admission.managers import in_turn
+from nodeagent.core.admission.managers import Admitted, in_turn
+from nodeagent.core.admission.resize import NotResized, resized_by
 from nodeagent.core.explain.capacity_search import search_capacity
-from nodeagent.core.explain.what_if import keys_of
+from nodeagent.core.explain.what_if import Fits, Refused, keys_of
 from nodeagent.core.model.pod import Pod
 from nodeagent.errors import NodeAgentError
 from nodeagent.views.simulate.pods import Simulation, comparison, run_document
@@ -39,7 +40,9 @@ def simulate_pods(options: argparse.Namespace) -> str:
             capacity = search_capacity(node.what_if, pods, progress.step)
         found = Simulation(node.config, node.source, node.what_if, capacity.after, (), capacity, tuple(pods))
     else:
-        found = _run(node, node.source, pods, _ended(node.what_if.pods, pods))
+        stay = {pod.full_name for pod in pods if resized_by(node.state, pod) is not None}
+        there = [pod for pod in node.what_if.pods if pod.full_name not in stay]
+        found = _run(node, node.source, pods, _ended(there, pods))
     if options.output == "svg":
         return _picture(found)
     return printed(run_document(found, node.where), options.output, render_run)
@@ -59,9 +62,16 @@ def _picture(run: Simulation) -> str:
 
 def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Simulation:
     what_if = node.what_if
-    decisions = []
+    decisions: list[tuple[Pod, Admitted | Refused | NotResized]] = []
     with Progress("pods", len(pods)) as progress:
         for pod in in_turn(what_if.managers, pods, lambda pod: pod):
+            old = resized_by(node.state, pod)
+            if old is not None:
+                answer = what_if.resize(old, pod)
+                what_if = answer.node if isinstance(answer, Fits) else what_if
+                decisions.append((pod, answer if isinstance(answer, NotResized) else what_if.as_admitted(pod)))
+                progress.step()
+                continue
             what_if = what_if.making_way(pod)
             decision = what_if.judge(pod)
             decisions.append((pod, decision))

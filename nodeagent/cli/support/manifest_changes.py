@@ -22,7 +22,7 @@ from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.pod_files import PodFile, all_of
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfMachine, WhatIfNode, empty_node, what_if_of
-from nodeagent.core.admission.resize import is_resize
+from nodeagent.core.admission.resize import is_resize, without_variables
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.pod import Domain, Pod
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
@@ -113,7 +113,7 @@ class PodChange(Struct, frozen=True):
         if not self._touches_running or self.entry is None or self.entry.domain is not Domain.OWN:
             return False
         has_others = self.before is not None and _variables(self.before) != _variables(self.pod)
-        return not has_others and is_resize(_without_variables(self.entry.pod), _without_variables(self.pod))
+        return not has_others and is_resize(without_variables(self.entry.pod), without_variables(self.pod))
 
     @property
     def _touches_running(self) -> bool:
@@ -144,15 +144,11 @@ def _decided(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
 
 def _is_same(one: Pod, other: Pod) -> bool:
     """Compare everything except the variables: they may hold secrets, so nobody gets them."""
-    return _without_variables(one) == _without_variables(other)
+    return without_variables(one) == without_variables(other)
 
 
 def _variables(pod: Pod) -> tuple[tuple[tuple[str, str], ...], ...]:
     return tuple(container.env for container in pod.containers)
-
-
-def _without_variables(pod: Pod) -> Pod:
-    return replace(pod, containers=tuple(replace(container, env=()) for container in pod.containers))
 
 
 class FileChange(Struct, frozen=True):

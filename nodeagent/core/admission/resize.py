@@ -18,9 +18,10 @@ from nodeagent.core.cpu.points import CpuShortage, PluginFailedError, Question
 from nodeagent.core.memory import manager as memory_manager
 from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
-from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Pod, Resources, qos_class
+from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Domain, Pod, Resources, qos_class
 from nodeagent.core.model.promises import Hint, Promises, dropped, put, with_pod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, Reason
+from nodeagent.core.model.state import NodeState
 from nodeagent.core.numa.topology_manager import TopologyPolicy
 
 _STRICT = frozenset({TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE})
@@ -56,6 +57,20 @@ def is_resize(old: Pod, new: Pod) -> bool:
     if replace(new, containers=tuple(replace(now, resources=was.resources) for was, now in pairs)) != old:
         return False
     return all(was == now or (was.kind is not ContainerKind.INIT and _fixed(was) == _fixed(now)) for was, now in pairs)
+
+
+def without_variables(pod: Pod) -> Pod:
+    """Return a pod as others get it: variables may hold secrets."""
+    return replace(pod, containers=tuple(replace(container, env=()) for container in pod.containers))
+
+
+def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
+    """Return the running pod that a manifest's would resize; None: there is none, or the change is another one."""
+    for entry in () if state is None else state.entries:
+        is_here = entry.is_active and entry.deleting_since_ms is None and entry.domain is Domain.OWN
+        if is_here and pod.full_name == entry.pod.full_name:
+            return entry.pod if is_resize(without_variables(entry.pod), without_variables(pod)) else None
+    return None
 
 
 def _fixed(container: Container) -> tuple[Resources, ...]:

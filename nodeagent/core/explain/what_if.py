@@ -6,7 +6,17 @@ The same steps as in a turn of the daemon (core/turn/step.py), on values that ar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, build, remove_pod, resume
+from nodeagent.core.admission.managers import (
+    Admitted,
+    Managers,
+    Rejected,
+    Report,
+    admit,
+    build,
+    container_reports,
+    remove_pod,
+    resume,
+)
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
 from nodeagent.core.admission.resize import NotResized, resized
 from nodeagent.core.admission.units import UnitTaken, unit_taken
@@ -81,6 +91,10 @@ class WhatIf(Struct, frozen=True):
         usage = self.usage.minus(old, pod_level_resources=self._gate).plus(new, pod_level_resources=self._gate)
         pods = tuple(new if pod.uid == old.uid else pod for pod in self.pods)
         return Fits(replace(self, promises=answer, pods=pods, usage=usage), self)
+
+    def as_admitted(self, pod: Pod) -> Admitted:
+        """Return a pod's place as if that had been decided just now."""
+        return Admitted(self.promises, (), Report((), container_reports(self.managers, self.promises, pod)))
 
     def after(self, pod: Pod, decision: Admitted | Refused) -> "WhatIf":
         """Return the node after that decision."""

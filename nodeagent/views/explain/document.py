@@ -54,8 +54,14 @@ class Explained(Struct, frozen=True):
     """Of a container runtime's pod: what is known of it, and from what."""
 
 
+class Resized(Struct, frozen=True):
+    """A resize of a running pod, as views/explain/resizes.py describes it."""
+
+    document: Document
+
+
 def explanation(
-    explained: Iterable[Explained],
+    explained: "Iterable[Explained | Resized]",
     *,
     config: Config,
     what_if: WhatIf,
@@ -77,7 +83,12 @@ def explanation(
         "configuration": configuration(config),
         "kind": "Explanation",
         "machine": machine(what_if.managers.topology, what_if.managers.reserved, where),
-        "pods": [_pod(each, config, has_partitions=has_partitions, with_headroom=with_headroom) for each in explained],
+        "pods": [
+            each.document
+            if isinstance(each, Resized)
+            else _pod(each, config, has_partitions=has_partitions, with_headroom=with_headroom)
+            for each in explained
+        ],
         "version": VERSION,
     }
 

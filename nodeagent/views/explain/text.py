@@ -89,6 +89,9 @@ def enabled(options: Document) -> list[str]:
 
 
 def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
+    if pod.get("resize"):
+        yield from _resized(pod, width)
+        return
     yield from _wrapped(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {pod['decision']}", width)
     if pod["reason"] is not None:
         yield from _wrapped(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
@@ -131,6 +134,21 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         yield "Step by step"
         for number, step in enumerate(pod["steps"], start=1):
             yield from _step(number, step, config, width, pod["numaNode"])
+
+
+def _resized(pod: Document, width: int) -> Iterator[str]:
+    from nodeagent.views.explain.resizes import resize_lines  # noqa: PLC0415 - few explanations are of a resize
+
+    is_fine = pod["decision"] == "admitted"
+    what = "is resized while it runs" if is_fine else "is not resized"
+    yield from _wrapped(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {what}", width)
+    if not is_fine:
+        yield from _wrapped(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
+    for text in (*pod["notes"], *resize_lines(pod)):
+        yield from _wrapped(f"{_INDENT}{text}", width)
+    if pod["containers"]:
+        yield ""
+        yield from _indented(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
 
 
 def _recorded(pod: Document) -> Iterator[str]:

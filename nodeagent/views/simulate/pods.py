@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.cpu.manager import NOBODY
 from nodeagent.core.explain.capacity_search import Capacity
@@ -28,7 +29,7 @@ class Simulation(Struct, frozen=True):
     """The configuration's name."""
     before: WhatIf
     after: WhatIf
-    decisions: tuple[tuple[Pod, Admitted | Refused], ...]
+    decisions: tuple[tuple[Pod, Admitted | Refused | NotResized], ...]
     capacity: Capacity | None = None
     copied: tuple[Pod, ...] = ()
     """The pods whose copies the capacity counts."""
@@ -133,7 +134,7 @@ def _fragmentation(node: NodeHeadroom) -> int:
     return 100 * len(node.split) // len(node.free) if node.free else 0
 
 
-def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused, *, replaced: bool) -> Document:
+def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
     """Describe one decision, with the final places of the containers; for a replaced pod, the initial ones."""
     refusal = None if isinstance(decision, Admitted) else decision
     return {

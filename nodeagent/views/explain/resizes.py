@@ -1,0 +1,103 @@
+"""The explanation of a resize, as a document with the keys of any other pod's, and what it has beside these."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nodeagent.core.admission.managers import container_reports
+from nodeagent.core.admission.resize import NotResized
+from nodeagent.core.explain.resizing import Resizing
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.pod import Container, qos_class
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.views.explain.document import Document, placed_containers
+
+
+def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
+    """Describe what a running pod would have, or why it stays as it is."""
+    pod, answer = one.new, one.answer
+    refusal = answer if isinstance(answer, NotResized) else None
+    node = one.after
+    managers, promises = node.managers, node.promises
+    containers: list[Document] = []
+    if refusal is None:
+        containers = placed_containers(managers, pod, container_reports(managers, promises, pod), promises)
+    return {
+        "allTried": one.all_tried,
+        "closedToHost": [],
+        "containers": containers,
+        "coreClass": pod.core_class,
+        "decision": "admitted" if refusal is None else "refused",
+        "known": [],
+        "message": None if refusal is None else refusal.message,
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "near": [],
+        "nodes": [],
+        "notes": list(notes),
+        "numaNode": pod.numa_node,
+        "preferredCoreClass": None,
+        "qos": qos_class(pod, pod_level_resources=managers.placement.gate("PodLevelResources")).value,
+        "reason": None if refusal is None else refusal.reason,
+        "recorded": None,
+        "remedies": [],
+        "resize": {
+            "changes": [
+                _change(was, now, one.before.promises, promises, pod.uid)
+                for was, now in zip(one.old.containers, pod.containers, strict=True)
+                if was.resources != now.resources
+            ],
+            "freeing": list(one.freeing),
+            "isDeferred": refusal is not None and refusal.is_deferred,
+        },
+        "steps": [],
+        "uid": pod.uid,
+        "why": [],
+    }
+
+
+def _change(was: Container, now: Container, before: Promises, after: Promises, uid: str) -> dict[str, Any]:
+    old, new = (None if (own := held.own_set(uid, now.name)) is None else own for held in (before, after))
+    return {
+        "cpus": None if new is None else str(new),
+        "cpusBefore": None if old is None else str(old),
+        "memory": _memory(after, uid, now),
+        "memoryBefore": _memory(before, uid, was),
+        "name": now.name,
+    }
+
+
+def _memory(promises: Promises, uid: str, container: Container) -> str | None:
+    """Say how much is promised on which NUMA nodes, or what the limit is where nothing is."""
+    blocks = promises.of_pod(uid).blocks(container.name) or ()
+    parts = [
+        f"{Quantity.of_bytes(block.size_bytes)} on NUMA {NumaSet(block.nodes.bits)}"
+        for block in blocks
+        if block.resource == "memory"
+    ]
+    limit = container.resources.limits.get("memory")
+    return ", ".join(parts) or (None if limit is None else str(limit))
+
+
+def resize_lines(pod: Mapping[str, Any]) -> list[str]:
+    """Say it in lines: what each container has then, or what would let it through."""
+    resize = pod["resize"]
+    if pod["decision"] == "admitted":
+        return [_change_text(change) for change in resize["changes"]]
+    if not resize["isDeferred"]:
+        return ["the pod runs on as it is"]
+    lines = ["the pod runs on as it is; the resize is tried again in every turn, before new pods"]
+    if resize["freeing"]:
+        lines.append(f"the end of one of these would let it through: {', '.join(resize['freeing'])}")
+    elif pod["allTried"]:
+        lines.append("no single pod's end would let it through")
+    return lines
+
+
+def _change_text(change: dict[str, Any]) -> str:
+    parts = []
+    if change["cpus"] != change["cpusBefore"]:
+        parts.append(f"CPUs {change['cpusBefore']} → {change['cpus']}")
+    if change["memory"] != change["memoryBefore"]:
+        parts.append(f"memory {change['memoryBefore']} → {change['memory']}")
+    return f"{change['name']}: {', '.join(parts) or 'other amounts, on the same CPUs'}"

@@ -1,0 +1,95 @@
+"""`explain -f` and `simulate -f` of a running pod's changed amounts tell the resize, and not another pod in its place."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
+from tests.cli.test_cli_inspect import Host, host, run
+from tests.support import json_schema
+from tests.support.described_nodes import RunCommand, container, pod
+from tests.support.inspected_nodes import World
+from tests.support.world import SMALL
+
+__all__ = ["host", "run"]
+
+
+class Node:
+    """One with an agent; 8 CPUs, of which CPU 0 is reserved, and one pod, which has two."""
+
+    def __init__(self, host: Host, run: RunCommand) -> None:
+        self._socket, self._run = str(host.socket), run
+        (found,) = parse_manifest(yaml.safe_dump(web("2")).encode(), "web.yaml")
+        assert isinstance(found, ManifestPod)
+        host.world = World(SMALL, Placement("static", reserved_system_cpus=CpuSet.of(0))).add(found.pod)
+        host.start_daemon()
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        return self._run(*words, "--socket", self._socket)
+
+
+def web(cpu: str, memory: str = "1Gi") -> dict[str, Any]:
+    return pod("web", container("app", cpu, memory))
+
+
+@pytest.fixture
+def running(host: Host, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.chdir(tmp_path)
+    return Node(host, run)
+
+
+def asked(node: Node, command: str, changed: dict[str, Any], *words: str) -> tuple[int, str]:
+    Path("web.yaml").write_text(yaml.safe_dump(changed))
+    status, out, err = node(command, "-f", "web.yaml", *words)
+    assert err == ""
+    return status, out
+
+
+def test_more_cpus_come_beside_those_that_it_has(running: Node) -> None:
+    status, out = asked(running, "explain", web("4", "2Gi"))
+    assert status == 0
+    assert "pod default/web (Guaranteed): is resized while it runs\n" in out
+    assert "  app: CPUs 1,5 → 1-2,5-6, memory 1Gi → 2Gi\n" in out
+    found = json.loads(asked(running, "explain", web("4"), "-o", "json")[1])
+    json_schema.check(found, "explanation")
+    (one,) = found["pods"]
+    assert one["decision"] == "admitted"
+    assert [(c["cpusBefore"], c["cpus"]) for c in one["resize"]["changes"]] == [("1,5", "1-2,5-6")]
+    status, out = asked(running, "simulate", web("4"))
+    assert "exclusive 1-2,5-6" in out
+    assert "ended" not in out
+
+
+def test_what_others_have_is_deferred_with_whose_end_would_help(running: Node) -> None:
+    Path("others.yaml").write_text(yaml.safe_dump(pod("other", container("app", "4", "1Gi"))))
+    Path("web.yaml").write_text(yaml.safe_dump(web("6")))
+    status, out, err = running("explain", "-f", "others.yaml", "-f", "web.yaml")
+    assert err == ""
+    assert status != 0
+    flat = " ".join(out.split())
+    assert "pod default/web (Guaranteed): is not resized ResizeDeferred: " in flat
+    assert "tried again in every turn, before new pods" in flat
+    assert "the end of one of these would let it through: default/other" in flat
+
+
+def test_what_can_never_be_is_said(running: Node) -> None:
+    status, out = asked(running, "explain", web("1"))
+    assert status != 0
+    flat = " ".join(out.split())
+    assert "is not resized ResizeInfeasible: " in flat
+    assert "the pod runs on as it is" in flat
+    status, out = asked(running, "simulate", web("1"))
+    assert "ResizeInfeasible" in out
+
+
+def test_another_change_is_decided_as_another_pod(running: Node) -> None:
+    changed = web("4")
+    changed["spec"]["containers"][0]["command"] = ["sleep", "1"]
+    _, out = asked(running, "explain", changed)
+    assert "it is assumed ended, as with a changed manifest" in " ".join(out.split())
+    assert "resized" not in out
