@@ -41,6 +41,7 @@ from nodeagent.formats.wire.grpc_messages import framed
 from nodeagent.formats.wire.pod_resources import SERVICE
 from nodeagent.views.simulate.scenario_replay import timed_adds
 from tests.support import world
+from tests.support.claims import NUMA, claiming, request, template
 from tests.support.machine_tree import Cache, Machine
 from tests.support.pods import app, pod
 
@@ -99,6 +100,8 @@ def rows(clock: Clock) -> Iterator[Row]:
     yield from shapes(clock)
     yield from many_nodes(clock)
     yield from devices(clock)
+    yield from given_devices(clock)
+    yield from claims(clock)
     yield from growth(clock)
     yield from restoration(clock)
     yield from encoding(clock)
@@ -165,6 +168,41 @@ def devices(clock: Clock) -> Iterator[Row]:
                 goal,
                 kubelet,
             )
+
+
+def given_devices(clock: Clock) -> Iterator[Row]:
+    """CPUs, memory, and two kinds of devices that are the pod's own: those that are free count, one of each or two."""
+    for nodes, goal, kubelet in ((8, 20, "21 minutes"), (34, 100, "never ends")):
+        machine = topology(nodes * 8, nodes)
+        for policy in POLICIES:
+            # One node has one of each.
+            for count in (1,) if policy == "single-numa-node" else (1, 2):
+                of = node(machine, policy=policy, memory=True, gives=("network", "nvme"))
+                of = of.knowing(cards(machine, everywhere=True))
+                one = asking("p", "4", memory="8Gi", devices=("network", "nvme"), count=count)
+                yield timed(
+                    "devices of a pod's own on many NUMA nodes",
+                    f"{nodes} nodes × 4 providers, two of them devices of its own, {policy}, {count} of each",
+                    clock.time(admission(of, core.initial(of), one), 9),
+                    goal,
+                    kubelet,
+                )
+
+
+def claims(clock: Clock) -> Iterator[Row]:
+    """A claim for CPUs and a card of one NUMA node, of a machine on which each CPU is looked at by CEL."""
+    for cpus, nodes, goal in ((128, 2, 50), (512, 8, 200)):
+        machine = topology(cpus, nodes)
+        of = node(machine, policy="restricted", memory=True).knowing(cards(machine, everywhere=True))
+        nic = request("nic", "nodeagent.io", 'device.attributes["nodeagent.io"].kind == "network"')
+        own = template(request("cpus", "dra.cpu", 'device.attributes["dra.cpu"].coreID > 0', count=8), nic, match=NUMA)
+        one = claiming("p", "8", own, memory="8Gi")
+        yield timed(
+            "claims",
+            f"{cpus} CPUs, {nodes} nodes: a claim for eight CPUs and a card of one node",
+            clock.time(admission(of, core.initial(of), one), 9),
+            goal,
+        )
 
 
 def cards(of: Topology, *, everywhere: bool) -> PlacedDevices:

@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers
 from nodeagent.core.model.config import ReservedMemory
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import DeviceKind
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
@@ -41,7 +43,13 @@ def topology(cpus: int, nodes: int, *, pages: int = 0) -> Topology:
 
 
 def node(
-    of: Topology, *, policy: str = "none", memory: bool = False, options: Sequence[str] = (), scope: str = "container"
+    of: Topology,
+    *,
+    policy: str = "none",
+    memory: bool = False,
+    options: Sequence[str] = (),
+    scope: str = "container",
+    gives: Sequence[str] = (),
 ) -> Managers:
     gates = (("CPUManagerPolicyAlphaOptions", True),)
     return managers(
@@ -53,12 +61,24 @@ def node(
         topology_manager_policy=policy,
         topology_manager_scope=scope,
         topology_manager_policy_options=(MANY_NODES,),
+        devices=tuple(DeviceSelection(f"x.com/{kind}", (DeviceSelector(kind=DeviceKind(kind)),)) for kind in gives),
     )
 
 
-def asking(name: str, cpus: str, *, memory: str = "64Mi", pages: int = 0, near: Sequence[str] = ()) -> Pod:
+def asking(
+    name: str,
+    cpus: str,
+    *,
+    memory: str = "64Mi",
+    pages: int = 0,
+    near: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    count: int = 1,
+) -> Pod:
     wanted = {resource.replace("-", "_"): "1Gi" for resource, _ in PAGES[:pages]}
-    return pod(name, app("c", cpus, memory, near=tuple(near), **wanted))
+    return pod(
+        name, app("c", cpus, memory, near=tuple(near), devices={f"x.com/{kind}": count for kind in devices}, **wanted)
+    )
 
 
 def crowd(of: Managers, present: int, *, alone: int | None = None) -> Promises:

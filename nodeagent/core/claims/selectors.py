@@ -50,6 +50,7 @@ def meets(device: ClaimableDevice, expressions: Iterable[str]) -> bool:
     return all(_meets(device, expression) for expression in expressions)
 
 
+@lru_cache(maxsize=4096)  # pods that come together ask the same of the same devices
 def _meets(device: ClaimableDevice, expression: str) -> bool:
     program, domains = _compiled(expression)
     try:
