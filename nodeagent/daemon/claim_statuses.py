@@ -6,6 +6,7 @@ Others read them. The agent does so when its state is lost: no cgroup shows what
 import os
 from typing import TYPE_CHECKING
 
+from nodeagent.core.model.claims import shortened
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.troubles import Trouble, trouble_of
@@ -13,6 +14,10 @@ from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
 
 if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_status import AllocatedClaim
+
+
+_LONGEST_NAME = 240
+"""Of a file, with what is added to it while it is written: file systems have 255."""
 
 
 def node_name() -> str:
@@ -23,6 +28,11 @@ def node_name() -> str:
 def claim_directory(config: Config) -> str:
     """Return the directory of all status documents: `NAMESPACE/NAME.json` below it."""
     return f"{config.runtime_directory}/claims"
+
+
+def _file_of(claim: str) -> str:
+    namespace, _, name = claim.partition("/")
+    return f"{namespace}/{shortened(name, _LONGEST_NAME)}.json"
 
 
 class ClaimStatuses:
@@ -41,7 +51,7 @@ class ClaimStatuses:
             )
 
             node = node_name()
-            wanted = {f"{name}.json": claim_text(claim, node) for name, claim in allocated_claims(state).items()}
+            wanted = {_file_of(name): claim_text(claim, node) for name, claim in allocated_claims(state).items()}
         if rescan or self._held is None:
             try:
                 self._held = self._files.read()

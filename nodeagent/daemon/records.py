@@ -102,7 +102,7 @@ class Recorder:
                 self._project_one(name, content)
             except state_files.StateFileError as err:
                 troubles.append(trouble_of(err))
-        if pools or promises.taken_devices() or self._has_devices:
+        if pools or promises.devices_given() or self._has_devices:
             troubles += self._project_devices(promises, pools)
         return tuple(troubles)
 

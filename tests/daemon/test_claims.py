@@ -1,6 +1,7 @@
 """The agent allocates claims: with documents of the manifest directory, over restarts and lost files, and says it in status documents."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -202,3 +203,49 @@ def test_lost_files_lose_no_claim(daemon: Daemon, manifests: Directory, lost: st
     assert held(daemon, "a") == before
     assert statuses(daemon) == said
     assert len(daemon.requests) == 1
+
+
+def test_what_runs_runs_on_when_nothing_tells_its_claims(daemon: Daemon, manifests: Directory) -> None:
+    """Its CPUs are seen in its cgroup; of its card nobody knows, and it may be given to another."""
+    manifests.put(a=POD.replace("NAME", "a"), t=TEMPLATE, u=CLASS)
+    cpus, _ = held(daemon, "a")
+    for path in daemon.directory.iterdir():
+        if path.is_file():
+            path.unlink()
+    shutil.rmtree(claim_directory(daemon.agent.node.config))
+    started(daemon)
+    daemon.turn(WakeUpReason.TIMER)
+    daemon.rest()
+    assert held(daemon, "a") == (cpus, [])
+    assert len(daemon.requests) == 1
+    manifests.put(a=None)
+    manifests.put(b=POD.replace("NAME", "b"))
+    assert held(daemon, "b") == (cpus, [ETH0.address])
+
+
+def test_documents_that_contradict_each_other_give_nothing_twice(daemon: Daemon, manifests: Directory) -> None:
+    """Somebody has copied one: the second claim has the first one's card, too."""
+    other = POD.replace("NAME", "b").replace("near-nic", "cpus")
+    only_cpus = TEMPLATE.replace("near-nic", "cpus").replace(
+        "        - {name: nic, exactly: {deviceClassName: nic}}\n", ""
+    )
+    manifests.put(a=POD.replace("NAME", "a"), b=other, t=TEMPLATE, u=CLASS, v=only_cpus)
+    before = held(daemon, "a"), held(daemon, "b")
+    directory = Path(claim_directory(daemon.agent.node.config)) / "default"
+    copied = json.loads((directory / "a-own.json").read_text())
+    own = json.loads((directory / "b-own.json").read_text())
+    own["status"]["devices"] = copied["status"]["devices"]
+    own["status"]["allocation"]["devices"]["results"] += [
+        one | {"request": "cpus"}
+        for one in copied["status"]["allocation"]["devices"]["results"]
+        if "pci" in one["device"]
+    ]
+    (directory / "b-own.json").write_text(json.dumps(own))
+    for path in daemon.directory.iterdir():
+        if path.is_file():
+            path.unlink()
+    started(daemon)
+    daemon.rest()
+    after = held(daemon, "a"), held(daemon, "b")
+    assert [cpus for cpus, _ in after] == [cpus for cpus, _ in before]
+    assert sum(len(devices) for _, devices in after) == 1

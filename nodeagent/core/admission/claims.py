@@ -75,6 +75,11 @@ def unusable(pod: Pod) -> str | None:
             kind = "ResourceClaimTemplate" if claim.template else "ResourceClaim"
             missing = claim.missing or f"{kind} {pod.namespace}/{claim.template or claim.claim}"
             return f"there is no {missing}: put its document into the manifest directory"
+    for container in pod.containers:
+        for used in container.claims:
+            spec = next((claim.spec for claim in pod.claims if claim.name == used.name), None)
+            if spec is not None and used.request and used.request not in {one.name for one in spec.requests}:
+                return f"container {container.name} uses request {used.request} of claim {used.name}, which has no such request"
     return None
 
 
@@ -167,6 +172,10 @@ class _Placing:
                 continue
             uid = held_by[full_name]
             held = next(one for one in promises.of_pod(uid).claims if one.claim == full_name)
+            if held.is_own or claim.template:
+                raise _MisfitError(
+                    f"claim {full_name} is pod {uid}'s: a claim from a template is called POD-NAME, and two have this name"
+                )
             own = promises.of_pod(self._pod.uid)
             own = replace(own, claims=(*own.claims, replace(held, name=claim.name)))
             for one in held.devices:
@@ -333,7 +342,8 @@ class _Placing:
                     results.append(AllocatedDevice(each.result_name, device.driver, device.name, size))
                     if device.address:
                         held = self._with_card(held, name, each.wish.request.name, device, full_name)
-            held = replace(held, claims=(*held.claims, ClaimAllocation(full_name, name, tuple(results))))
+            is_own = any(claim.name == name and claim.template for claim in self._pod.claims)
+            held = replace(held, claims=(*held.claims, ClaimAllocation(full_name, name, tuple(results), is_own)))
         return self._result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:

@@ -1,6 +1,11 @@
 """Resource claims as values (resource.k8s.io/v1): what a pod claims, and what was allocated for it. Decides nothing."""
 
+import hashlib
+
 from msgspec import Struct
+
+_LONGEST_NAME = 253
+"""Of an object in Kubernetes."""
 
 
 class DeviceRequest(Struct, frozen=True):
@@ -55,8 +60,16 @@ class PodClaim(Struct, frozen=True):
     """The kind and name of the document that there is none of. Empty: it is there, or nobody has looked."""
 
     def claim_name(self, pod: str) -> str:
-        """Return the ResourceClaim's name, for a pod of this name."""
-        return self.claim or f"{pod}-{self.name}"
+        """Return the ResourceClaim's name, for a pod of this name: as long as names may be."""
+        return self.claim or shortened(f"{pod}-{self.name}", _LONGEST_NAME)
+
+
+def shortened(name: str, longest: int) -> str:
+    """Return a name, or, if it is too long, its begin and a hash of all of it."""
+    if len(name) <= longest:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
+    return f"{name[: longest - 11].rstrip('.-')}-{digest}"
 
 
 class ContainerClaim(Struct, frozen=True):
@@ -89,3 +102,5 @@ class ClaimAllocation(Struct, frozen=True):
     name: str
     """By which the pod's containers refer to it."""
     devices: tuple[AllocatedDevice, ...]
+    is_own: bool = False
+    """It is the pod's own, made from a template: no other pod may have it."""

@@ -216,11 +216,13 @@ class Promises(Struct, frozen=True):
         return self.pods.fold(_CLAIMS)
 
     def devices_given(self) -> dict[str, int]:
-        """How many devices of each resource somebody has."""
+        """How many devices of each resource somebody has. What claims have is of none."""
         given: dict[str, set[str]] = {}
         for _, held in self.pods if self.taken_devices() else ():
             for _, devices in held.devices:
                 for device in devices:
+                    if device.claim:
+                        continue
                     given.setdefault(device.resource, set()).add(device.id)
         return {resource: len(ids) for resource, ids in given.items()}
 

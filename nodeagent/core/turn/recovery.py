@@ -150,12 +150,12 @@ def _kept_devices(
     promises: Promises, before: PodPromises, names: set[str]
 ) -> tuple[tuple[str, tuple[HeldDevice, ...]], ...]:
     """A pod keeps its devices, be they there or not, but for those that another has claimed first."""
-    taken = promises.taken_devices()
-    shared = {one.key for _, pod in promises.pods if taken for _, own in pod.devices for one in own if one.claim}
-    left = (
-        (name, tuple(one for one in devices if one.key not in taken or (one.claim and one.key in shared)))
-        for name, devices in before.devices
-    )
+    taken = {one.key: one.claim for _, pod in promises.pods for _, own in pod.devices for one in own}
+
+    def is_free(one: HeldDevice) -> bool:
+        return one.key not in taken or (bool(one.claim) and taken[one.key] == one.claim)
+
+    left = ((name, tuple(filter(is_free, devices))) for name, devices in before.devices)
     return tuple((name, devices) for name, devices in left if devices and name in names)
 
 

@@ -273,12 +273,15 @@ def _pod(document: JsonValue) -> PodPromises:
 
 def _claim_document(claim: ClaimAllocation) -> Document:
     devices = [[each.request, each.driver, each.device, dict(each.capacity)] for each in claim.devices]
-    return {"claim": claim.claim, "name": claim.name, "devices": devices}
+    own = {"own": True} if claim.is_own else {}
+    return {"claim": claim.claim, "name": claim.name, "devices": devices} | own
 
 
 def _claim(document: JsonValue) -> ClaimAllocation:
     devices = document.field("devices").each(_allocated_device)
-    return ClaimAllocation(document.field("claim").text(), document.field("name").text(), devices)
+    own = document.optional("own")
+    name, claim = document.field("name").text(), document.field("claim").text()
+    return ClaimAllocation(claim, name, devices, own is not None and own.flag())
 
 
 def _allocated_device(item: JsonValue) -> AllocatedDevice:

@@ -127,7 +127,8 @@ def with_recorded_claims(held: PodPromises, pod: Pod, recorded: Iterable[Allocat
         found = known.get(f"{pod.namespace}/{claim.claim_name(pod.name)}")
         if found is None:
             continue
-        held = replace(held, claims=(*held.claims, replace(found.allocation, name=claim.name)))
+        allocation = replace(found.allocation, name=claim.name, is_own=bool(claim.template))
+        held = replace(held, claims=(*held.claims, allocation))
         requests = {one.device: one.request.partition("/")[0] for one in found.allocation.devices}
         for card in found.cards:
             request = requests.get(card_name(card.id), "")

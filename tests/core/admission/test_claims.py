@@ -15,6 +15,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import HeldDevice, Promises
 from nodeagent.core.model.refusals import Reason
+from nodeagent.formats.manifest.pod_rules import is_subdomain
 from tests.support import builders, pods
 from tests.support.builders import GIB, MACHINE_A, hybrid, machine, managers
 from tests.support.claims import ETH0, NUMA, NVME0, claiming, request, spec, template, way
@@ -184,9 +185,32 @@ def test_cards_are_shared_by_who_names_the_same_claim() -> None:
     )
 
 
+def test_two_claims_of_one_name_are_not_one() -> None:
+    """A template's claim is called POD-NAME, and a document may be called so, too."""
+    here = node(topology_manager_policy="none")
+    nic = request("nic", "nodeagent.io", A_NIC)
+    from_template, named = claiming("a", "1", template(nic)), claiming("b", "1", PodClaim("x", "a-own", spec=spec(nic)))
+    said = "claim default/a-own is pod a's: a claim from a template is called POD-NAME, and two have this name"
+    assert refused(here, promised(here, from_template), named) == said
+    assert refused(here, promised(here, named), from_template) == said.replace("pod a's", "pod b's")
+
+
+def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
+    names = [template(name=name).claim_name("p" * 250) for name in ("one", "two")]
+    assert len(set(names)) == 2
+    assert all(len(name) == 253 and is_subdomain(name.replace("p" * 64, "p")) for name in names)
+
+
 @pytest.mark.parametrize(
     ("one", "said"),
     [
+        (
+            replace(
+                claiming("a", "2", template(request("cpus", count=2))),
+                containers=(pods.app("app", "2", claims=(ContainerClaim("own", "cpu"),)),),
+            ),
+            "container app uses request cpu of claim own, which has no such request",
+        ),
         (
             claiming("a", "3", template(request("cpus", count=2))),
             'container app asks for 3 CPUs of its own, and its claims have 2 CPUs: give it cpu: "2" and its memory as requests and limits',
