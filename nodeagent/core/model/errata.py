@@ -40,6 +40,10 @@ class Erratum(enum.IntEnum):
     INIT_SLICE_IN_SHARED_POOL = 24
     EVERY_COMBINATION_COMPARED = 25
     OVERLAPS_TAKEN_OVER = 26
+    DEVICES_REFUSED_AT_A_START = 27
+    REFUSED_PODS_HOLD_DEVICES = 28
+    MISSING_DEVICES_LEFT_OUT = 29
+    DEVICES_IN_RANDOM_ORDER = 30
 
 
 class ErratumRow(Struct, frozen=True):
@@ -213,6 +217,34 @@ ERRATA: tuple[ErratumRow, ...] = (
         Erratum.OVERLAPS_TAKEN_OVER,
         "starts with a state in which two pods hold the same CPUs, or a pod's set is in the shared pool too",
         "refuses such a state; the agent rebuilds it, pod by pod",
+    ),
+    ErratumRow(
+        Erratum.DEVICES_REFUSED_AT_A_START,
+        "refuses pods that have devices after a restart, and ends them, while their device plugin hasn't registered again, or for an init "
+        "container that has ended",
+        "leaves pods their devices, be a plugin there or not, and decides again on those refused for want of one when it has something to "
+        "give",
+        (118559, 124345, 125579, 133382, 138446),
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.REFUSED_PODS_HOLD_DEVICES,
+        "may count devices of a pod whose admission failed as given",
+        "a refused pod holds nothing",
+        (137317,),
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.MISSING_DEVICES_LEFT_OUT,
+        "admits a static pod without the devices that its node doesn't have",
+        "refuses it",
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.DEVICES_IN_RANDOM_ORDER,
+        "chooses among equal devices in the random order of a Go map",
+        "chooses in the order of their ids: the same input has the same outcome",
+        always_fixed=True,
     ),
 )
 
