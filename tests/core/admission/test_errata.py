@@ -20,6 +20,8 @@ from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.metrics.manager_metrics import CPU_EXCLUSIVE, CPU_SHARED_POOL
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.config import Config, Errata
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.errata import ERRATA, Erratum, reproduced
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
@@ -77,7 +79,7 @@ def own(promises: Promises, uid: str, name: str) -> str:
 
 def test_every_erratum_is_listed_once_and_in_order() -> None:
     assert [entry.erratum for entry in ERRATA] == list(Erratum)
-    assert [int(erratum) for erratum in Erratum] == list(range(1, 27))
+    assert [int(erratum) for erratum in Erratum] == list(range(1, 31))
     assert reproduced(FIXED) == frozenset()
     assert reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
     assert all(entry.kubelet and entry.nodeagent for entry in ERRATA)
@@ -642,6 +644,62 @@ def test_22_a_state_that_cannot_be_written_does_not_come_to_be(errata: Errata, t
     with pytest.raises(StateFileError):
         Recorder(str(blocked), structlog.get_logger()).save(started, NodeState(after, generation=1))
     assert saved(tmp_path) == core.initial(node)
+
+
+CARDS = tuple(Device(f"0000:0{n}:00.0", DeviceKind.NETWORK, 0, numa_node=n % 2) for n in (2, 0, 3, 1))
+NIC = "example.com/nic"
+
+
+def giving(errata: Errata, *cards: Device) -> Managers:
+    kinds = (DeviceSelection(NIC, (DeviceSelector(kind=DeviceKind.NETWORK),)),)
+    node = managers(MACHINE_A, errata=errata, devices=kinds)
+    return node.knowing(PlacedDevices.of(tuple(sorted(cards, key=lambda card: card.address)), MACHINE_A))
+
+
+def cards_of(promises: Promises, uid: str, name: str) -> list[str]:
+    return [one.id for one in promises.of_pod(uid).devices_of(name)]
+
+
+@BOTH
+def test_27_after_a_restart_a_pod_keeps_its_devices_be_they_there_or_not(errata: Errata) -> None:
+    """In both modes: with an init container that has ended, too."""
+    node = giving(errata, *CARDS)
+    one = pod("p", init("i", "1", devices={NIC: 1}), app("a", "1", devices={NIC: 1}))
+    promises = admitted(node, core.initial(node), one)
+    before = cards_of(promises, "p", "a")
+    again = core.readmit(giving(errata), promises, (one,))
+    assert [isinstance(result, Admitted) for _, result in again.results] == [True]
+    assert cards_of(again.promises, "p", "a") == before
+
+
+@BOTH
+def test_28_a_refused_pod_holds_no_device(errata: Errata) -> None:
+    """In both modes: its first container got one, and the second finds no CPUs."""
+    node = giving(errata, *CARDS)
+    empty = core.initial(node)
+    one = pod("p", app("a", "2", devices={NIC: 2}), app("b", "20", devices={NIC: 1}))
+    decision = core.admit(node, empty, one)
+    assert isinstance(decision, Rejected)
+    assert decision.promises.taken_devices() == frozenset()
+    every = admitted(node, decision.promises, pod("q", app("a", "1", devices={NIC: 4})))
+    assert len(cards_of(every, "q", "a")) == 4
+
+
+@BOTH
+def test_29_a_pod_does_not_run_without_what_its_node_has_not(errata: Errata) -> None:
+    """In both modes."""
+    node = managers(MACHINE_A, errata=errata)
+    decision = core.admit(node, core.initial(node), pod("p", app("a", "1", devices={NIC: 1})))
+    assert isinstance(decision, Rejected)
+    assert f"cannot allocate unregistered device {NIC}" in decision.message
+
+
+@BOTH
+def test_30_equal_devices_are_given_in_the_order_of_their_ids(errata: Errata) -> None:
+    """In both modes."""
+    node = giving(errata, *CARDS)
+    given_out = admitted(node, core.initial(node), pod("p", app("a", "1", devices={NIC: 3})))
+    assert cards_of(given_out, "p", "a") == [f"0000:0{n}:00.0" for n in (0, 1, 2)]
 
 
 def numbers_shown() -> dict[int, set[str]]:
