@@ -23,6 +23,7 @@ from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.formats.checkpoint.node_state import NodeStateError
 from tests.core.turn.test_turns import WatchedAgent, decoded
 from tests.daemon.test_recovery import MEMORY, two_nodes
+from tests.support.claims import NUMA, claiming, request, template
 from tests.support.daemon_model import Daemon, Files, Steps, watched
 from tests.support.figures import Recorder, keep, report
 from tests.support.node_model import CrashError, Machine, Process, Unit
@@ -42,6 +43,10 @@ UNITS = ("db.service", "web.service")
 MORE = pod("a", app("app", "4", memory="256Mi"))
 X_HAS_MORE, Y_HAS_MORE = (
     pod("two", app("x", x, memory=f"{x}Mi"), app("y", y, memory=f"{y}Mi")) for x, y in (("3", "1"), ("1", "3"))
+)
+CLAIMING, CLAIMS_MORE, ALSO_CLAIMING = (
+    replace(claiming("claims", count, template(request("cpus", count=int(count)), match=NUMA)), name=name, uid=uid)
+    for count, name, uid in (("2", "claims", "uid-claims"), ("3", "claims", "uid-more"), ("4", "also", "uid-also"))
 )
 LARGE = pod("large", app("app", "7"))
 RESIZED = frozenset({"poduid-a/app", "poduid-two/x", "poduid-two/y"})
@@ -114,6 +119,13 @@ SCENARIOS = {
     "a resize up, and interrupts leave": Scenario(after=(MORE, B), of=QUIET, deltas=RESIZED),
     "a resize down, and interrupts come back": Scenario(
         before=(MORE, B), after=(A, B), of=ANY_QUIET, deltas=RESIZED
+    ),
+    "claims come": Scenario(before=(B,), after=(CLAIMING, B)),
+    "claims go, and others come": Scenario(before=(CLAIMING, B), after=(ALSO_CLAIMING, B)),
+    "a claim is another one": Scenario(before=(CLAIMING, B), after=(CLAIMS_MORE, B)),
+    "claims come and go at a restart": Scenario(before=(CLAIMING, B), after=(ALSO_CLAIMING, A, B), restarts=True),
+    "recovery of claims": Scenario(
+        before=(CLAIMING, B), after=(CLAIMING, B), meddle=lose, restarts=True, unusable=ALL_FILES
     ),
     "a change that is refused": Scenario(after=(pod("a", app("app", "99")), B)),
     "a change that is refused, at a restart": Scenario(after=(pod("a", app("app", "99")), B), restarts=True),

@@ -13,6 +13,7 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.exec_preconditions import Obstacle, obstacle
 from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.promises import Block, HeldDevice, PodPromises, Promises
@@ -156,6 +157,7 @@ BROKEN: list[tuple[Invariant, str, Callable[[], tuple[Violation, ...]]]] = [
     (Invariant.CONTAINERS_SHARE_NO_CPUS, "pod uid-web, container b: CPUs 1,9 are also held by container a", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=tuple((name, p.of_pod("uid-web").cpus[0][1]) for name in ("a", "b"))))),
     (Invariant.MEMORY_ADDS_UP, "NUMA node 0: 1073741824 + 6442450945 bytes of memory reserved and free, 7516192768 allocatable", lambda: damaged(WITH_MEMORY, (WEB,), overbooked)),
     (Invariant.MEMORY_IS_OF_THE_PROMISES, "[memorymanager] the expected machine state is different from the real one", lambda: damaged(WITH_MEMORY, (WEB,), overbooked)),
+    (Invariant.CLAIMS_ARE_HELD, "pod uid-web: claim default/nic has pci-0000-3b-00-0, which none of its containers holds", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", claims=(ClaimAllocation("default/nic", "nic", (AllocatedDevice("nic", "nodeagent.io", "pci-0000-3b-00-0"),)),)))),
     (Invariant.DEVICES_HAVE_ONE_OWNER, "pod uid-db, container app: device 0000:3b:00.0 is also held by pod uid-web, container app", lambda: damaged(STATIC, (WEB, DB), lambda p: holding(holding(p, "uid-web", devices=CARD), "uid-db", devices=CARD))),
     (Invariant.ONE_ENTRY_PER_UID, "pod uid-web has two entries", lambda: entries_of(lambda s: replace(s, entries=s.entries * 2))),
     (Invariant.ONE_ENTRY_PER_NAME, "pod default/web has two entries", lambda: entries_of(lambda s: replace(s, entries=s.entries * 2))),

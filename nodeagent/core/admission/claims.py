@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nodeagent.core.admission.one_pod import Providers
-from nodeagent.core.claims.inventory import CARD_DRIVER, CPU_DRIVER, SIZE, ClaimableDevice, claimable
+from nodeagent.core.claims.inventory import SIZE, ClaimableDevice, claimable
 from nodeagent.core.claims.matching import Allowed, NoWayError, Wish, matching, ways_to_meet
 from nodeagent.core.claims.selectors import SelectorError
 from nodeagent.core.cpu.manager import allocate_container as allocate_cpus, taken_deltas
@@ -18,7 +18,7 @@ from nodeagent.core.memory.accounting import free_of
 from nodeagent.core.memory.manager import allocate_container as allocate_memory
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, allocations, assignments
-from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation, DeviceRequest
+from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, AllocatedDevice, ClaimAllocation, DeviceRequest
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet

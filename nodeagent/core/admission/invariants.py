@@ -50,3 +50,16 @@ def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Viol
                 beside=f"pod {other}, container {beside}",
                 resource=key[1],
             )
+
+
+def claims_without_holders(promises: Promises) -> Iterator[Violation]:
+    """Return what a claim has, and no container of its pod."""
+    for uid in sorted({uid for _, uid in promises.claims()}):
+        held = promises.of_pod(uid)
+        kept = {claim.claim: set(claim.devices) for claim in held.held_claims}
+        for claim in held.claims:
+            for one in claim.devices:
+                if one not in kept.get(claim.claim, set()):
+                    yield Violation(
+                        invariant=Invariant.CLAIMS_ARE_HELD, pod=uid, beside=claim.claim, resource=one.device
+                    )

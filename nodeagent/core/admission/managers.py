@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.asked_for import among_its_cores, beside_plugins, seen_by, unfit
-from nodeagent.core.admission.invariants import orphans, shared_devices
+from nodeagent.core.admission.invariants import claims_without_holders, orphans, shared_devices
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, MergeReport, Providers, run_admission
 from nodeagent.core.cpu.manager import build_cpu_manager, judge_cpu_configuration
@@ -426,6 +426,8 @@ def remove_container(managers: Managers, promises: Promises, pod_uid: str, name:
         devices=dropped(held.devices, name),
         device_answers=dropped(held.device_answers, name),
     )
+    if left.claims:
+        left = replace(left, claims=left.held_claims)
     return with_pod(promises, pod_uid, left), deltas
 
 
@@ -474,5 +476,6 @@ def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) 
     return (
         *orphans(promises, active),
         *shared_devices(promises, active),
+        *claims_without_holders(promises),
         *(found for manager in managers.providers.managers for found in manager.violations(promises, active)),
     )

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
+from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, MEMORY_DRIVER, card_name, cpu_name
 from nodeagent.core.model.devices import Device
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cpu, Topology
 
-CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER = "dra.cpu", "dra.memory", "nodeagent.io"
 DRIVERS = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 LONGEST_STRING = 64
 """Of an attribute (DeviceAttributeMaxValueLength)."""
@@ -90,7 +90,7 @@ def _cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> Claima
         attributes[_ROOT] = near
     if cpu.uncore is not None:
         attributes[f"{CPU_DRIVER}/cacheL3ID"] = cpu.uncore
-    return ClaimableDevice(CPU_DRIVER, f"cpudev{cpu.id:03}", _sorted(attributes), cpu=cpu.id)
+    return ClaimableDevice(CPU_DRIVER, cpu_name(cpu.id), _sorted(attributes), cpu=cpu.id)
 
 
 def _memory(topology: Topology) -> Iterator[ClaimableDevice]:
@@ -128,11 +128,6 @@ def _card(device: Device, node: int | None) -> ClaimableDevice:
     if device.names:
         attributes[f"{CARD_DRIVER}/interface"] = device.names[0][:LONGEST_STRING]
     return ClaimableDevice(CARD_DRIVER, card_name(device.address), _sorted(attributes), address=device.address)
-
-
-def card_name(address: str) -> str:
-    """Return what a card is called, by its PCI address: names have no colons and dots."""
-    return "pci-" + address.replace(":", "-").replace(".", "-")
 
 
 def _sorted(values: dict[str, Value]) -> tuple[tuple[str, Value], ...]:

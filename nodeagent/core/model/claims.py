@@ -8,6 +8,19 @@ _LONGEST_NAME = 253
 """Of an object in Kubernetes."""
 
 
+CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER = "dra.cpu", "dra.memory", "nodeagent.io"
+
+
+def cpu_name(cpu: int) -> str:
+    """Return what a CPU is called among what can be claimed, as by dra-driver-cpu."""
+    return f"cpudev{cpu:03}"
+
+
+def card_name(address: str) -> str:
+    """Return what a card is called, by its PCI address: names have no colons and dots."""
+    return "pci-" + address.replace(":", "-").replace(".", "-")
+
+
 class DeviceRequest(Struct, frozen=True):
     """What is asked for in one way (`exactly`, or one of `firstAvailable`)."""
 

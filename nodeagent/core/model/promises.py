@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.model.claims import ClaimAllocation
+from nodeagent.core.model.claims import MEMORY_DRIVER, AllocatedDevice, ClaimAllocation, card_name, cpu_name
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.podmap import Fold, PodMap
 
@@ -114,6 +114,20 @@ class PodPromises(Struct, frozen=True):
     def holders(self) -> list[str]:
         """The containers that have CPUs, memory or devices, sorted."""
         return sorted({name for part in (self.cpus, self.memory, self.devices) for name, _ in part})
+
+    @property
+    def held_claims(self) -> tuple[ClaimAllocation, ...]:
+        """What the pod's claims have, as far as its containers still hold it: those that have finished give theirs back."""
+        cpus = self.pod_cpus or CpuSet()
+        for _, own in self.cpus:
+            cpus |= own
+        names = {cpu_name(cpu) for cpu in cpus} | {card_name(one.id) for _, own in self.devices for one in own}
+
+        def is_held(one: AllocatedDevice) -> bool:
+            return one.device in names if one.driver != MEMORY_DRIVER else bool(self.memory)
+
+        kept = (replace(claim, devices=tuple(filter(is_held, claim.devices))) for claim in self.claims)
+        return tuple(claim for claim in kept if claim.devices)
 
     @property
     def has_resources(self) -> bool:

@@ -26,6 +26,7 @@ class Invariant(enum.StrEnum):
     MEMORY_ADDS_UP = "MemoryAddsUp"
     MEMORY_IS_OF_THE_PROMISES = "MemoryIsOfThePromises"
     DEVICES_HAVE_ONE_OWNER = "DevicesHaveOneOwner"
+    CLAIMS_ARE_HELD = "ClaimsAreHeld"
 
 
 class Violation(Struct, frozen=True, kw_only=True):
@@ -36,7 +37,7 @@ class Violation(Struct, frozen=True, kw_only=True):
     """Its UID; for ONE_ENTRY_PER_NAME its full name."""
     container: str = ""
     beside: str = ""
-    """The other container that holds the same CPUs or device."""
+    """The other container that holds the same CPUs or device; or the claim."""
     cpus: CpuSet = CpuSet()
     expected_cpus: CpuSet = CpuSet()
     """Everything that the shared pool should have, or that the pod has."""
@@ -80,6 +81,8 @@ class Violation(Struct, frozen=True, kw_only=True):
                 )
             case Invariant.MEMORY_IS_OF_THE_PROMISES:
                 return self.difference
+            case Invariant.CLAIMS_ARE_HELD:
+                return f"pod {self.pod}: claim {self.beside} has {self.resource}, which none of its containers holds"
             case Invariant.DEVICES_HAVE_ONE_OWNER:
                 return f"{who}: device {self.resource} is also held by {self.beside}"
 

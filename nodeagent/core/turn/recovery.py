@@ -16,7 +16,6 @@ from nodeagent.core.cpu.manager import choose_near, release_container
 from nodeagent.core.cpu.points import CpuShortage
 from nodeagent.core.cpu.restore import given_cpus
 from nodeagent.core.memory.accounting import breaks_group, charge
-from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation
 from nodeagent.core.model.demand import ContainerDemand, Gates, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
@@ -132,7 +131,8 @@ def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises
         answers = tuple((name, own) for name, own in claim.held.device_answers if name in names)
         held = replace(held, devices=_kept_devices(promises, claim.held, names), device_answers=answers)
     if claim.held.claims:
-        held = replace(held, claims=_kept_claims(claim.held, held))
+        held = replace(held, claims=claim.held.claims)
+        held = replace(held, claims=held.held_claims)
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
         held = replace(held, hints=tuple((n, h) for n, h in claim.held.hints if n in names and _is_here(managers, h)))
     return with_pod(replace(promises, default=promises.default - taken, memory=machine), claim.pod.uid, held)
@@ -157,19 +157,6 @@ def _kept_devices(
 
     left = ((name, tuple(filter(is_free, devices))) for name, devices in before.devices)
     return tuple((name, devices) for name, devices in left if devices and name in names)
-
-
-def _kept_claims(before: PodPromises, held: PodPromises) -> tuple[ClaimAllocation, ...]:
-    """A claim keeps what its pod keeps."""
-    cpus = held.pod_cpus or CpuSet()
-    for _, own in held.cpus:
-        cpus |= own
-    names = {f"cpudev{cpu:03}" for cpu in cpus}
-
-    def is_kept(one: AllocatedDevice) -> bool:
-        return one.driver != "dra.cpu" or one.device in names
-
-    return tuple(replace(claim, devices=tuple(filter(is_kept, claim.devices))) for claim in before.claims)
 
 
 def _is_here(managers: Managers, hint: Hint) -> bool:

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.claims.inventory import CARD_DRIVER, card_name
-from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation, ClaimSpec
+from nodeagent.core.model.claims import CARD_DRIVER, AllocatedDevice, ClaimAllocation, ClaimSpec, card_name
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import HeldDevice, PodPromises, put
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
