@@ -14,6 +14,7 @@ from nodeagent.core.memory import groups as memory_groups
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.podmap import Fold, PodMap
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.numa import topology_manager
 from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily
@@ -287,3 +288,14 @@ def test_a_state_saved_again_spells_what_is_new(monkeypatch: pytest.MonkeyPatch)
     encoder.encode(more, {})
     assert spelt == ["uid-p10", "uid-p11"]
     assert promised == []
+
+
+def test_a_pod_that_stands_for_no_unit_asks_no_other_for_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise many pods that come at once would each ask all others."""
+
+    def never(_state: NodeState) -> tuple[Pod, ...]:
+        raise AssertionError("all pods were asked")
+
+    monkeypatch.setattr(NodeState, "pods_of_units", never)
+    _, agent = started(world_node(machine(nodes=1, cores=8)), *(pod(f"p{number}", app(cpu="1")) for number in range(5)))
+    assert len(agent.state.entries) == 5

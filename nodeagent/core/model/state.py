@@ -202,7 +202,8 @@ class PodEntry(Struct, frozen=True):
     @property
     def is_of_systemd(self) -> bool:
         """Whether its containers are systemd's units (D30)."""
-        return bool(self.pod.units)
+        containers = self.pod.containers  # asked of every pod in every turn: all of them stand for units, or none
+        return bool(containers) and bool(containers[0].unit)
 
     @property
     def domain(self) -> Domain:

@@ -234,10 +234,12 @@ def _resize(draft: _Draft, successors: Mapping[str, Manifest], world: World) -> 
         The draft, and the changed manifests of all other pods.
     """
     others = dict(successors)
-    for entry in draft.state.entries:
+    for entry in draft.state.entries if successors else ():
         manifest = successors.get(entry.pod.uid)
+        if manifest is None:
+            continue
         is_here = entry.is_active and entry.deleting_since_ms is None and entry.domain is Domain.OWN
-        if manifest is None or not is_here or not is_resize(entry.pod, manifest.pod):
+        if not is_here or not is_resize(entry.pod, manifest.pod):
             continue
         del others[entry.pod.uid]
         if _is_to_try(entry, manifest, world):
@@ -607,7 +609,7 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
     gate = world.config.placement.gate("PodLevelResources")
     entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
     draft = draft.plus(state, *_noted(manifest))
-    taken = unit_taken(pod, state.pods_of_units())
+    taken = unit_taken(pod, state.pods_of_units()) if pod.units else None  # most pods stand for none: nobody is asked
     if taken is not None:
         return _refused(draft, entry, taken.reason, taken.message, world.now_ms)
     decision = _decision(state, pod, usage, orphans, world, decide)
