@@ -21,6 +21,7 @@ from benchmarks.timing import Clock, Timing, elapsed_ms, spent_ms
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, resume
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.claims.selectors import forget_answers
 from nodeagent.core.host.settings import Cpus, Record, SettingKind, plan
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
@@ -190,19 +191,25 @@ def given_devices(clock: Clock) -> Iterator[Row]:
 
 
 def claims(clock: Clock) -> Iterator[Row]:
-    """A claim for CPUs and a card of one NUMA node, of a machine on which each CPU is looked at by CEL."""
+    """A claim for CPUs and a card of one NUMA node: CEL is asked about each CPU, or, of pods that come together, only for the first."""
     for cpus, nodes, goal in ((128, 2, 50), (512, 8, 200)):
         machine = topology(cpus, nodes)
         of = node(machine, policy="restricted", memory=True).knowing(cards(machine, everywhere=True))
         nic = request("nic", "nodeagent.io", 'device.attributes["nodeagent.io"].kind == "network"')
         own = template(request("cpus", "dra.cpu", 'device.attributes["dra.cpu"].coreID > 0', count=8), nic, match=NUMA)
-        one = claiming("p", "8", own, memory="8Gi")
-        yield timed(
-            "claims",
-            f"{cpus} CPUs, {nodes} nodes: a claim for eight CPUs and a card of one node",
-            clock.time(admission(of, core.initial(of), one), 9),
-            goal,
-        )
+        again = admission(of, core.initial(of), claiming("p", "8", own, memory="8Gi"))
+
+        def first(again: Callable[[], object] = again) -> object:
+            forget_answers()
+            return again()
+
+        for words, run in (("the first of its kind", first), ("another one like it", again)):
+            yield timed(
+                "claims",
+                f"{cpus} CPUs, {nodes} nodes: a claim for eight CPUs and a card of one node, {words}",
+                clock.time(run, 9),
+                goal,
+            )
 
 
 def cards(of: Topology, *, everywhere: bool) -> PlacedDevices:

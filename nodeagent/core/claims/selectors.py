@@ -50,6 +50,11 @@ def meets(device: ClaimableDevice, expressions: Iterable[str]) -> bool:
     return all(_meets(device, expression) for expression in expressions)
 
 
+def forget_answers() -> None:
+    """Ask anew from now on: for who measures that."""
+    _meets.cache_clear()
+
+
 @lru_cache(maxsize=4096)  # pods that come together ask the same of the same devices
 def _meets(device: ClaimableDevice, expression: str) -> bool:
     program, domains = _compiled(expression)
