@@ -62,11 +62,18 @@ def _meets(device: ClaimableDevice, expression: str) -> bool:
         answer = program.execute(cel.Context({"device": _shown(device, domains)}, _FUNCTIONS))
     except KeyError as err:
         raise SelectorError(f"{device.name} has no {err.args[0]}: `{expression}`") from None
-    except Exception as err:  # noqa: BLE001 - whatever an expression comes to is its own fault
+    except BaseException as err:  # noqa: BLE001 - whatever an expression comes to is its own fault
+        _raise_others(err)
         raise SelectorError(f"{_first_line(err)}: `{expression}`, of {device.name}") from None
     if not isinstance(answer, bool):
         raise SelectorError(f"it must be true or false, not {answer!r}: `{expression}`")
     return answer
+
+
+def _raise_others(err: BaseException) -> None:
+    """Raise what isn't an expression's. The library's own breakdown is no Exception (pyo3's PanicException), as an interrupt is none."""
+    if not isinstance(err, Exception) and type(err).__module__ != "pyo3_runtime":
+        raise err
 
 
 @lru_cache(maxsize=256)
@@ -83,7 +90,8 @@ def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
         raise SelectorError("it goes through lists within lists of too many values")
     try:
         program = cel.compile(expression)
-    except Exception as err:  # noqa: BLE001 - as above
+    except BaseException as err:  # noqa: BLE001 - as above
+        _raise_others(err)
         raise SelectorError(f"{_first_line(err)}: `{expression}`") from None
     return program, frozenset(one or other for one, other in _DOMAIN.findall(expression))
 
@@ -93,7 +101,7 @@ def _known_variables(expression: str) -> set[str]:
     return {"device", *bound}
 
 
-def _first_line(err: Exception) -> str:
+def _first_line(err: BaseException) -> str:
     return str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0]
 
 

@@ -69,3 +69,24 @@ def test_an_expression_without_an_answer_is_an_error_and_not_a_no(expression: st
 def test_what_is_short_is_enough_for_the_machine() -> None:
     assert MEMORY.capacity == (("dra.memory/size", 8 * GIB),)
     assert "cpudev000" not in THERE, "it is reserved"
+
+
+class PanicException(BaseException):
+    """As the library raises when it breaks down."""
+
+
+PanicException.__module__ = "pyo3_runtime"
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"), [(PanicException, SelectorError), (KeyboardInterrupt, KeyboardInterrupt)]
+)
+def test_a_library_that_breaks_down_refuses_a_pod_and_ends_no_agent(
+    monkeypatch: pytest.MonkeyPatch, raised: type[BaseException], expected: type[BaseException]
+) -> None:
+    def breaks(_text: str) -> None:
+        raise raised
+
+    monkeypatch.setattr("nodeagent.core.claims.selectors.cel.compile", breaks)
+    with pytest.raises(expected):
+        check(f"device.driver == '{raised.__name__}'")
