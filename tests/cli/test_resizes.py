@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
+from nodeagent.core.model.state import RecordedRefusal, RefusedChange
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from tests.cli.test_cli_inspect import Host, host, run
 from tests.support import json_schema
@@ -93,3 +97,52 @@ def test_another_change_is_decided_as_another_pod(running: Node) -> None:
     _, out = asked(running, "explain", changed)
     assert "it is assumed ended, as with a changed manifest" in " ".join(out.split())
     assert "resized" not in out
+
+
+def test_simulate_tells_what_changes_and_what_would_let_it_through(running: Node) -> None:
+    status, out = asked(running, "simulate", web("4", "2Gi"))
+    assert status == 0
+    assert "Resized while they run\n  default/web: app: CPUs 1,5 → 1-2,5-6, memory 1Gi → 2Gi\n" in out
+    found = json.loads(asked(running, "simulate", web("4"), "-o", "json")[1])
+    json_schema.check(found, "simulation")
+    (one,) = found["pods"]
+    assert [(c["cpusBefore"], c["cpus"]) for c in one["resize"]["changes"]] == [("1,5", "1-2,5-6")]
+    Path("others.yaml").write_text(yaml.safe_dump(pod("other", container("app", "4", "1Gi"))))
+    Path("web.yaml").write_text(yaml.safe_dump(web("6")))
+    status, out, _ = running("simulate", "-f", "others.yaml", "-f", "web.yaml")
+    flat = " ".join(out.split())
+    assert "default/web: ResizeDeferred: " in flat
+    assert "the end of one of these would let it through: default/other" in flat
+
+
+@pytest.mark.parametrize(
+    ("cpu", "reason", "said"),
+    [
+        ("8", RESIZE_INFEASIBLE, "the pod runs on as it is"),
+        ("6", RESIZE_DEFERRED, "the end of one of these would let it through: default/other"),
+        ("3", RESIZE_DEFERRED, "it could be had now: app: CPUs 1,5 → "),
+    ],
+    ids=["never", "later", "by now"],
+)
+def test_a_running_pod_is_explained_with_its_refused_change(
+    host: Host, running: Node, cpu: str, reason: str, said: str
+) -> None:
+    def parsed(manifest: dict[str, Any]) -> Pod:
+        (found,) = parse_manifest(yaml.safe_dump(manifest).encode(), "web.yaml")
+        assert isinstance(found, ManifestPod)
+        return found.pod
+
+    world = host.world.add(parsed(pod("other", container("app", "4", "1Gi"))))
+    first, *others = world.state.entries
+    change = RefusedChange(replace(parsed(web(cpu)), uid=first.pod.uid), RecordedRefusal(reason, "as it was then", 1))
+    world.state = replace(world.state, entries=(replace(first, refused_change=change), *others))
+    status, out, err = running("explain", "web")
+    assert (status, err) == (0, "")
+    flat = " ".join(out.split())
+    assert f"Its manifest has changed, and it stays as it is: {reason}: as it was then" in flat
+    assert said in flat
+    found = json.loads(running("explain", "web", "-o", "json")[1])
+    json_schema.check(found, "explanation")
+    (one,) = found["pods"]
+    assert one["decision"] == "admitted"
+    assert one["refusedResize"]["freeing"] == (["default/other"] if cpu == "6" else [])

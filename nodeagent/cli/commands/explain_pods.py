@@ -14,14 +14,16 @@ from nodeagent.cli.support.pod_files import pod_files, with_installed_claims
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.sources import inspect_command, is_elsewhere
 from nodeagent.cli.support.what_if_source import WhatIfNode, what_if_node
-from nodeagent.core.admission.resize import resized_by
+from nodeagent.core.admission.resize import is_resize, resized_by, without_variables
 from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.core.explain.resizing import resizing
+from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.model.state import PodEntry
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod
 from nodeagent.formats.manifest.pod_names import find_pod
-from nodeagent.views.explain.document import Explained, Resized, explanation
-from nodeagent.views.explain.resizes import resize_document
+from nodeagent.views.explain.document import Document, Explained, Resized, explanation
+from nodeagent.views.explain.resizes import refused_lines, resize_document, resize_part
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.wording.runtime_pods import known_of
 
@@ -70,15 +72,29 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
     found = replay_decision(node.what_if, node.state, entry)
     explained = explained_alone(found.before, entry.pod)
     known = known_of(entry, node.state, node.what_if.managers.topology.memory_bytes)
-    change = entry.change_refusal
-    notes = (
-        ()
-        if change is None
-        else (f"Its manifest has changed, and it stays as it is: {change.reason}: {change.message}",)
-    )
+    notes, resize = _refused_change(node.what_if, entry)
     yield replace(
-        explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out, notes=notes, known=known
+        explained,
+        entry=entry,
+        reproduced=found.reproduced,
+        left_out=found.left_out,
+        notes=notes,
+        known=known,
+        refused_resize=resize,
     )
+
+
+def _refused_change(what_if: WhatIf, entry: PodEntry) -> tuple[tuple[str, ...], Document | None]:
+    """Say what its manifest has become that the pod is not; a resize is tried again."""
+    change = entry.refused_change
+    if change is None:
+        return (), None
+    refusal = change.refusal
+    note = f"Its manifest has changed, and it stays as it is: {refusal.reason}: {refusal.message}"
+    if not entry.is_active or not is_resize(without_variables(entry.pod), without_variables(change.pod)):
+        return (note,), None
+    tried = resizing(what_if, entry.pod, change.pod)
+    return (note, *refused_lines(tried)), resize_part(tried)
 
 
 def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained | Resized]:

@@ -14,7 +14,8 @@ from nodeagent.cli.support.what_if_source import WhatIfNode, empty_node, errata_
 from nodeagent.core.admission.managers import Admitted, in_turn
 from nodeagent.core.admission.resize import NotResized, resized_by
 from nodeagent.core.explain.capacity_search import search_capacity
-from nodeagent.core.explain.what_if import Fits, Refused, keys_of
+from nodeagent.core.explain.resizing import Resizing, resizing
+from nodeagent.core.explain.what_if import Refused, keys_of
 from nodeagent.core.model.pod import Pod
 from nodeagent.errors import NodeAgentError
 from nodeagent.views.simulate.pods import Simulation, comparison, run_document
@@ -63,13 +64,15 @@ def _picture(run: Simulation) -> str:
 def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Simulation:
     what_if = node.what_if
     decisions: list[tuple[Pod, Admitted | Refused | NotResized]] = []
+    resizes: list[Resizing] = []
     with Progress("pods", len(pods)) as progress:
         for pod in in_turn(what_if.managers, pods, lambda pod: pod):
             old = resized_by(node.state, pod)
             if old is not None:
-                answer = what_if.resize(old, pod)
-                what_if = answer.node if isinstance(answer, Fits) else what_if
+                tried = resizing(what_if, old, pod, progress.tick)
+                what_if, answer = tried.after, tried.answer
                 decisions.append((pod, answer if isinstance(answer, NotResized) else what_if.as_admitted(pod)))
+                resizes.append(tried)
                 progress.step()
                 continue
             what_if = what_if.making_way(pod)
@@ -77,7 +80,7 @@ def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, .
             decisions.append((pod, decision))
             what_if = what_if.after(pod, decision)
             progress.step()
-    return Simulation(node.config, source, node.what_if, what_if, tuple(decisions), ended=ended)
+    return Simulation(node.config, source, node.what_if, what_if, tuple(decisions), ended=ended, resizes=tuple(resizes))
 
 
 def _ended(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:

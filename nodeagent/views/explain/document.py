@@ -52,6 +52,8 @@ class Explained(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     known: "tuple[Known, ...]" = ()
     """Of a container runtime's pod: what is known of it, and from what."""
+    refused_resize: Document | None = None
+    """Of a running pod whose changed amounts were refused (views/explain/resizes.py)."""
 
 
 class Resized(Struct, frozen=True):
@@ -150,6 +152,7 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "qos": qos_class(pod, pod_level_resources=gate).value,
         "reason": None if isinstance(decision, Admitted) else str(decision.reason),
         "recorded": _recorded(explained),
+        **({} if explained.refused_resize is None else {"refusedResize": explained.refused_resize}),
         "remedies": [_remedy(remedy) for remedy in explained.remedies.found],
         "steps": [step_document(step) for step in trace.steps],
         "uid": pod.uid,

@@ -41,19 +41,35 @@ def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
         "reason": None if refusal is None else refusal.reason,
         "recorded": None,
         "remedies": [],
-        "resize": {
-            "changes": [
-                _change(was, now, one.before.promises, promises, pod.uid)
-                for was, now in zip(one.old.containers, pod.containers, strict=True)
-                if was.resources != now.resources
-            ],
-            "freeing": list(one.freeing),
-            "isDeferred": refusal is not None and refusal.is_deferred,
-        },
+        "resize": resize_part(one),
         "steps": [],
         "uid": pod.uid,
         "why": [],
     }
+
+
+def resize_part(one: Resizing) -> Document:
+    """Describe what a resize has beside any other decision."""
+    answer, promises = one.answer, one.after.promises
+    return {
+        "allTried": one.all_tried,
+        "changes": [
+            _change(was, now, one.before.promises, promises, one.new.uid)
+            for was, now in zip(one.old.containers, one.new.containers, strict=True)
+            if was.resources != now.resources
+        ],
+        "freeing": list(one.freeing),
+        "isDeferred": isinstance(answer, NotResized) and answer.is_deferred,
+    }
+
+
+def refused_lines(one: Resizing) -> list[str]:
+    """Say what has become of a change that was refused: what is in the way now, and what would let it through."""
+    answer = one.answer
+    if not isinstance(answer, NotResized):
+        return ["it could be had now:", *resize_lines(resize_part(one), is_resized=True)]
+    now = [f"tried again now: {answer.reason}: {answer.message}"]
+    return [*now, *resize_lines(resize_part(one), is_resized=False)]
 
 
 def _change(was: Container, now: Container, before: Promises, after: Promises, uid: str) -> dict[str, Any]:
@@ -79,17 +95,16 @@ def _memory(promises: Promises, uid: str, container: Container) -> str | None:
     return ", ".join(parts) or (None if limit is None else str(limit))
 
 
-def resize_lines(pod: Mapping[str, Any]) -> list[str]:
+def resize_lines(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:
     """Say it in lines: what each container has then, or what would let it through."""
-    resize = pod["resize"]
-    if pod["decision"] == "admitted":
+    if is_resized:
         return [_change_text(change) for change in resize["changes"]]
     if not resize["isDeferred"]:
         return ["the pod runs on as it is"]
     lines = ["the pod runs on as it is; the resize is tried again in every turn, before new pods"]
     if resize["freeing"]:
         lines.append(f"the end of one of these would let it through: {', '.join(resize['freeing'])}")
-    elif pod["allTried"]:
+    elif resize["allTried"]:
         lines.append("no single pod's end would let it through")
     return lines
 

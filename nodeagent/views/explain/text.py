@@ -144,7 +144,7 @@ def _resized(pod: Document, width: int) -> Iterator[str]:
     yield from _wrapped(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {what}", width)
     if not is_fine:
         yield from _wrapped(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
-    for text in (*pod["notes"], *resize_lines(pod)):
+    for text in (*pod["notes"], *resize_lines(pod["resize"], is_resized=is_fine)):
         yield from _wrapped(f"{_INDENT}{text}", width)
     if pod["containers"]:
         yield ""

@@ -11,11 +11,13 @@ from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.cpu.manager import NOBODY
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
+from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation
 from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
+from nodeagent.views.explain.resizes import resize_part
 
 Document = dict[str, Any]
 VERSION = 1
@@ -35,6 +37,8 @@ class Simulation(Struct, frozen=True):
     """The pods whose copies the capacity counts."""
     ended: tuple[Pod, ...] = ()
     """Pods of the node that are replaced."""
+    resizes: tuple[Resizing, ...] = ()
+    """Those of the decisions that are on running pods' amounts."""
 
 
 def run_document(run: Simulation, where: str) -> Document:
@@ -137,6 +141,7 @@ def _fragmentation(node: NodeHeadroom) -> int:
 def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
     """Describe one decision, with the final places of the containers; for a replaced pod, the initial ones."""
     refusal = None if isinstance(decision, Admitted) else decision
+    resize = next((one for one in run.resizes if one.new is pod), None)
     return {
         "containers": []
         if not isinstance(decision, Admitted)
@@ -149,6 +154,7 @@ def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *
         "namespace": pod.namespace,
         "reason": None if refusal is None else str(refusal.reason),
         "replaced": replaced,
+        **({} if resize is None else {"resize": resize_part(resize)}),
         "uid": pod.uid,
     }
 

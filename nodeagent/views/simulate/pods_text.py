@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from nodeagent.views.explain.resizes import resize_lines
 from nodeagent.views.explain.text import container_text, head, len_of, machine_text, rules_text
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.words import bytes_text, counted
@@ -99,12 +100,21 @@ def _pods(document: Document, width: int) -> Iterator[str]:
     if placed:
         yield ""
         yield from placed
+    resized = [pod for pod in staying if pod.get("resize") and pod["decision"] == "admitted"]
+    if resized:
+        yield ""
+        yield "Resized while they run"
+    for pod in resized:
+        for text in resize_lines(pod["resize"], is_resized=True):
+            yield from broken(f"  {pod['namespace']}/{pod['name']}: {text}", width)
     refused = [pod for pod in staying if pod["decision"] == "refused"]
     if refused:
         yield ""
         yield "Refused (nodeagent explain says more)"
     for pod in refused:
         yield from broken(f"  {pod['namespace']}/{pod['name']}: {pod['reason']}: {pod['message']}", width)
+        for text in resize_lines(pod["resize"], is_resized=False) if pod.get("resize") else ():
+            yield from broken(f"    {text}", width)
     replaced = [pod for pod in document["pods"] if pod["replaced"]]
     if replaced:
         yield ""
