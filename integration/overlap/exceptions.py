@@ -21,7 +21,7 @@ All times are of the monotonic clock, which nobody sets.
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -50,9 +50,24 @@ class Span(NamedTuple):
         return self.start_ns <= start_ns and end_ns <= self.end_ns
 
 
+class Resize(NamedTuple):
+    """An exclusive container's cpuset became another one while it ran."""
+
+    before_ns: int
+    """When it was certainly as before."""
+    after_ns: int
+    """When it certainly was this one."""
+    cpus: frozenset[int]
+    left_ns: int
+    """When none of the container's tasks was elsewhere any more: the kernel moves them one after the other."""
+
+
 class Exceptions(Protocol):
     def promised(self, cgroup: str) -> frozenset[int] | None:
         """The CPUs that the agent has promised to an exclusive container; None: nobody has found a promise."""
+
+    def resizes(self, cgroup: str) -> Sequence[Resize]:
+        """What that promise became while the container ran, in the order of time."""
 
     def may_lack(self, cgroup: str, cpus: frozenset[int], at_ns: int) -> bool:
         """Whether some of the container's CPUs are away, or were and the agent has not given them back yet."""
@@ -128,6 +143,7 @@ class AgentsRecord:
         promised: to exclusive containers, by the pod's UID and the container's name.
         names: of containers whose cgroups don't tell: pod's UID, container's name.
         interruptions: when agent or container runtime were killed or told to restart.
+        resizes: of containers that ran, by the same as `promised`.
 
     """
 
@@ -138,12 +154,14 @@ class AgentsRecord:
         promised: Mapping[tuple[str, str], frozenset[int]],
         names: Mapping[str, tuple[str, str]] | None = None,
         interruptions: Iterable[int] = (),
+        resizes: Mapping[tuple[str, str], Sequence[Resize]] | None = None,
     ) -> None:
         journal = tuple(journal)
         self._names = names or {}
         self._log = [line for line in journal if line.unit in _AGENT and line.event]
         self._changes = [(change, frozenset(change.available)) for change in changes]
         self._promised = promised
+        self._resizes = resizes or {}
         self._created_ns = {
             found[1]: line.at_ns for line in journal if line.unit == _RUNTIME and (found := _CREATED.search(line.text))
         }
@@ -178,10 +196,16 @@ class AgentsRecord:
         return [at_ns for at_ns in self._linked if at_ns >= since_ns]
 
     def promised(self, cgroup: str) -> frozenset[int] | None:
+        return self._promised.get(self._name(cgroup))
+
+    def resizes(self, cgroup: str) -> Sequence[Resize]:
+        return self._resizes.get(self._name(cgroup), ())
+
+    def _name(self, cgroup: str) -> tuple[str, str]:
         if cgroup in self._names:
-            return self._promised.get(self._names[cgroup])
+            return self._names[cgroup]
         pod, _, container = cgroup.rpartition("/")
-        return self._promised.get((pod.rpartition("/pod")[2], container))
+        return pod.rpartition("/pod")[2], container
 
     def may_lack(self, cgroup: str, cpus: frozenset[int], at_ns: int) -> bool:
         return any(span.holds(at_ns, at_ns) for span in self._until_restored(cgroup, lambda there: not cpus <= there))

@@ -10,6 +10,11 @@ The claim, for each run of an exclusive container:
 - *Overlap*: a foreign task is on an owned CPU (between the sched_switch to it and the one away from it) while it is owned.
 - *Stray*: a task of the exclusive container itself is, while it owns, on a CPU that it does not own. A mixed container, which has the
   shared pool beside its own CPUs, cannot stray: on another's CPU, it overlaps like any other.
+- A *resize* changes what it owns while it runs. A CPU that is granted is owned from the moment at which it was seen in the container's
+  cpuset; one that is given up is owned until the last look that found it there. Between the last look at the old cpuset and the first at
+  the new one, either may be so: the container may be on such a CPU, and so may others. The kernel shows a cpuset before it has moved the
+  container's tasks, so they may be on a CPU that is given up until a look at all of them has found each elsewhere; nobody who owns that
+  CPU by then may meet them there. How long the two last at most is told.
 
 There is to be neither, for any length of time, but for two (see `exceptions`), which are counted apart: a container whose last CPU is
 away, which owns what it was promised all the same; and one of a container runtime's that has begun while nobody was asked, as the agent
@@ -22,13 +27,14 @@ kernel may still be on the CPU to tear it down but none of its instructions can 
 A record is worth nothing if it may be incomplete, so whatever contradicts itself is counted as a gap.
 """
 
+import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
 from integration.overlap.events import Attach, Event, Exec, Exit, Fork, Switch, Told
-from integration.overlap.exceptions import Exceptions
+from integration.overlap.exceptions import Exceptions, Resize, Span
 
 _HANDOVER_NS = 10_000_000_000
 """kubelet's reconcile period."""
@@ -79,6 +85,13 @@ class Findings:
     """Owned CPUs on which a foreign task had been within ten seconds before the exec: where a wrong order would show."""
     closest_ns: int | None = None
     """Shortest time from a foreign task's leaving a CPU to the exec of the CPU's owner."""
+    granted: int = 0
+    """CPUs that containers got while they ran."""
+    given_up: int = 0
+    longest_unknown_ns: int = 0
+    """The longest time between the looks before and after a change of a cpuset."""
+    longest_leaving_ns: int = 0
+    """The longest time from there until no task of the container was elsewhere."""
     overlap_count: int = 0
     overlaps: list[Presence] = field(default_factory=list)
     stray_count: int = 0
@@ -143,6 +156,26 @@ class _Owner:
     """None: it has not told yet."""
     is_mixed: bool = False
     """It has the shared pool beside its own CPUs."""
+    resizes: Sequence[Resize] = ()
+
+    def owned(self, cpu: int) -> Iterator[Span]:
+        """Return when that CPU is certainly its own."""
+        return self._spans(cpu, starts=lambda change: change.after_ns, ends=lambda change: change.before_ns)
+
+    def usable(self, cpu: int) -> Iterator[Span]:
+        """Return when it may be on that CPU."""
+        return self._spans(cpu, starts=lambda change: change.before_ns, ends=lambda change: change.left_ns)
+
+    def _spans(self, cpu: int, starts: Callable[[Resize], int], ends: Callable[[Resize], int]) -> Iterator[Span]:
+        since_ns = self.since_ns if self.cpus is not None and cpu in self.cpus else None
+        for change in self.resizes:
+            if cpu in change.cpus and since_ns is None:
+                since_ns = starts(change)
+            elif cpu not in change.cpus and since_ns is not None:
+                yield Span(since_ns, ends(change))
+                since_ns = None
+        if since_ns is not None:
+            yield Span(since_ns, math.inf)
 
 
 class Witness:
@@ -285,10 +318,8 @@ class Witness:
         lacking = frozenset() if event.allowed is None else event.cpus - event.allowed
         if not all(self._exceptions.may_lack(owner.cgroup, frozenset({cpu}), event.at_ns) for cpu in lacking):
             self.findings.promises.append(f"{owner.cgroup} was told of CPUs {sorted(lacking)}, which it may not use")
-        for other in self._owners.values():
-            if other is not owner and other.cpus is not None and other.cpus & cpus:
-                twice = sorted(other.cpus & cpus)
-                self.findings.promises.append(f"CPUs {twice} belong to {other.cgroup} and to {owner.cgroup}")
+        owner.resizes = self._exceptions.resizes(owner.cgroup)
+        self._count_resizes(owner)
         self.findings.owners += 1
         self.findings.owned_cpus += len(cpus)
         self._count_handovers(owner, cpus)
@@ -312,6 +343,17 @@ class Witness:
         )
         return event.cpus
 
+    def _count_resizes(self, owner: _Owner) -> None:
+        before = owner.cpus or frozenset()
+        for change in owner.resizes:
+            self.findings.granted += len(change.cpus - before)
+            self.findings.given_up += len(before - change.cpus)
+            unknown_ns = change.after_ns - change.before_ns
+            self.findings.longest_unknown_ns = max(self.findings.longest_unknown_ns, unknown_ns)
+            leaving_ns = change.left_ns - change.after_ns
+            self.findings.longest_leaving_ns = max(self.findings.longest_leaving_ns, leaving_ns)
+            before = change.cpus
+
     def _count_handovers(self, owner: _Owner, cpus: frozenset[int]) -> None:
         for cpu in cpus:
             left_ns, cgroup = owner.left_before.get(cpu, (None, ""))
@@ -331,7 +373,19 @@ class Witness:
         if owner.cpus is None:
             self.findings.untold += 1
         del self._owners[cgroup]
+        for other in self._owners.values():
+            twice = sorted(cpu for cpu in _all_cpus(owner) & _all_cpus(other) if self._own_both(owner, other, cpu))
+            if twice:
+                self.findings.promises.append(f"CPUs {twice} belong to {other.cgroup} and to {owner.cgroup}")
         self._forget_past()
+
+    def _own_both(self, ended: _Owner, other: _Owner, cpu: int) -> bool:
+        """Whether a CPU certainly had two owners until now, when one of them has ended."""
+        return any(
+            max(one.start_ns, another.start_ns) < min(one.end_ns, another.end_ns, self._now_ns)
+            for one in ended.owned(cpu)
+            for another in other.owned(cpu)
+        )
 
     def _join(self, pid: int, cgroup: str | None) -> None:
         if cgroup is not None:
@@ -366,18 +420,21 @@ class Witness:
 
     def _judge(self, stay: _Stay, owner: _Owner) -> None:
         """Compare one stay with one ownership; called once for each pair, when the first of the two is over."""
-        if owner.cpus is None or (stay.cpu in owner.cpus) == (stay.cgroup == owner.cgroup):
+        is_own = stay.cgroup == owner.cgroup
+        if owner.cpus is None or (owner.is_mixed and is_own):
             return
-        if owner.is_mixed and stay.cgroup == owner.cgroup:
-            return
-        start_ns = max(stay.start_ns, owner.since_ns)
-        duration_ns = (self._now_ns if stay.end_ns is None else stay.end_ns) - start_ns
-        if duration_ns <= 0:
-            return
+        end_ns = self._now_ns if stay.end_ns is None else stay.end_ns
+        wrong = _without(owner.usable(stay.cpu), owner.since_ns) if is_own else owner.owned(stay.cpu)
+        for span in wrong:
+            start_ns, until_ns = max(stay.start_ns, int(span.start_ns)), min(end_ns, span.end_ns)
+            if until_ns > start_ns:
+                self._find(stay, owner, start_ns, int(until_ns) - start_ns)
+
+    def _find(self, stay: _Stay, owner: _Owner, start_ns: int, duration_ns: int) -> None:
         found = Presence(
             cpu=stay.cpu,
             owner=owner.cgroup,
-            owned=owner.cpus,
+            owned=_owned_at(owner, start_ns),
             intruder=stay.cgroup,
             pid=stay.pid,
             program=stay.program,
@@ -394,7 +451,7 @@ class Witness:
             self.findings.runtimes_own_count += 1
             self.findings.longest_runtimes_own_ns = max(self.findings.longest_runtimes_own_ns, duration_ns)
             return
-        if self._is_excused(found, owner.cpus):
+        if self._is_excused(found):
             self.findings.excused_stray_count += is_stray
             self.findings.excused_overlap_count += not is_stray
             if not is_stray:
@@ -407,10 +464,11 @@ class Witness:
         if len(kept) < _KEPT:
             kept.append(found)
 
-    def _is_excused(self, found: Presence, owned: frozenset[int]) -> bool:
+    def _is_excused(self, found: Presence) -> bool:
         end_ns = found.start_ns + found.duration_ns
         if found.intruder == found.owner:
-            return self._exceptions.may_stray(found.owner, owned, found.start_ns, end_ns)
+            # of none it is not known that they are away
+            return bool(found.owned) and self._exceptions.may_stray(found.owner, found.owned, found.start_ns, end_ns)
         if _pod_of(found.intruder) != _pod_of(found.owner):
             return False
         lost = self._exceptions.promised(found.intruder)
@@ -427,6 +485,25 @@ class Witness:
         needed_ns = min((owner.since_ns for owner in self._owners.values() if owner.cpus is None), default=None)
         while self._past and (needed_ns is None or (self._past[0].end_ns or 0) < needed_ns):
             self._past.popleft()
+
+
+def _owned_at(owner: _Owner, at_ns: int) -> frozenset[int]:
+    return frozenset(cpu for cpu in _all_cpus(owner) if any(span.holds(at_ns, at_ns) for span in owner.owned(cpu)))
+
+
+def _all_cpus(owner: _Owner) -> frozenset[int]:
+    """Return those that it owns at any time."""
+    return (owner.cpus or frozenset()).union(*(change.cpus for change in owner.resizes))
+
+
+def _without(spans: Iterable[Span], since_ns: int) -> Iterator[Span]:
+    """Return the time since then that is in none of the spans, which are in order."""
+    at_ns: float = since_ns
+    for span in spans:
+        yield Span(at_ns, span.start_ns)
+        at_ns = max(at_ns, span.end_ns)
+    if at_ns < math.inf:
+        yield Span(at_ns, math.inf)
 
 
 def _pod_of(cgroup: str) -> str:
