@@ -13,6 +13,8 @@ from integration.overlap.proof import churn, guest_module, put_tools
 from tests.support.figures import Recorder, keep, report
 
 CHURN_EVENTS, CHURN_EVENTS_LONG = 120, 300
+MOST_UNKNOWN_NS = 5_000_000_000
+"""Far less than the ten seconds after which kubelet's order would have moved who shares."""
 SOAK_EVENTS = 1_000
 SOAK_PARTS = 10
 """A soak of hours is in parts: one that is broken off keeps those that it has done, and `-k "[3]"` does one alone."""
@@ -69,6 +71,36 @@ def test_no_foreign_process_runs_on_an_exclusive_cpu(
     assert evidence.findings.handovers >= evidence.findings.owners // 4
     assert evidence.findings.switches >= events * 10
     keep("churn", f"part {part}", pod_events=events, switches=evidence.findings.switches, overlaps=0)
+
+
+def test_nor_while_running_pods_get_other_cpus(
+    two_sockets: Guest, request: pytest.FixtureRequest, record_property: Recorder
+) -> None:
+    events = CHURN_EVENTS_LONG if request.config.getoption("--long") else CHURN_EVENTS
+
+    evidence = churn(two_sockets, events=events, seed=SEED + 2_000, with_resizes=True)
+
+    found = evidence.findings
+    report(record_property, "\n  ".join(evidence.lines()))
+    assert evidence.gaps == ()
+    assert evidence.pod_events == events
+    assert found.faults == ()
+    assert found.untold == 0
+    # that it looked where there was something to see
+    assert found.granted >= events // 6
+    assert found.given_up >= events // 20
+    assert max(found.longest_unknown_ns, found.longest_leaving_ns) < MOST_UNKNOWN_NS
+    keep(
+        "churn with resizes",
+        "part 0",
+        pod_events=events,
+        CPUs_granted=found.granted,
+        CPUs_given_up=found.given_up,
+        ms_between_looks_at_most=round(found.longest_unknown_ns / 1e6),
+        ms_until_left_at_most=round(found.longest_leaving_ns / 1e6),
+        switches=found.switches,
+        overlaps=0,
+    )
 
 
 @pytest.mark.long

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from integration.overlap import wire, workload
+from integration.overlap.cpuset_watch import Change, CpusetWatch
 from integration.overlap.disturbance import Disturbance, DisturbanceError, Fault
 from integration.overlap.trace import Trace
 from integration.overlap.wire import Kind
@@ -33,6 +35,8 @@ _SHARED_PODS = (3, 6)
 _KEPT_FREE_CPUS = 4
 _OF_OTHER_MEANS = 3
 """Jobs, exclusive and shared units at one time: so many of each at most."""
+_MOST_MORE = 3
+"""CPUs that a resize brings beside those that a container was admitted with."""
 _EVENT_SECONDS = 300
 
 
@@ -50,6 +54,10 @@ class Pod:
     """Where it takes a command: the last one."""
     is_ready: bool = False
     is_leaving: bool = False
+    resizes: dict[str, Path] | None = None
+    """While it is being resized: the containers' cgroups."""
+    has_had: int = 0
+    """CPUs that it may still have, while it is being resized."""
 
 
 @dataclass(slots=True)
@@ -63,6 +71,8 @@ class Churn:
     exclusive_cpus: int
     means: frozenset[Means] = frozenset()
     """Other than manifests."""
+    watch: CpusetWatch | None = None
+    """Pods are resized if there is one."""
     begun: int = 0
     done: int = 0
     made: int = 0
@@ -89,8 +99,10 @@ class Churn:
                     pod.cgroups = (*pod.cgroups, *(Path("/sys/fs/cgroup" + path) for path in cgroups.values()))
                 promised = workload.promised(pod.plan)
                 happened.append({**_happened("arrived", pod, now), "promised": promised, "cgroups": cgroups})
-            elif (pod.is_leaving or not pod.is_ready) and now - pod.since > _EVENT_SECONDS:
-                what = "leave" if pod.is_leaving else "start"
+            elif pod.resizes is not None and self._is_resized(pod):
+                happened.append({**_happened("resized", pod, now), "resizes": self._end_resize(pod)})
+            elif (pod.is_leaving or not pod.is_ready or pod.resizes is not None) and now - pod.since > _EVENT_SECONDS:
+                what = "leave" if pod.is_leaving else "start" if pod.resizes is None else "get its CPUs"
                 raise ChurnError(f"{name} ({pod.plan}) did not {what} within {_EVENT_SECONDS} s: {_left(pod)}")
         self.done += len(happened)
         return happened
@@ -102,10 +114,10 @@ class Churn:
 
     def _begin(self, now: float) -> bool:
         """Begin one, at random among those that are possible; False: none is."""
-        settled = [pod for pod in self.pods.values() if pod.is_ready and not pod.is_leaving and _is_answered(pod)]
+        settled = [pod for pod in self.pods.values() if _is_settled(pod)]
         shared = [pod for pod in self.pods.values() if not pod.plan.cpus]
         settled_shared = [pod for pod in settled if not pod.plan.cpus]
-        room = self.exclusive_cpus - sum(pod.plan.exclusive_cpus for pod in self.pods.values())
+        room = self.exclusive_cpus - sum(max(pod.plan.exclusive_cpus, pod.has_had) for pod in self.pods.values())
         least, most = _SHARED_PODS
         if len(shared) < least:
             return self._arrive(now, PodPlan(self.made))
@@ -115,6 +127,8 @@ class Churn:
             moves += [means.value] * 2 if room > 0 and count < _OF_OTHER_MEANS else []
         moves += ["shared"] if len(shared) < most else []
         moves += ["depart"] * 3 if [pod for pod in settled if pod.plan.cpus] else []
+        resizable = [(pod, counts) for pod in settled if (counts := _other_amounts(pod.plan, room))]
+        moves += ["resize"] * 12 if resizable else []
         moves += ["depart shared"] if len(settled_shared) > least else []
         if not moves:
             return False
@@ -127,6 +141,9 @@ class Churn:
                 return self._arrive(now, PodPlan(self.made, means=Means.UNIT))
             case "shared":
                 return self._arrive(now, PodPlan(self.made))
+            case "resize":
+                pod, amounts = self.chance.choice(resizable)
+                return self._resize(now, pod, self.chance.choice(amounts))
             case "depart":
                 return self._depart(now, self.chance.choice([pod for pod in settled if pod.plan.cpus]))
             case _:
@@ -140,6 +157,8 @@ class Churn:
         # never restarted, it would be over before its app containers if the exit code of `init` were lost with a launcher
         is_short = self.chance.random() < 0.15 and init is None
         is_mixed = self.chance.random() < 0.25
+        if self.watch is not None and self.chance.random() < 0.7:
+            return PodPlan(self.made, (first, *second), resized=(first, *second))
         return PodPlan(self.made, (first, *second), init_cpus=init, is_mixed=is_mixed, is_short=is_short)
 
     def _arrive(self, now: float, plan: PodPlan) -> bool:
@@ -153,10 +172,31 @@ class Churn:
                 (workload.UNITS / plan.unit).write_text(workload.unit_file(plan))
             pod.asks = _ask(workload.begin(plan))
             return True
-        draft = MANIFESTS / f".{plan.name}"
-        draft.write_text(workload.manifest(plan))
-        draft.rename(MANIFESTS / f"{plan.name}.json")
+        _write(plan)
         return True
+
+    def _resize(self, now: float, pod: Pod, amounts: tuple[int, ...]) -> bool:
+        assert self.watch is not None
+        pod.has_had, pod.since = pod.plan.exclusive_cpus, now
+        pod.plan = replace(pod.plan, resized=amounts)
+        paths = {name: Path("/sys/fs/cgroup" + path) for name, path in workload.cgroups(pod.plan).items()}
+        pod.resizes = paths
+        for path in paths.values():
+            self.watch.begin(path)
+        _write(pod.plan)
+        return True
+
+    def _is_resized(self, pod: Pod) -> bool:
+        assert self.watch is not None
+        counts = zip(pod.plan.containers(), pod.plan.resized or (), strict=True)
+        return all(self.watch.has((pod.resizes or {})[name], count) for name, count in counts)
+
+    def _end_resize(self, pod: Pod) -> dict[str, list[Change]]:
+        """Return the changes of each container's cpuset."""
+        assert self.watch is not None
+        changes = {name: self.watch.end(path) for name, path in (pod.resizes or {}).items()}
+        pod.resizes, pod.has_had = None, 0
+        return changes
 
     def _depart(self, now: float, pod: Pod) -> bool:
         pod.is_leaving, pod.since = True, now
@@ -165,6 +205,27 @@ class Churn:
             return True
         (MANIFESTS / f"{pod.plan.name}.json").unlink()
         return True
+
+
+def _other_amounts(plan: PodPlan, room: int) -> list[tuple[int, ...]]:
+    """Return what a running pod may have instead: one container more, as far as there is room, or fewer, down to what it began with."""
+    has = plan.resized or ()
+    return [
+        (*has[:index], count, *has[index + 1 :])
+        for index, least in enumerate(plan.cpus[: len(has)])
+        for count in range(least, min(least + _MOST_MORE, has[index] + room) + 1)
+        if count != has[index]
+    ]
+
+
+def _write(plan: PodPlan) -> None:
+    draft = MANIFESTS / f".{plan.name}"
+    draft.write_text(workload.manifest(plan))
+    draft.rename(MANIFESTS / f"{plan.name}.json")
+
+
+def _is_settled(pod: Pod) -> bool:
+    return pod.is_ready and not pod.is_leaving and pod.resizes is None and _is_answered(pod)
 
 
 def _ask(commands: str) -> subprocess.Popen[bytes]:
@@ -178,7 +239,7 @@ def _is_answered(pod: Pod) -> bool:
 
 def _happened(what: str, pod: Pod, now: float) -> dict[str, object]:
     seconds = round(now - pod.since, 3)
-    return {"event": what, "pod": pod.plan.name, "cpus": pod.plan.cpus, "seconds": seconds}
+    return {"event": what, "pod": pod.plan.name, "cpus": pod.plan.resized or pod.plan.cpus, "seconds": seconds}
 
 
 def cgroup_of(unit: str) -> Path:
@@ -221,13 +282,18 @@ def _left(pod: Pod) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> None:
+    with ExitStack() as watching:
+        _run(options, watching.enter_context(CpusetWatch()) if options.resizes else None)
+
+
+def _run(options: argparse.Namespace, watch: CpusetWatch | None) -> None:
     send = sys.stdout.buffer.write
     launcher = _property(_LAUNCHER, "MainPID")
     pods = cgroup_of(_PODS)
     disturbance = Disturbance(random.Random(options.seed), pods, options.disturbed_every, options.fault)
     room = (os.cpu_count() or 1) - _KEPT_FREE_CPUS - disturbance.most_away() - options.spared_cpus
     means = frozenset(map(Means, options.means))
-    churn = Churn(random.Random(options.seed), options.events, options.at_once, pods, room, means)
+    churn = Churn(random.Random(options.seed), options.events, options.at_once, pods, room, means, watch)
     workload.install()
     trace = Trace()
     cursor = _journal_end()
@@ -297,6 +363,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--disturbed-every", type=int, default=0)
     parser.add_argument("--fault", type=Fault, action="append", default=[])
+    parser.add_argument("--resizes", action="store_true", help="pods get other numbers of CPUs while they run")
     parser.add_argument("--means", action="append", default=[])
     parser.add_argument("--unit", action="append", default=[], help="its main process starts or moves containers, too")
     parser.add_argument("--spared-cpus", type=int, default=0, help="for others' exclusive containers")

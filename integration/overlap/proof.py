@@ -13,7 +13,7 @@ from integration.guest.guest import Guest
 from integration.overlap import workload
 from integration.overlap.disturbance import CpusChanged, Fault
 from integration.overlap.events import Event, cpu_list
-from integration.overlap.exceptions import AgentsRecord, Line, lines
+from integration.overlap.exceptions import AgentsRecord, Line, Resize, lines
 from integration.overlap.intervals import Findings, Merge, Witness
 from integration.overlap.ring_buffer import LostEventsError, Pages
 from integration.overlap.wire import Kind, Records, nanoseconds
@@ -87,6 +87,7 @@ class Evidence:
         record = f"{found.switches} sched_switch events, {lost} lost, {found.gap_count} gaps"
         owners = f"{found.owners} exclusive containers with {found.owned_cpus} CPUs, {found.untold} silent ones"
         stays = f"{found.stays} times on a CPU by tasks of {len(found.containers)} containers"
+        changed = f"{found.granted} CPUs granted while their container ran, {found.given_up} given up"
         taken = f"{found.handovers} CPUs taken over within 10 s of another container's task"
         return (
             f"{self.pod_events} pod events in {self.seconds:.0f} s (slowest {slowest}); {record}",
@@ -94,6 +95,7 @@ class Evidence:
             + (", ".join(f"{count} {fault}" for fault, count in sorted(self.faults.items())) or "nothing"),
             f"{owners}; {stays}",
             f"{taken}, the closest after {closest}",
+            f"{changed}; between looks at most {found.longest_unknown_ns / 1e6:.1f} ms, then {found.longest_leaving_ns / 1e6:.1f} ms",
             f"overlaps: {found.overlap_count}, strays: {found.stray_count}, broken promises: {len(found.promises)}",
             f"containers whose last CPU was away: {found.excused_overlap_count} overlaps, {found.excused_stray_count} strays",
             f"the longest of these overlaps: {found.longest_excused_overlap_ns / 1e6:.1f} ms; {found.excused_starts} started short of CPUs",
@@ -112,6 +114,8 @@ class _Judge:
     waits_seconds: list[float] = field(default_factory=list)
     promised: dict[tuple[str, str], frozenset[int]] = field(default_factory=dict)
     """By pod and container."""
+    resizes: dict[tuple[str, str], list[Resize]] = field(default_factory=dict)
+    """Likewise: what that became."""
     names: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Pod and container, by cgroup."""
     beside: Beside | None = None
@@ -146,7 +150,7 @@ class _Judge:
             self.names |= self.beside.names
             self.promised |= self.beside.promised
         interruptions = self.summary.pop("interruptions")
-        record = AgentsRecord(self.journal, changes, self.promised, self.names, interruptions)
+        record = AgentsRecord(self.journal, changes, self.promised, self.names, interruptions, self.resizes)
         witness = Witness(self._is_container, {workload.EXCLUSIVE, workload.IN_IMAGE}, record)
         for event in self.events:
             witness.see(event)
@@ -164,6 +168,11 @@ class _Judge:
         self.waits_seconds.append(event["seconds"])
         for container, cpus in event.get("promised", {}).items():
             self.promised[event["pod"], container] = cpu_list(cpus)
+        for container, changes in event.get("resizes", {}).items():
+            told = self.resizes.setdefault((event["pod"], container), [])
+            told += [
+                Resize(before_ns, after_ns, cpu_list(cpus), left_ns) for before_ns, after_ns, cpus, left_ns in changes
+            ]
         for container, cgroup in event.get("cgroups", {}).items():
             self.names[cgroup] = (event["pod"], container)
 
@@ -195,6 +204,7 @@ def churn(
     at_once: int = 8,
     disturbed_every: int = 0,
     faults: Sequence[Fault] = (),
+    with_resizes: bool = False,
     means: Sequence[Means] = (),
     beside: Beside | None = None,
 ) -> Evidence:
@@ -207,6 +217,7 @@ def churn(
         at_once: so many are under way at one time.
         disturbed_every: see `events`; 0: never.
         faults: that may be done.
+        with_resizes: whether running pods get other numbers of CPUs, which count as events.
         means: by which pods come beside manifests.
         beside: what comes and goes at the same time; the record ends when both have ended.
 
@@ -221,6 +232,7 @@ def churn(
     options = [f"--events={events}", f"--seed={seed}", f"--at-once={at_once}", f"--disturbed-every={disturbed_every}"]
     options += [f"--fault={fault}" for fault in faults]
     options += [f"--means={one.value}" for one in means]
+    options += ["--resizes"] * with_resizes
     if means:  # a job's process is moved by the agent itself
         options.append(f"--unit={_AGENT}")
     if beside is not None:

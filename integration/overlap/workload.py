@@ -51,6 +51,11 @@ i=0; while [ $i -le $1 ]; do burst & i=$((i+1)); done
 wait
 while :; do sleep 10; burst; done
 """
+# The same, for one whose CPUs change: it wants all that it may have.
+_RESIZED_LOOP = """
+burst() { n=0; while [ $n -lt 1000 ]; do n=$((n+1)); done; }
+while :; do i=0; while [ $i -le $(($1+4)) ]; do burst & i=$((i+1)); done; wait; sleep 1; done
+"""
 _EXCLUSIVE_ONCE = """
 n=0; while [ $n -lt 1000 ]; do n=$((n+1)); done
 """
@@ -87,6 +92,8 @@ class PodPlan:
     """Its app containers have the shared pool beside their exclusive CPUs; a pod with an even number is Burstable then."""
     is_short: bool = False
     """Its containers end by themselves, and its CPUs come back while the manifest is still there."""
+    resized: tuple[int, ...] | None = None
+    """The CPUs that its app containers are to have by now, if these may change while it runs."""
 
     @property
     def name(self) -> str:
@@ -94,7 +101,7 @@ class PodPlan:
 
     @property
     def exclusive_cpus(self) -> int:
-        return max(sum(self.cpus), self.init_cpus or 0)
+        return max(sum(self.resized or self.cpus), self.init_cpus or 0)
 
     @property
     def unit(self) -> str:
@@ -215,10 +222,12 @@ IMAGE_MOUNTS = {str(MARKER): "/marker", str(STATE_FILE.parent): str(STATE_FILE.p
 def manifest(plan: PodPlan) -> str:
     spec: dict[str, object] = {"terminationGracePeriodSeconds": _GRACE_SECONDS}
     if plan.cpus:
-        script = _TELL + (_EXCLUSIVE_ONCE if plan.is_short else _EXCLUSIVE_LOOP)
+        loop = _EXCLUSIVE_LOOP if plan.resized is None else _RESIZED_LOOP
+        script = _TELL + (_EXCLUSIVE_ONCE if plan.is_short else loop)
+        amounts = zip(plan.containers(), plan.cpus, plan.resized or plan.cpus, strict=True)
         spec["containers"] = [
-            _mixed(plan, name, cpus, script) if plan.is_mixed else _exclusive(plan, name, cpus, script)
-            for name, cpus in zip(plan.containers(), plan.cpus, strict=True)
+            _mixed(plan, name, cpus, script) if plan.is_mixed else _exclusive(plan, name, cpus, script, now)
+            for name, cpus, now in amounts
         ]
     else:
         (name,) = plan.containers()
@@ -236,8 +245,9 @@ def manifest(plan: PodPlan) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
-def _exclusive(plan: PodPlan, name: str, cpus: int, script: str) -> dict[str, object]:
-    limits = {"limits": {"cpu": str(cpus), "memory": "16Mi"}}
+def _exclusive(plan: PodPlan, name: str, cpus: int, script: str, now: int | None = None) -> dict[str, object]:
+    """Its command stays the same when its amounts are others: nothing is restarted."""
+    limits = {"limits": {"cpu": str(now or cpus), "memory": "16Mi"}}
     return _container(name, EXCLUSIVE, script, [str(cpus), str(READY / f"{plan.name}-{name}")], limits)
 
 
