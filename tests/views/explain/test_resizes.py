@@ -1,0 +1,46 @@
+"""What is said of a resize, by what its document has."""
+
+from typing import Any
+
+import pytest
+
+from nodeagent.views.explain.resizes import resize_lines
+
+
+def change(**fields: str | None) -> dict[str, Any]:
+    return {"name": "app", "cpus": "1-2", "cpusBefore": "1-2", "memory": "1Gi", "memoryBefore": "1Gi", **fields}
+
+
+def refused(*freeing: str, is_deferred: bool = True, all_tried: bool = True) -> list[str]:
+    document = {"allTried": all_tried, "changes": [change()], "freeing": list(freeing), "isDeferred": is_deferred}
+    return resize_lines(document, is_resized=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"cpus": "1-4"}, "CPUs 1-2 → 1-4"),
+        ({"cpusBefore": "1-4"}, "CPUs 1-4 → 1-2"),
+        ({"memory": "2Gi on NUMA 0"}, "memory 1Gi → 2Gi on NUMA 0"),
+        ({"cpus": "1", "memory": "2Gi"}, "CPUs 1-2 → 1, memory 1Gi → 2Gi"),
+        ({}, "other amounts, on the same CPUs"),
+    ],
+    ids=["up", "down", "memory", "both", "weights alone"],
+)
+def test_each_container_is_told_with_what_it_had_and_has(fields: dict[str, str | None], said: str) -> None:
+    assert resize_lines({"changes": [change(**fields)]}, is_resized=True) == [f"app: {said}"]
+
+
+def test_one_that_can_never_be_is_not_tried_again() -> None:
+    assert refused(is_deferred=False) == ["the pod runs on as it is"]
+
+
+def test_whose_end_would_help_is_named() -> None:
+    first, second = refused("default/a", "default/b")
+    assert "tried again in every turn" in first
+    assert second == "the end of one of these would let it through: default/a, default/b"
+
+
+def test_that_nobodys_end_alone_would_help_is_said_only_if_all_were_tried() -> None:
+    assert refused()[1:] == ["no single pod's end would let it through"]
+    assert len(refused(all_tried=False)) == 1
