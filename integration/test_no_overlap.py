@@ -73,6 +73,7 @@ def test_no_foreign_process_runs_on_an_exclusive_cpu(
     keep("churn", f"part {part}", pod_events=events, switches=evidence.findings.switches, overlaps=0)
 
 
+@pytest.mark.long
 def test_nor_while_running_pods_get_other_cpus(
     two_sockets: Guest, request: pytest.FixtureRequest, record_property: Recorder
 ) -> None:
