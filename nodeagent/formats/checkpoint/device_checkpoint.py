@@ -5,7 +5,6 @@ kubelet writes its entries in the order of a Go map; here they are sorted. A dev
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable, Mapping
 
@@ -131,9 +130,10 @@ def _entry(value: object) -> _Entry:
     for node in ids:
         if not _NODE.fullmatch(node) or int(node) > MAX_ID:
             raise GoJsonError(f"json: cannot unmarshal number {node[:20]} into Go value of type int64")
+    text = string(said["AllocResp"])
     try:
-        answer = base64.b64decode(string(said["AllocResp"]), validate=True)
-    except binascii.Error as err:
+        answer = base64.b64decode(text, validate=True)
+    except ValueError as err:  # binascii.Error is one; what isn't ASCII is another
         raise GoJsonError("illegal base64 data") from err
     return _Entry(
         string(said["PodUID"]),

@@ -29,7 +29,16 @@ def test_without_devices_it_is_empty_and_read_as_that() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", NOWHERE[:-2], NOWHERE.replace("tegra", "other"), NOWHERE.replace('"-1"', '"x"'), "{}"]
+    "text",
+    [
+        "",
+        "[]",
+        NOWHERE[:-2],
+        NOWHERE.replace("tegra", "other"),
+        NOWHERE.replace('"-1"', '"x"'),
+        NOWHERE.replace("Ch8K", "\ufffdh8K"),
+        "{}",
+    ],
 )
 def test_what_is_damaged_is_refused(text: str) -> None:
     with pytest.raises(DeviceCheckpointError):
