@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from nodeagent.core.model.promises import Blocks, PodPromises
+from nodeagent.core.model.promises import Blocks, HeldDevice, PodPromises
 from nodeagent.errors import printable
-from nodeagent.formats.checkpoint.checkpoint_versions import Checkpoint
+from nodeagent.formats.checkpoint.checkpoint_versions import DEVICES, Checkpoint
 from nodeagent.views.wording.columns import table
 from nodeagent.views.wording.words import bytes_text, counted
 
@@ -16,10 +16,13 @@ def summary(checkpoint: Checkpoint) -> Iterator[str]:
 
 def _summary(checkpoint: Checkpoint) -> Iterator[str]:
     pods = checkpoint.promises.pods
-    containers = len(checkpoint.by_id) or sum(len({n for n, _ in (*p.cpus, *p.memory)}) for _, p in pods)
-    policies = ", ".join(f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items()))
+    containers = len(checkpoint.by_id) or sum(len(pod.holders) for _, pod in pods)
+    said = [f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items())]
+    said += [counted(len(pods), "pod"), counted(containers, "container")]
+    if checkpoint.version == DEVICES:
+        said.append(counted(len(checkpoint.promises.taken_devices()), "device"))
     whole = "whole" if checkpoint.problem is None else "DAMAGED"
-    yield f"{checkpoint.version}, {whole}: {policies}, {counted(len(pods), 'pod')}, {counted(containers, 'container')}"
+    yield f"{checkpoint.version}, {whole}: {', '.join(said)}"
     if checkpoint.problem is not None:
         yield f"  {checkpoint.problem}"
     if checkpoint.note is not None:
@@ -34,7 +37,9 @@ def render_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
 def _lines(checkpoint: Checkpoint) -> Iterator[str]:
     yield from summary(checkpoint)
     promises = checkpoint.promises
-    if not checkpoint.version.startswith("memory"):
+    for resource, ids in sorted(checkpoint.registered.items()):
+        yield f"registered {resource}: {', '.join(ids) or 'none'}"
+    if checkpoint.version != DEVICES and not checkpoint.version.startswith("memory"):
         yield f"default set: {promises.default or 'empty'}"
     for node in promises.memory:
         for resource, t in node.tables:
@@ -42,22 +47,32 @@ def _lines(checkpoint: Checkpoint) -> Iterator[str]:
                 f"NUMA node {node.id}, {resource}: {bytes_text(t.total)}, free {bytes_text(max(t.free, 0))}, "
                 f"promised {bytes_text(t.reserved)}, reserved for the system {bytes_text(t.system_reserved)}"
             )
-    rows = [(each, str(cpus), "") for each, cpus in sorted(checkpoint.by_id.items())]
+    rows = [(each, str(cpus), "", "") for each, cpus in sorted(checkpoint.by_id.items())]
     rows += [row for uid, pod in promises.pods for row in _rows(uid, pod)]
     if rows:
-        yield from table([("POD CONTAINER", "CPUS", "MEMORY"), *rows], None)
+        columns = (
+            (0, 3) if checkpoint.version == DEVICES else (0, 1, 2, 3) if any(row[3] for row in rows) else (0, 1, 2)
+        )
+        rows = [("POD CONTAINER", "CPUS", "MEMORY", "DEVICES"), *rows]
+        yield from table([[row[column] for column in columns] for row in rows], None)
     if checkpoint.saved is not None:
         state = checkpoint.saved.state
         yield f"generation {state.generation}, {counted(len(state.entries), 'pod')} known:"
         yield from (f"  {e.pod.full_name} ({e.pod.uid}): {e.phase.value}, {e.origin.name}" for e in state.entries)
 
 
-def _rows(uid: str, pod: PodPromises) -> Iterator[tuple[str, str, str]]:
+def _rows(uid: str, pod: PodPromises) -> Iterator[tuple[str, str, str, str]]:
     if pod.pod_cpus is not None or pod.pod_memory is not None:
-        yield f"{uid} (as a whole)", str(pod.pod_cpus or ""), _memory(pod.pod_memory or ())
-    for name in sorted({name for name, _ in (*pod.cpus, *pod.memory)}):
-        yield f"{uid} {name}", str(pod.own_set(name) or ""), _memory(pod.blocks(name) or ())
+        yield f"{uid} (as a whole)", str(pod.pod_cpus or ""), _memory(pod.pod_memory or ()), ""
+    for name in pod.holders:
+        devices = ", ".join(map(_device, pod.devices_of(name)))
+        yield f"{uid} {name}", str(pod.own_set(name) or ""), _memory(pod.blocks(name) or ()), devices
 
 
 def _memory(blocks: Blocks) -> str:
     return ", ".join(f"{b.resource} {bytes_text(b.size_bytes)} on {b.nodes}" for b in blocks)
+
+
+def _device(device: HeldDevice) -> str:
+    of = device.claim or device.resource
+    return f"{of} {device.id} on {device.nodes}" if device.nodes else f"{of} {device.id}"

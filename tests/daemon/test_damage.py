@@ -17,6 +17,7 @@ from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FI
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.checkpoint_versions import CheckpointError, read_checkpoint
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state
+from nodeagent.formats.checkpoint.device_checkpoint import DeviceCheckpointError, decode_devices
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, encode_memory_state
 from nodeagent.formats.checkpoint.node_state import NodeStateError, decode_state
 from tests.daemon.test_recovery import MEMORY, Life, sets, two_nodes
@@ -77,7 +78,14 @@ def judged(content: bytes) -> object:
         found = read_checkpoint(content)
     except CheckpointError as err:
         return reported(err)
-    return None if found.problem is not None else (found.policies, found.promises, found.by_id)
+    return None if found.problem is not None else (found.policies, found.promises, found.by_id, found.registered)
+
+
+def device_record(content: bytes) -> object:
+    try:
+        return decode_devices(content.decode(errors="replace"))
+    except DeviceCheckpointError:
+        return None
 
 
 READERS: dict[str, list[tuple[str, Reader]]] = {
@@ -91,6 +99,7 @@ READERS: dict[str, list[tuple[str, Reader]]] = {
         ("gate on", lambda c: memory_record(c, pod_level=True)),
         ("verify", judged),
     ],
+    "devices": [("recovery", device_record), ("verify", judged)],
     "nodeagent": [("start", own_state), ("verify", judged)],
 }
 POD = pod("a", app("app", "2"))
@@ -194,7 +203,7 @@ def test_hostile_files_keep_nobody_from_starting(tmp_path: Path, name: str) -> N
 
 def test_the_records_compared_are_no_empty_ones() -> None:
     for name, (content, _) in versions.FILES.items():
-        found = READERS[name.partition(" ")[0]][-1][1](content)
+        found = READERS[name.replace(",", "").partition(" ")[0]][-1][1](content)
         assert found is not None, name
     assert isinstance(decode_cpu_state(versions.samples.VERSION_2, pod_level=False, initial={}), CpuRecord)
     assert isinstance(memory_record(versions.FILES["memory 2"][0], pod_level=True), MemoryRecord)

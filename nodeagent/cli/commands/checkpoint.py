@@ -30,7 +30,8 @@ examples:
   nodeagent checkpoint show /var/lib/kubelet/cpu_manager_state -o yaml
   nodeagent checkpoint convert /var/lib/nodeagent/cpu_manager_state --to cpu-v3 --out /tmp/cpu_manager_state
 
-cpu_manager_state (cpu-v1 to cpu-v4), memory_manager_state (memory-v1 to memory-v3) and nodeagent_state are understood.
+cpu_manager_state (cpu-v1 to cpu-v4), memory_manager_state (memory-v1 to memory-v3), kubelet_internal_checkpoint (devices-v2)
+and nodeagent_state are understood.
 next: nodeagent checkpoint show FILE"""
 
 

@@ -1,4 +1,4 @@
-"""Every version of kubelet's two checkpoint files, and nodeagent's own: identifies, verifies and converts a text.
+"""Every version of kubelet's checkpoint files, and nodeagent's own: identifies, verifies and converts a text.
 
 Stricter than kubelet, which accepts some files unchecked: here every checksum is verified. Knows no file system.
 """
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.config import CPU_MANAGER_POLICIES, MEMORY_MANAGER_POLICIES
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import Blocks, MemoryNode, PodPromises, Promises
+from nodeagent.core.model.promises import Blocks, HeldDevice, MemoryNode, PodPromises, Promises
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Unreadable
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.cpu_checkpoint import (
@@ -34,6 +34,8 @@ from nodeagent.formats.syntax.json_values import MisfitError, parsed
 WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
 NEWER = ("cpu-v4", "memory-v3")
 """Kubelet 1.37's: read only."""
+DEVICES = "devices-v2"
+"""The device manager's, with NUMA nodes (kubelet 1.20 and later): read only."""
 OWN = "nodeagent-v1"
 _DOCUMENT_VERSION = 1
 
@@ -41,6 +43,7 @@ Document = dict[str, Any]
 Containers = Mapping[str, tuple[str, str]]
 """Container id → (pod UID, container name)."""
 
+_OF_DEVICES = frozenset({"poddeviceentries", "registereddevices"})
 _HINT = (
     "`nodeagent checkpoint --help` lists the files that are understood; "
     "a damaged state is rebuilt from running pods: `systemctl restart nodeagent`"
@@ -62,6 +65,8 @@ class Checkpoint(Struct, frozen=True):
     promises: Promises
     by_id: Mapping[str, CpuSet] = field(default_factory=dict)
     """Of version 1 of the CPU file: it knows containers by their ids only."""
+    registered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of the devices' file: what could be given, by resource."""
     saved: SavedState | None = None
     """Of nodeagent's own file."""
     problem: str | None = None
@@ -86,6 +91,8 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         document = decoded(text)
         names = keys_of(document)
         later = fields(document, ("data", "dataChecksum")) if names else {}
+        if keys_of(later.get("data")) & _OF_DEVICES:
+            return _devices(document)
         if any(later.values()):
             return _newer(text, str(later["dataChecksum"]), is_memory="machinestate" in names)
         # Kubelet takes a file without either for one in which it is empty: then only the policy's spelling identifies it.
@@ -99,7 +106,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
     except GoJsonError as err:
         raise CheckpointError(f"kubelet could not read it: {err}", hint=_HINT) from err
     raise CheckpointError(
-        "it has neither defaultCpuSet nor machineState, nor the name of a policy",
+        "it has neither defaultCpuSet nor machineState nor PodDeviceEntries, nor the name of a policy",
         hint="`nodeagent checkpoint --help` lists the files that are understood",
     )
 
@@ -177,6 +184,31 @@ def _memory_promises(record: MemoryRecord) -> Promises:
     for uid, whole in record.pod_entries:
         pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), pod_memory=whole))
     return Promises(memory=record.machine, pods=pods)
+
+
+# The device manager's
+
+
+def _devices(document: Any) -> Checkpoint:
+    from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices
+        read_device_contents,
+    )
+
+    contents = read_device_contents(document)
+    pods: PodMap[PodPromises] = PodMap()
+    for uid, held in contents.pods().items():
+        pods = pods.put(uid, held)
+    problem, _ = _judged(
+        contents.checksum, contents.sum, [DEVICES] * (contents.checksum == contents.sum), is_strict=True
+    )
+    return Checkpoint(
+        version=DEVICES,
+        checksum=str(contents.checksum),
+        policies={},
+        promises=Promises(pods=pods),
+        registered=contents.registered,
+        problem=problem,
+    )
 
 
 # Kubelet 1.37's, and our own
@@ -318,7 +350,9 @@ def checkpoint_document(checkpoint: Checkpoint) -> Document:
     }
     if checkpoint.saved is not None:
         return document | {"state": public_document(checkpoint.saved.state, checkpoint.saved.policies)}
-    if checkpoint.version.startswith("cpu"):
+    if checkpoint.version == DEVICES:
+        document["registeredDevices"] = {resource: list(ids) for resource, ids in sorted(checkpoint.registered.items())}
+    elif checkpoint.version.startswith("cpu"):
         document["defaultCpuSet"] = str(promises.default)
         document["containerIds"] = {each: str(cpus) for each, cpus in sorted(checkpoint.by_id.items())}
     else:
@@ -342,14 +376,14 @@ def _node_document(node: MemoryNode) -> Document:
 
 
 def _pod_document(pod: PodPromises) -> Document:
-    names = sorted({name for name, _ in (*pod.cpus, *pod.memory)})
     document: Document = {
         "containers": {
             name: {
                 **({} if pod.own_set(name) is None else {"cpus": str(pod.own_set(name))}),
                 **({} if pod.blocks(name) is None else {"memory": _blocks_document(pod.blocks(name) or ())}),
+                **({"devices": _devices_document(pod.devices_of(name))} if pod.devices_of(name) else {}),
             }
-            for name in names
+            for name in pod.holders
         }
     }
     if pod.pod_cpus is not None:
@@ -361,3 +395,7 @@ def _pod_document(pod: PodPromises) -> Document:
 
 def _blocks_document(blocks: Blocks) -> list[Document]:
     return [{"bytes": b.size_bytes, "nodes": str(b.nodes), "resource": b.resource} for b in blocks]
+
+
+def _devices_document(devices: tuple[HeldDevice, ...]) -> list[Document]:
+    return [{"id": each.id, "nodes": str(each.nodes), "resource": each.resource} for each in devices]

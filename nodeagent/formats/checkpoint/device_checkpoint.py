@@ -56,6 +56,47 @@ def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
     return f'{{"Data":{data},"Checksum":{_checksum(entries, registered)}}}'
 
 
+class DeviceContents(Struct, frozen=True):
+    """A file's contents, whatever its checksum is."""
+
+    entries: tuple[_Entry, ...]
+    registered: Mapping[str, tuple[str, ...]]
+    """By resource: ids of the devices that were healthy."""
+    checksum: int
+    """As stored."""
+
+    @property
+    def sum(self) -> int:
+        """The checksum that this content has."""
+        return _checksum(self.entries, self.registered)
+
+    def pods(self) -> dict[str, PodPromises]:
+        """Return who has what, by pod UID: devices, and what their plugins have answered."""
+        found: dict[str, dict[str, list[HeldDevice]]] = {}
+        answers: dict[str, dict[str, dict[str, bytes]]] = {}
+        for entry in self.entries:
+            nodes: dict[str, NumaSet] = {}
+            for node, ids in entry.ids:
+                for id_ in ids:
+                    nodes[id_] = nodes.get(id_, NumaSet()) | (NumaSet() if node == _NOWHERE else NumaSet.of(node))
+            own = found.setdefault(entry.uid, {}).setdefault(entry.container, [])
+            own += [HeldDevice(entry.resource, id_, nodes[id_]) for id_ in sorted(nodes)]
+            if entry.answer:
+                answers.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = entry.answer
+        return {
+            uid: PodPromises(
+                devices=tuple(
+                    (name, tuple(sorted(devices, key=lambda one: (one.resource, one.id))))
+                    for name, devices in sorted(containers.items())
+                ),
+                device_answers=tuple(
+                    (name, tuple(sorted(given.items()))) for name, given in sorted(answers.get(uid, {}).items())
+                ),
+            )
+            for uid, containers in found.items()
+        }
+
+
 def decode_devices(text: str) -> dict[str, PodPromises]:
     """Read who has what, by pod UID: devices, and what their plugins have answered.
 
@@ -63,38 +104,27 @@ def decode_devices(text: str) -> dict[str, PodPromises]:
         DeviceCheckpointError: it isn't such a file, or its checksum is another.
     """
     try:
-        outer = fields(decoded(text), ("Data", "Checksum"))
-        data = fields(outer["Data"], ("PodDeviceEntries", "RegisteredDevices"))
-        entries = sequence(data["PodDeviceEntries"], _entry) or ()
-        registered = mapping(data["RegisteredDevices"], lambda ids: sequence(ids, string) or ()) or {}
-        checksum = integer(outer["Checksum"], low=0, high=_MAX_UINT64)
+        contents = read_device_contents(decoded(text))
     except GoJsonError as err:
         raise DeviceCheckpointError(str(err)) from err
-    if checksum != _checksum(entries, registered):
+    if contents.checksum != contents.sum:
         raise DeviceCheckpointError("checkpoint is corrupted")
-    found: dict[str, dict[str, list[HeldDevice]]] = {}
-    answers: dict[str, dict[str, dict[str, bytes]]] = {}
-    for entry in entries:
-        nodes: dict[str, NumaSet] = {}
-        for node, ids in entry.ids:
-            for id_ in ids:
-                nodes[id_] = nodes.get(id_, NumaSet()) | (NumaSet() if node == _NOWHERE else NumaSet.of(node))
-        own = found.setdefault(entry.uid, {}).setdefault(entry.container, [])
-        own += [HeldDevice(entry.resource, id_, nodes[id_]) for id_ in sorted(nodes)]
-        if entry.answer:
-            answers.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = entry.answer
-    return {
-        uid: PodPromises(
-            devices=tuple(
-                (name, tuple(sorted(devices, key=lambda one: (one.resource, one.id))))
-                for name, devices in sorted(containers.items())
-            ),
-            device_answers=tuple(
-                (name, tuple(sorted(given.items()))) for name, given in sorted(answers.get(uid, {}).items())
-            ),
-        )
-        for uid, containers in found.items()
-    }
+    return contents.pods()
+
+
+def read_device_contents(document: object) -> DeviceContents:
+    """Read a decoded file without judging it.
+
+    Raises:
+        GoJsonError: it isn't one.
+    """
+    outer = fields(document, ("Data", "Checksum"))
+    data = fields(outer["Data"], ("PodDeviceEntries", "RegisteredDevices"))
+    return DeviceContents(
+        entries=sequence(data["PodDeviceEntries"], _entry) or (),
+        registered=mapping(data["RegisteredDevices"], lambda ids: sequence(ids, string) or ()) or {},
+        checksum=integer(outer["Checksum"], low=0, high=_MAX_UINT64),
+    )
 
 
 def _by_resource(devices: Iterable[HeldDevice]) -> dict[str, list[HeldDevice]]:

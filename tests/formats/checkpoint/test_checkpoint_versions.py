@@ -12,6 +12,10 @@ import yaml
 from msgspec.structs import replace
 
 from nodeagent.cli.main import main
+from nodeagent.core.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
+from nodeagent.core.model.podmap import PodMap
+from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.state import NodeState, Origin, RecordedRefusal
 from nodeagent.core.turn.pod_sources import Manifest
@@ -24,9 +28,11 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state, encode_cpu_state_1
+from nodeagent.formats.checkpoint.device_checkpoint import encode_devices
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, encode_memory_state
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from tests.formats.checkpoint import test_checkpoints as samples
+from tests.formats.checkpoint.test_device_checkpoint import NOWHERE as OF_A_KUBELET
 from tests.formats.checkpoint.test_node_state import CONTENT
 from tests.support import inspected_nodes as inspected, json_schema
 from tests.support.pods import app, pod
@@ -39,6 +45,25 @@ CPU_4 = samples.with_data(
 )
 EMPTY = node(SMALL)
 OWN = encode_state(empty_state(EMPTY), {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"})
+NIC, SLICE = "example.com/nic", "example.com/slice"
+CARDS = tuple(PoolDevice(f"0000:8{n}:00.0", NumaMask(1 << n)) for n in range(3))
+DEVICES = encode_devices(
+    Promises(
+        pods=PodMap()
+        .put("pod1", PodPromises(devices=(("app", (CARDS[0].held(NIC), CARDS[2].held(NIC))),)))
+        .put(
+            "pod2",
+            PodPromises(
+                devices=(
+                    ("app", (HeldDevice(SLICE, "gpu0::1", NumaSet.from_ids((0, 1))),)),
+                    ("init", (HeldDevice("example.com/tegra", "tegra"),)),
+                ),
+                device_answers=(("app", ((SLICE, b"secret"),)),),
+            ),
+        )
+    ),
+    (DevicePool(NIC, CARDS), DevicePool(SLICE, ())),
+).encode()
 FILES: dict[str, tuple[bytes, str]] = {
     "cpu 1": (samples.VERSION_1.encode(), "cpu-v1"),
     "cpu 1, empty": (encode_cpu_state_1("none", "", {}).encode(), "cpu-v1"),
@@ -53,6 +78,10 @@ FILES: dict[str, tuple[bytes, str]] = {
     "memory 2": (encode_memory_state("Static", samples.POD_GIB, pod_level=True).encode(), "memory-v2"),
     "memory 2, empty": (encode_memory_state("None", samples.Promises(), pod_level=True).encode(), "memory-v2"),
     "memory 3": (samples.NEWER.encode(), "memory-v3"),
+    "devices": (DEVICES, "devices-v2"),
+    "devices, of a kubelet": (OF_A_KUBELET.encode(), "devices-v2"),
+    "devices, empty": (encode_devices(Promises()).encode(), "devices-v2"),
+    "devices, of a later kubelet": (DEVICES[:-1] + b',"BootID":"6c2f"}', "devices-v2"),
     "nodeagent": (OWN, "nodeagent-v1"),
 }
 
@@ -142,6 +171,9 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "no node": (samples.ODD.encode(), "null"),
     "data damaged": (CPU_4.replace("7-9\\", "7-8\\").encode(), "could not load v4 checkpoint: checkpoint is corrupted"),
     "memory data damaged": (samples.NEWER.replace("2084914556", "1").encode(), "could not load v3 checkpoint"),
+    "devices, cut": (DEVICES[:-20], "kubelet could not read it: unexpected end of JSON input"),
+    "devices of no node": (DEVICES.replace(b'"-1"', b'"x"'), "kubelet could not read it"),
+    "no base64": (DEVICES.replace(b"c2VjcmV0", b"c2VjcmV"), "kubelet could not read it: illegal base64 data"),
     "own, cut": (OWN[:-20], "the checksum does not match"),
     "own, newer": (OWN.replace(b'"version":1', b'"version":7', 1), "version 7 was written by a later nodeagent"),
 }  # fmt: skip
@@ -157,6 +189,8 @@ def test_what_says_nothing_is_an_error_with_a_reason(name: str) -> None:
 
 
 EDITED = {
+    "devices": lambda text: text.replace("gpu0::1", "gpu0::2"),
+    "devices, empty": lambda text: text.rpartition(":")[0] + ":0}",
     "cpu 2": lambda text: text.replace("4-6", "4-5"),
     "cpu 3": lambda text: text.replace("7-9", "7-8"),
     "memory 1": lambda text: text.replace('"size":1073741824', '"size":1073741823'),
@@ -300,6 +334,51 @@ def test_show_is_legible(tmp_path: Path, run: Run) -> None:
         encode_state(with_a_refusal(empty_state(EMPTY)), {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"})
     )
     assert "  default/a (uid-a): Failed, a.yaml" in run("show", str(file))[1].splitlines()
+
+
+def test_show_says_whose_each_device_is(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "kubelet_internal_checkpoint"
+    file.write_bytes(DEVICES)
+    assert run("show", str(file))[1].splitlines() == [
+        "devices-v2, whole: 2 pods, 3 containers, 4 devices",
+        "registered example.com/nic: 0000:80:00.0, 0000:81:00.0, 0000:82:00.0",
+        "registered example.com/slice: none",
+        "POD CONTAINER  DEVICES",
+        "pod1 app       example.com/nic 0000:80:00.0 on 0, example.com/nic 0000:82:00.0 on 2",
+        "pod2 app       example.com/slice gpu0::1 on 0-1",
+        "pod2 init      example.com/tegra tegra",
+    ]
+    status, out, _ = run("show", str(file), "-o", "json")
+    document = json.loads(out)
+    json_schema.check(document, "checkpoint")
+    assert (status, document["format"]) == (0, "devices-v2")
+    assert document["registeredDevices"] == {NIC: [card.id for card in CARDS], SLICE: []}
+    assert document["pods"]["pod2"]["containers"]["app"] == {
+        "devices": [{"id": "gpu0::1", "nodes": "0-1", "resource": SLICE}]
+    }
+    assert "secret" not in out
+    assert "c2VjcmV0" not in out, "what a plugin has answered may hold secrets"
+
+
+def test_our_own_file_shows_devices_too(tmp_path: Path, run: Run) -> None:
+    state = empty_state(EMPTY)
+    pods: PodMap[PodPromises] = PodMap()
+    own = PodPromises(cpus=(("app", CpuSet.of(1)),), devices=(("app", (CARDS[1].held(NIC),)),))
+    file = tmp_path / "state"
+    policies = {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"}
+    file.write_bytes(encode_state(replace(state, promises=replace(state.promises, pods=pods.put("p", own))), policies))
+    assert run("show", str(file))[1].splitlines()[2:4] == [
+        "POD CONTAINER  CPUS  MEMORY  DEVICES",
+        "p app          1             example.com/nic 0000:81:00.0 on 1",
+    ]
+
+
+def test_who_has_devices_is_no_other_file(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "kubelet_internal_checkpoint"
+    file.write_bytes(DEVICES)
+    status, out, err = run("convert", str(file), "--to", "cpu-v3")
+    assert (status, out) == (1, "")
+    assert "a file of version devices-v2 has nothing that cpu-v3 could hold" in err
 
 
 def with_a_refusal(state: NodeState) -> NodeState:
