@@ -1,9 +1,10 @@
 """A checkpoint as text. Adds words and layout to what formats/checkpoint/checkpoint_versions.py has read, no facts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nodeagent.core.model.promises import Blocks, HeldDevice, PodPromises
 from nodeagent.errors import printable
+from nodeagent.formats.checkpoint.agreement import Disagreement
 from nodeagent.formats.checkpoint.checkpoint_versions import DEVICES, Checkpoint
 from nodeagent.views.wording.columns import table
 from nodeagent.views.wording.words import bytes_text, counted
@@ -27,6 +28,22 @@ def _summary(checkpoint: Checkpoint) -> Iterator[str]:
         yield f"  {checkpoint.problem}"
     if checkpoint.note is not None:
         yield f"  {checkpoint.note}"
+
+
+def agreement(found: Sequence[Disagreement]) -> Iterator[str]:
+    """Say whether it agrees with the node's state, and where it doesn't."""
+    yield "  DIFFERS from the node's state:" if found else "  agrees with the node's state"
+    for each in found:
+        where = (
+            f"pod {each.pod} container {each.container}, "
+            if each.container
+            else f"pod {each.pod}, "
+            if each.pod
+            else ""
+        )
+        yield printable(
+            f"    {where}{each.what}: {each.file or 'nothing'} here, {each.state or 'nothing'} in the state"
+        )
 
 
 def render_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:

@@ -3,30 +3,37 @@
 import argparse
 import shlex
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from msgspec import to_builtins
 
 from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.documents import add_out_argument, add_output_argument, printed, write_out
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import NamedFile, read_named
+from nodeagent.formats.checkpoint.agreement import Disagreement, check_state, disagreements
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
     Checkpoint,
     CheckpointError,
     Containers,
+    Document,
     checkpoint_document,
     converted,
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES
 from nodeagent.formats.syntax.json_values import MisfitError, parsed
-from nodeagent.views.checkpoint_text import render_checkpoint, summary
+from nodeagent.views.checkpoint_text import agreement, render_checkpoint, summary
 
 _EXAMPLES = """\
-exit status: 0: the file is intact; 1: it is damaged, or could not be read or converted; 2: wrong arguments
+exit status: 0: the file is intact; 1: it is damaged, differs from --state, or could not be read or converted; 2: wrong arguments
 
 examples:
   nodeagent checkpoint verify /var/lib/nodeagent/nodeagent_state
+  nodeagent checkpoint verify /var/lib/nodeagent/cpu_manager_state --state /var/lib/nodeagent/nodeagent_state
   nodeagent checkpoint show /var/lib/kubelet/cpu_manager_state -o yaml
   nodeagent checkpoint convert /var/lib/nodeagent/cpu_manager_state --to cpu-v3 --out /tmp/cpu_manager_state
 
@@ -51,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     for name in ("verify", "show"):
         add_output_argument(made[name])
+    made["verify"].add_argument(
+        "--state",
+        type=NamedFile,
+        metavar="FILE|-",
+        help="nodeagent_state: also show where the file says something else; the agent writes the state first, and kubelet's files then",
+    )
     convert = made["convert"]
     versions = ", ".join(WRITABLE)
     convert.add_argument("--to", choices=WRITABLE, required=True, metavar="VERSION", help=f"one of {versions}")
@@ -73,19 +86,48 @@ def run(options: argparse.Namespace) -> int:
     checkpoint = _read(options.file)
     if options.action == "convert":
         return _convert(checkpoint, options)
-    document = checkpoint_document(checkpoint)
     if options.action == "verify":
-        kept = ("kind", "version", "format", "checksum", "note", "policies", "problem", "whole")
-        document = {key: document[key] for key in kept}
-    lines = summary if options.action == "verify" else render_checkpoint
-    sys.stdout.write(printed(document, options.output, lambda _: "".join(f"{line}\n" for line in lines(checkpoint))))
+        return _verify(checkpoint, options)
+    _print(checkpoint_document(checkpoint), options, render_checkpoint(checkpoint))
     return 0 if checkpoint.problem is None else EXIT_ERROR
+
+
+def _verify(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
+    kept = ("kind", "version", "format", "checksum", "note", "policies", "problem", "whole")
+    document = checkpoint_document(checkpoint)
+    document = {key: document[key] for key in kept}
+    lines = [*summary(checkpoint)]
+    found = None if options.state is None else _compared(checkpoint, options)
+    if found is not None:
+        document["differences"] = [to_builtins(each) for each in found]
+        lines += agreement(found)
+    _print(document, options, lines)
+    return 0 if checkpoint.problem is None and not found else EXIT_ERROR
+
+
+def _compared(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[Disagreement, ...]:
+    state = _read(options.state)
+    with _named(options.state):
+        check_state(state)
+    with _named(options.file):
+        return disagreements(checkpoint, state)
+
+
+def _print(document: Document, options: argparse.Namespace, lines: Iterable[str]) -> None:
+    sys.stdout.write(printed(document, options.output, lambda _: "".join(f"{line}\n" for line in lines)))
 
 
 def _read(path: str) -> Checkpoint:
     content = _content(path)
-    try:
+    with _named(path):
         return read_checkpoint(content)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Have an error say which file it is about."""
+    try:
+        yield
     except CheckpointError as err:
         raise CheckpointError(f"{path}: {err.message}", hint=err.hint) from err
 
@@ -101,10 +143,8 @@ def _content(path: str) -> bytes:
 
 def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
     containers = {} if options.containers is None else _containers(options.containers)
-    try:
+    with _named(options.file):
         content = converted(checkpoint, options.to, containers, lossy=options.lossy)
-    except CheckpointError as err:
-        raise CheckpointError(f"{options.file}: {err.message}", hint=err.hint) from err
     write_out(options.out, content, replaces=False)
     return 0
 
