@@ -35,6 +35,8 @@ _PIECE_BYTES = 64 * 1024
 _HEAD_BYTES = 5
 """Of a message: whether it is compressed, and its length."""
 _MAX_TEXT = 300
+_CLOCKS_DIFFER_SECONDS = 0.05
+"""Between our end of a call, and what the plugin makes of the milliseconds that it was told."""
 _HINT = "see the plugin's log (`journalctl`), and restart it: it registers again then"
 
 
@@ -152,6 +154,8 @@ class DevicePluginConnection:
         status, text = self._said.get("grpc-status", ""), self._said.get("grpc-message", "")
         if not text.isascii() or not status.isdigit():
             raise self._nonsense("an answer without gRPC's status")
+        if int(status) == Status.DEADLINE_EXCEEDED and self._is_time_up():
+            raise self._late()  # the plugin's gRPC has said so, a moment before we would have
         if int(status) != Status.OK:
             raise DevicePluginError(self._path, f"it refuses: {text[:_MAX_TEXT]} ({status})", is_refusal=True)
         if body:
@@ -218,6 +222,9 @@ class DevicePluginConnection:
         if left <= 0:
             raise self._late()
         return left
+
+    def _is_time_up(self) -> bool:
+        return self._until is not None and time.monotonic() > self._until - _CLOCKS_DIFFER_SECONDS
 
     def _late(self) -> DevicePluginError:
         return DevicePluginError(self._path, "it has not answered in time", is_late=True)

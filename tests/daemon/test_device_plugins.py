@@ -125,6 +125,35 @@ def test_one_that_refuses_refuses_the_pod_and_stays(kubelet: Kubelet, plugin: De
     assert kubelet.told()[GPU] == [("a", True)]
 
 
+@pytest.mark.parametrize("_again", range(5))
+def test_one_that_is_late_has_ended_whoever_notices_first(
+    kubelet: Kubelet, plugin: DevicePlugin, monkeypatch: pytest.MonkeyPatch, _again: int
+) -> None:
+    """The plugin's gRPC is told when the call ends, and may say that it has before our own clock does."""
+    monkeypatch.setattr(device_plugins, "CALL_SECONDS", 0.2)
+    plugin.register()
+    plugin.tell(("a", True, None))
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    plugin.answers.clear()
+    node = managers().knowing(None, kubelet.plugins.pools())
+    decision = admit(node, initial(node), asking("p"))
+    assert isinstance(decision, Rejected)
+    assert "it has not answered in time" in decision.message
+    assert kubelet.told() == {GPU: [("a", False)]}
+
+
+def test_one_that_waited_for_somebody_else_refuses_and_stays(kubelet: Kubelet, plugin: DevicePlugin) -> None:
+    plugin.refuses, plugin.status = "its own server is late", grpc.StatusCode.DEADLINE_EXCEEDED
+    plugin.register()
+    plugin.tell(("a", True, None))
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    node = managers().knowing(None, kubelet.plugins.pools())
+    decision = admit(node, initial(node), asking("p"))
+    assert isinstance(decision, Rejected)
+    assert "its own server is late" in decision.message
+    assert kubelet.told() == {GPU: [("a", True)]}
+
+
 def test_one_that_dies_has_unhealthy_devices_until_it_registers_again(
     kubelet: Kubelet, plugin: DevicePlugin, tmp_path: Path, undo: ExitStack
 ) -> None:

@@ -1,6 +1,7 @@
 """A device plugin of the tests' own, with grpcio's server: it tells what it is told to tell, and remembers what it was asked."""
 
 import queue
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,11 @@ class DevicePlugin:
         self.preferred: list[str] = []
         self.envs: dict[str, str] = {}
         self.refuses = ""
+        self.status = grpc.StatusCode.UNKNOWN
+        """Of a refusal."""
+        self.answers = threading.Event()
+        """Clear it, and whoever has devices allocated waits."""
+        self.answers.set()
         self.options = MESSAGES.DevicePluginOptions()
         (directory / name).unlink(missing_ok=True)
         self._server = grpc.server(ThreadPoolExecutor(8))
@@ -59,6 +65,7 @@ class DevicePlugin:
         )
 
     def stop(self) -> None:
+        self.answers.set()
         self._lists.put(None)
         self._server.stop(None).wait(PATIENCE_SECONDS)
 
@@ -78,8 +85,9 @@ class DevicePlugin:
 
     def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802 - as above
         self.asked.append(("allocate", list(request.container_requests[0].devices_ids)))
+        self.answers.wait(PATIENCE_SECONDS)
         if self.refuses:
-            context.abort(grpc.StatusCode.UNKNOWN, self.refuses)
+            context.abort(self.status, self.refuses)
         one = MESSAGES.ContainerAllocateResponse(envs=self.envs)
         return MESSAGES.AllocateResponse(container_responses=[one])
 
