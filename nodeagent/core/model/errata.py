@@ -44,6 +44,7 @@ class Erratum(enum.IntEnum):
     REFUSED_PODS_HOLD_DEVICES = 28
     MISSING_DEVICES_LEFT_OUT = 29
     DEVICES_IN_RANDOM_ORDER = 30
+    DEVICE_PLUGINS_WAITED_FOR = 31
 
 
 class ErratumRow(Struct, frozen=True):
@@ -244,6 +245,13 @@ ERRATA: tuple[ErratumRow, ...] = (
         Erratum.DEVICES_IN_RANDOM_ORDER,
         "chooses among equal devices in the random order of a Go map",
         "chooses in the order of their ids: the same input has the same outcome",
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.DEVICE_PLUGINS_WAITED_FOR,
+        "waits without end for what a device plugin answers when devices are given, and admits no other pod meanwhile",
+        "waits for 5 seconds at most: then the pod is refused, and the plugin counts as gone until it registers again",
+        (117435, 129249),
         always_fixed=True,
     ),
 )

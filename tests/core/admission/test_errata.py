@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.model.violations import CpusOffline
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
+from nodeagent.daemon import device_plugins
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.edge import state_files
@@ -41,7 +43,9 @@ from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.node_state import decode_state
 from nodeagent.formats.scenario.scenario import scenario_from_text
 from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory, replay
+from tests.daemon.test_device_plugins import GPU, Kubelet
 from tests.support.builders import ALPHA, GIB, MACHINE_A, PLRM, machine, managers, pod
+from tests.support.device_plugin import DevicePlugin
 from tests.support.pods import app, exclusive, init, shared, sidecar
 
 KUBELET, FIXED = Errata.KUBELET_1_36, Errata.FIXED
@@ -79,7 +83,7 @@ def own(promises: Promises, uid: str, name: str) -> str:
 
 def test_every_erratum_is_listed_once_and_in_order() -> None:
     assert [entry.erratum for entry in ERRATA] == list(Erratum)
-    assert [int(erratum) for erratum in Erratum] == list(range(1, 31))
+    assert [int(erratum) for erratum in Erratum] == list(range(1, 32))
     assert reproduced(FIXED) == frozenset()
     assert reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
     assert all(entry.kubelet and entry.nodeagent for entry in ERRATA)
@@ -700,6 +704,29 @@ def test_30_equal_devices_are_given_in_the_order_of_their_ids(errata: Errata) ->
     node = giving(errata, *CARDS)
     given_out = admitted(node, core.initial(node), pod("p", app("a", "1", devices={NIC: 3})))
     assert cards_of(given_out, "p", "a") == [f"0000:0{n}:00.0" for n in (0, 1, 2)]
+
+
+@BOTH
+def test_31_a_device_plugin_that_does_not_answer_holds_nobody_up(
+    errata: Errata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In both modes."""
+    assert device_plugins.CALL_SECONDS == 5
+    monkeypatch.setattr(device_plugins, "CALL_SECONDS", 0.2)
+    with ExitStack() as undo:
+        kubelet, plugin = Kubelet(tmp_path, undo), DevicePlugin(tmp_path, GPU)
+        undo.callback(plugin.stop)
+        plugin.register()
+        plugin.tell(("a", True, 0))
+        kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+        plugin.answers.clear()
+        node = managers(MACHINE_A, errata=errata).knowing(None, kubelet.plugins.pools())
+        decision = core.admit(node, core.initial(node), pod("p", app("a", "1", devices={GPU: 1})))
+        assert isinstance(decision, Rejected)
+        assert decision.reason == "UnexpectedAdmissionError"
+        assert plugin.asked == [("allocate", ["a"])]
+        assert kubelet.told() == {GPU: [("a", False)]}, decision.message
+        admitted(node, decision.promises, pod("q", app("a", "1")))
 
 
 def numbers_shown() -> dict[int, set[str]]:
