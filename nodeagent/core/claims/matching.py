@@ -68,14 +68,14 @@ def ways_to_meet(
                     for device in devices
                     if meets(device, way.selectors) and {key for key, _ in way.capacity} <= dict(device.capacity).keys()
                 )
+    each_way = [[_offered(wish, way, meeting[way], is_free) for way in wish.request.ways] for wish in wishes]
     tried, found = 0, False
-    for ways in product(*(wish.request.ways for wish in wishes)):
-        offered = [_offered(wish, way, meeting[way], is_free) for wish, way in zip(wishes, ways, strict=True)]
+    for offered in product(*each_way):
         for allowed in _matched(offered, _constraints(offered)):
             tried += 1
             if tried > MOST_TRIED:
                 raise NoWayError(f"there are more than {MOST_TRIED} ways to meet its claims, and none of these fits")
-            if allowed is not None and has_room(allowed):
+            if allowed is not None and matching(allowed) is not None:
                 found = True
                 yield allowed
     if not found:
@@ -117,7 +117,10 @@ def _matched(
     for place in places:
         values = {value for device in offered[place].devices for value in values_of(device, attribute)}
         shared = values if shared is None else shared & values
-    for value in sorted(shared or (), key=_in_order):
+    if not shared:
+        yield None
+        return
+    for value in sorted(shared, key=_in_order):
         narrowed = list(offered)
         for place in places:
             each = offered[place]
@@ -139,13 +142,11 @@ def _in_order(value: tuple[str, Value]) -> tuple[str, int, str]:
     return kind, one if isinstance(one, int) else 0, str(one)
 
 
-def has_room(allowed: Sequence[Allowed], taken: frozenset[str] = frozenset()) -> bool:
-    """Whether there are devices for all requests at once; memory is shared, and judged when it is given."""
-    return matching(allowed, taken) is not None
-
-
 def matching(allowed: Sequence[Allowed], taken: frozenset[str] = frozenset()) -> Mapping[str, int] | None:
-    """Return devices, by name, each with the place of the request that has it; None: they don't suffice."""
+    """Return devices for all requests at once, by name, each with the place of the request that has it; None: they don't suffice.
+
+    Memory is shared, and judged when it is given.
+    """
     owner: dict[str, int] = {}
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
 
@@ -154,7 +155,7 @@ def matching(allowed: Sequence[Allowed], taken: frozenset[str] = frozenset()) ->
         path: list[tuple[int, Iterator[str]]] = [(place, iter(names[place]))]
         chosen: list[str] = []
         while path:
-            asker, left = path[-1]
+            left = path[-1][1]
             name = next((one for one in left if one not in seen), None)
             if name is None:
                 path.pop()
@@ -168,7 +169,6 @@ def matching(allowed: Sequence[Allowed], taken: frozenset[str] = frozenset()) ->
                     owner[what] = who
                 return True
             path.append((owner[name], iter(names[owner[name]])))
-            del asker
         return False
 
     for place, each in enumerate(allowed):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nodeagent.core.claims.inventory import ClaimableDevice
-from nodeagent.core.claims.matching import MOST_TRIED, Allowed, NoWayError, Wish, has_room, matching, ways_to_meet
+from nodeagent.core.claims.matching import MOST_TRIED, Allowed, NoWayError, Wish, matching, ways_to_meet
 from nodeagent.core.model.claims import ClaimRequest, ClaimSpec, DeviceRequest, MatchAttribute
 
 COLOURS = ("blue", "red", None)
@@ -148,7 +148,7 @@ def test_several_values_match_by_any_of_them() -> None:
     request = ClaimRequest("r", (DeviceRequest("", "x", ("true",), 2),))
     spec = ClaimSpec((request,), (MatchAttribute("x/root"),))
     (allowed,) = ways_to_meet([Wish("n/c", "c", spec, request)], there, lambda _one, _way: True)
-    assert has_room(allowed)
+    assert matching(allowed) is not None
 
 
 def test_looking_ends() -> None:
@@ -163,3 +163,13 @@ def test_looking_ends() -> None:
     with pytest.raises(NoWayError):
         list(ways_to_meet([Wish("n/c", "c", spec, each) for each in requests], there, lambda _one, _way: True))
     assert MOST_TRIED < 2**13
+
+
+def test_looking_ends_where_no_value_is_common() -> None:
+    """Eight alternatives of each of 32 requests, which are 8^32 ways, and none of them leaves a value to look at."""
+    there = tuple(ClaimableDevice("x", f"d{number}", (("x/id", number),)) for number in range(64))
+    ways = tuple(DeviceRequest(f"w{number}", "x", ("true",)) for number in range(8))
+    requests = tuple(ClaimRequest(f"r{number}", ways) for number in range(32))
+    spec = ClaimSpec(requests, (MatchAttribute("x/absent"),))
+    with pytest.raises(NoWayError, match="more than"):
+        list(ways_to_meet([Wish("n/c", "c", spec, each) for each in requests], there, lambda _one, _way: True))
