@@ -5,7 +5,8 @@ Of Kubernetes' environment there are `device.driver`, `device.attributes`, `devi
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -58,22 +59,24 @@ def forget_answers() -> None:
 @lru_cache(maxsize=4096)  # pods that come together ask the same of the same devices
 def _meets(device: ClaimableDevice, expression: str) -> bool:
     program, domains = _compiled(expression)
-    try:
+    with _answering(f"`{expression}`, of {device.name}"):
         answer = program.execute(cel.Context({"device": _shown(device, domains)}, _FUNCTIONS))
-    except KeyError as err:
-        raise SelectorError(f"{device.name} has no {err.args[0]}: `{expression}`") from None
-    except BaseException as err:  # noqa: BLE001 - whatever an expression comes to is its own fault
-        _raise_others(err)
-        raise SelectorError(f"{_first_line(err)}: `{expression}`, of {device.name}") from None
     if not isinstance(answer, bool):
         raise SelectorError(f"it must be true or false, not {answer!r}: `{expression}`")
     return answer
 
 
-def _raise_others(err: BaseException) -> None:
-    """Raise what isn't an expression's. The library's own breakdown is no Exception (pyo3's PanicException), as an interrupt is none."""
-    if not isinstance(err, Exception) and type(err).__module__ != "pyo3_runtime":
-        raise err
+@contextmanager
+def _answering(what: str) -> Iterator[None]:
+    """Turn whatever the library raises into an error about the expression: also its own breakdown, which is no Exception (pyo3)."""
+    try:
+        yield
+    except KeyError as err:
+        raise SelectorError(f"{err.args[0]} is missing: {what}") from None
+    except BaseException as err:
+        if not isinstance(err, Exception) and type(err).__module__ != "pyo3_runtime":
+            raise
+        raise SelectorError(f"{_first_line(err)}: {what}") from None
 
 
 @lru_cache(maxsize=256)
@@ -88,11 +91,8 @@ def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
         raise SelectorError(f"brackets are {deepest} deep, and may be {_DEEPEST}")
     if (1 + expression.count(",")) ** len(_MACRO.findall(expression)) > MOST_STEPS:
         raise SelectorError("it goes through lists within lists of too many values")
-    try:
+    with _answering(f"`{expression}`"):
         program = cel.compile(expression)
-    except BaseException as err:  # noqa: BLE001 - as above
-        _raise_others(err)
-        raise SelectorError(f"{_first_line(err)}: `{expression}`") from None
     return program, frozenset(one or other for one, other in _DOMAIN.findall(expression))
 
 
