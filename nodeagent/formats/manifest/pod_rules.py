@@ -293,6 +293,8 @@ def _claims(pod: Pod) -> Iterator[Breach]:
         elif claim.name not in used:
             rule = "must be used by a container (resources.claims): there is nobody else who could hold it"
             yield Breach((*path, index, "name"), claim.name, rule)
+        if claim.claim and claim.claim in [other.claim for other in pod.claims[:index]]:
+            yield Breach((*path, index, "resourceClaimName"), claim.claim, "is another of this pod's claims already")
         if bool(claim.claim) is bool(claim.template):
             yield Breach((*path, index), "", "needs resourceClaimName or resourceClaimTemplateName, and not both")
         elif not is_subdomain(claim.claim or claim.template):
