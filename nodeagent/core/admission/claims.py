@@ -28,8 +28,8 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.model.topology import Topology
 
-MOST_DECISIONS = 256
-"""Ways to meet a pod's claims that the pod is decided on with, until one of them is admitted."""
+MOST_TRIED = 256
+"""Ways to meet a pod's claims that are tried, and the pod decided on with each that does, until one of them is admitted."""
 
 
 class Met(Struct, frozen=True):
@@ -134,8 +134,6 @@ class _Placing:
         self._demand = demand
         self._taken = promises.taken_devices()
         self._free = CpuSet(providers.cpu.free_cpus(promises))
-        self._own = dict(promises.of_pod(pod.uid).cpus)
-        """What containers run on already, as after a lost state: their claims are met with that."""
 
     def ways(self, wishes: Sequence[Wish]) -> Iterator[Met | Refusal]:
         promises = self._with_shared(self._promises)
@@ -144,21 +142,23 @@ class _Placing:
             return
         masks = (None, *(NumaMask(1 << node) for node in self._machine.node_ids))
         seen: list[PodPromises] = []
-        wrong = None
+        wrong, tried = None, 0
         for allowed in ways_to_meet(wishes, self._there, self._is_free):
             for mask in masks:
+                if tried == MOST_TRIED:
+                    break
+                tried += 1
                 try:
                     way = self._way(promises, allowed, mask)
                 except _MisfitError as err:
                     wrong = wrong or str(err)
                     continue
                 held = way.promises.of_pod(self._pod.uid)
-                if held in seen:
-                    continue
-                seen.append(held)
-                yield way
-                if len(seen) == MOST_DECISIONS:
-                    return
+                if held not in seen:
+                    seen.append(held)
+                    yield way
+            if tried == MOST_TRIED:
+                break
         if not seen:
             raise _MisfitError(wrong or "its claims can't be met")
 
@@ -193,7 +193,7 @@ class _Placing:
 
     def _is_free(self, device: ClaimableDevice, way: DeviceRequest) -> bool:
         if device.cpu is not None:
-            return device.cpu in self._free or any(device.cpu in cpus for cpus in self._own.values())
+            return device.cpu in self._free
         if device.memory is not None:
             node, resource = device.memory
             return free_of(self._promises.memory, NumaSet(NumaMask(1 << node)), resource) >= _size(device, way)
@@ -223,20 +223,21 @@ class _Placing:
                 raise _MisfitError(f"{where}: CPUs and memory are one container's, and {named} use it")
             there = tuple(device for device in each.devices if device.name not in draft.taken)
             rest = [allowed[other] for other in order[done + 1 :]]
-            match rank:
-                case _ if rank == _CPU:
-                    chosen = self._cpus(promises, draft, users[0], each, there, mask)
-                case _ if rank == _MEMORY:
-                    chosen = self._memory(draft, users[0], each, there, mask)
-                case _:
-                    chosen = self._cards(draft, each, there, mask)
-            if rank != _MEMORY:
-                chosen = _leaving_room(chosen, each, there, rest, frozenset(draft.taken))
-                draft.taken |= {device.name for device in chosen}
+            taken = frozenset(draft.taken)
             if rank == _CPU:
+                chosen = self._cpus(promises, draft, users[0], each, there, mask)
+                those = _leaving_room(chosen, each, there, rest, taken)
+                if those != chosen:  # the policy's options hold for them, too
+                    chosen = self._cpus(promises, draft, users[0], each, those, mask)
                 cpus = CpuSet.from_ids(device.cpu for device in chosen if device.cpu is not None)
                 draft.default -= cpus
                 draft.cpus[users[0].name] = draft.cpus.get(users[0].name, CpuSet()) | cpus
+            elif rank == _MEMORY:
+                chosen = self._memory(draft, users[0], each, there, mask)
+            else:
+                chosen = _leaving_room(self._cards(draft, each, there, mask), each, there, rest, taken)
+            if rank != _MEMORY:
+                draft.taken |= {device.name for device in chosen}
             draft.devices[place] = chosen
         return self._finished(promises, draft, allowed)
 
@@ -254,24 +255,16 @@ class _Placing:
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
         """Have the CPU manager choose, by its policy and options, as for a container that asks for so many."""
-        manager, own = self._providers.cpu, self._own.get(user.name)
+        manager = self._providers.cpu
         if not manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
         bits = 0
         for device in there:
             bits |= 1 << (device.cpu or 0)
         held = promises.of_pod(self._pod.uid)
-        default = draft.default
-        if own is not None:
-            bits &= own.bits
-            default |= own - draft.cpus.get(user.name, CpuSet())
         hint = Hint(None if mask is None else NumaSet(mask), preferred=False)
-        pod = replace(
-            held,
-            cpus=tuple(item for item in held.cpus if item[0] != user.name),
-            hints=put(held.hints, user.name, hint),
-        )
-        asked = with_pod(replace(promises, default=default), self._pod.uid, pod)
+        hinted = replace(held, hints=put(held.hints, user.name, hint))
+        asked = with_pod(replace(promises, default=draft.default), self._pod.uid, hinted)
         limited = replace(manager, grantable=CpuMask(manager.grantable & bits))
         demand = replace(self._demand_of(user), cpus=each.count)
         allocation = allocate_cpus(limited, asked, self._demand, demand)

@@ -299,7 +299,7 @@ def _run_once(
     managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, untold: Refusal | None, *, is_running: bool
 ) -> AdmissionResult:
     why = untold or unfit(managers.providers, managers.topology, demand)
-    if why is not None or not pod.claims or promises.of_pod(pod.uid).claims:
+    if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).claims:
         return _decided(managers, promises, demand, why, is_running=is_running)
     from nodeagent.core.admission.claims import claimed  # noqa: PLC0415 - few pods have claims
 

@@ -221,7 +221,7 @@ def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
         ),
         (
             claiming("a", "2", template(request("cpus", "dra.cpu", 'device.attributes["dra.cpu"].clock > 1', count=2))),
-            'cpudev001 has no clock: `device.attributes["dra.cpu"].clock > 1`',
+            'clock is missing: `device.attributes["dra.cpu"].clock > 1`, of cpudev001',
         ),
         (
             claiming("a", "20", template(request("cpus", count=20))),
