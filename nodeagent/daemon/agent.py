@@ -515,7 +515,7 @@ class Agent:
     def _tell(self, placed: Mapping[str, ContainerPlacement], *, rescan: bool) -> tuple[Trouble, ...]:
         """Write what containers and the users of claims are told; returns what could not be."""
         untold = self.placements.keep(self.state, placed, rescan=rescan, alive=self._alive)
-        return (*untold, *self._claim_statuses.keep(self.state, rescan=rescan))
+        return (*untold, *self._claim_statuses.keep(self.state, rescan=rescan, alive=self._alive))
 
     def _save(self, decided: Turn) -> Trouble | None:
         """Make the decision durable before acting on it. A decision that can't be saved has not happened: return the reason."""

@@ -3,12 +3,14 @@
 Others read them. The agent does so when its state is lost: no cgroup shows what a claim has.
 """
 
-import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nodeagent.core.model.claims import shortened
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
+from nodeagent.daemon.kept_files import keep_files
+from nodeagent.daemon.machine import node_name
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
 
@@ -18,11 +20,6 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 240
 """Of a file, with what is added to it while it is written: file systems have 255."""
-
-
-def node_name() -> str:
-    """Return the node's name as Kubernetes has it, which is that of its pool in ResourceSlices."""
-    return os.uname().nodename.lower()
 
 
 def claim_directory(config: Config) -> str:
@@ -41,7 +38,7 @@ class ClaimStatuses:
         self._held: dict[str, bytes | None] | None = None
         """What each file says. None: something else; instead of all: not read yet."""
 
-    def keep(self, state: NodeState, *, rescan: bool) -> tuple[Trouble, ...]:
+    def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Trouble, ...]:
         """Make the files as the claims are. Returns what could not be done, once for each reason: it is tried again in the next turn."""
         wanted: dict[str, bytes] = {}
         if state.promises.claims():
@@ -58,25 +55,7 @@ class ClaimStatuses:
             except PlacementFileError as err:
                 self._held = None
                 return (trouble_of(err),)
-        held = self._held
-        failed: dict[int | None, Trouble] = {}
-        for name in sorted(held.keys() - wanted.keys()):
-            try:
-                self._files.remove(name)
-            except PlacementFileError as err:
-                failed.setdefault(err.errno, trouble_of(err))
-            else:
-                del held[name]
-        for name, content in wanted.items():
-            if held.get(name) == content:
-                continue
-            try:
-                self._files.write(name, content)
-            except PlacementFileError as err:
-                failed.setdefault(err.errno, trouble_of(err))
-            else:
-                held[name] = content
-        return tuple(failed.values())
+        return keep_files(self._files, self._held, wanted, bytes, alive)
 
 
 def recorded_claims(config: Config) -> "tuple[AllocatedClaim, ...]":

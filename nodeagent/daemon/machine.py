@@ -1,5 +1,6 @@
 """Rereads the machine periodically: CPUs, memory and huge pages come and go while pods run."""
 
+import os
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -16,6 +17,11 @@ from nodeagent.formats.kernel.sysfs_witness import Witness, witness_of
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
+
+
+def node_name() -> str:
+    """Return the node's name as Kubernetes has it, which is that of its pool in ResourceSlices."""
+    return os.uname().nodename.lower()
 
 
 class Machine:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
+from nodeagent.daemon.kept_files import keep_files
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.formats.manifest.placement_variables import placement_text
@@ -59,27 +60,7 @@ class Placements:
                 self._held = self._read(wanted)
             except PlacementFileError as err:
                 return (trouble_of(err),)
-        held = self._held
-        failed: dict[int | None, Trouble] = {}
-        for name in sorted(held.keys() - wanted.keys()):
-            alive()
-            try:
-                self._files.remove(name)
-            except PlacementFileError as err:
-                failed.setdefault(err.errno, trouble_of(err))
-            else:
-                del held[name]
-        for name, placement in wanted.items():
-            if placement is None or held.get(name) == placement:
-                continue
-            alive()
-            try:
-                self._files.write(name, placement_text(placement))
-            except PlacementFileError as err:
-                failed.setdefault(err.errno, trouble_of(err))
-            else:
-                held[name] = placement
-        return tuple(failed.values())
+        return keep_files(self._files, self._held, wanted, placement_text, alive)
 
     def _read(self, wanted: Mapping[str, ContainerPlacement | None]) -> dict[str, ContainerPlacement | None]:
         found: dict[str, ContainerPlacement | None] = {}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.core.metrics.deltas import Series
-from nodeagent.daemon.claim_statuses import node_name
+from nodeagent.daemon.machine import node_name
 from nodeagent.edge.grpc_server import GrpcServer, Method
 from nodeagent.edge.serving import Dialogue
 from nodeagent.formats.node_view import NodeView

@@ -28,7 +28,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
 from nodeagent.core.turn.step import new_entry
-from nodeagent.daemon.claim_statuses import node_name
+from nodeagent.daemon.machine import node_name
 from nodeagent.daemon.pod_resources import PodResources
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.edge.listening import group_id, listen
