@@ -16,6 +16,7 @@ from nodeagent.core.admission.one_pod import Providers
 from nodeagent.core.cpu.manager import CpuManager, check_full_cores, choose_near, over
 from nodeagent.core.cpu.points import CpuShortage, PluginFailedError, Question
 from nodeagent.core.memory import manager as memory_manager
+from nodeagent.core.model.claims import CPU_DRIVER, MEMORY_DRIVER
 from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Domain, Pod, Resources, qos_class
@@ -133,7 +134,7 @@ def _of_claims(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
             for one in claim.devices
             if any(used.uses(claim.name, one.request.partition("/")[0]) for used in was.claims)
         }
-        for resource, driver in ((CPU, "dra.cpu"), (MEMORY, "dra.memory")):
+        for resource, driver in ((CPU, CPU_DRIVER), (MEMORY, MEMORY_DRIVER)):
             if driver in drivers and was.resources.requests.get(resource) != now.resources.requests.get(resource):
                 what = "CPUs" if resource == CPU else "memory"
                 why = f"container {was.name} has its {what} by a claim, which stays as it is: change the claim with the pod"

@@ -9,11 +9,21 @@ _LONGEST_NAME = 253
 
 
 CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER = "dra.cpu", "dra.memory", "nodeagent.io"
+_CPU_PREFIX = "cpudev"
 
 
 def cpu_name(cpu: int) -> str:
     """Return what a CPU is called among what can be claimed, as by dra-driver-cpu."""
-    return f"cpudev{cpu:03}"
+    return f"{_CPU_PREFIX}{cpu:03}"
+
+
+def cpu_of(name: str) -> int:
+    """Return the CPU that `cpu_name` calls so.
+
+    Raises:
+        ValueError: it calls none so.
+    """
+    return int(name.removeprefix(_CPU_PREFIX))
 
 
 def card_name(address: str) -> str:

@@ -6,14 +6,23 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.model.claims import ClaimRequest, ClaimSpec, DeviceRequest, MatchAttribute, PodClaim
+from nodeagent.core.model.claims import (
+    CARD_DRIVER,
+    CPU_DRIVER,
+    MEMORY_DRIVER,
+    ClaimRequest,
+    ClaimSpec,
+    DeviceRequest,
+    MatchAttribute,
+    PodClaim,
+)
 from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_rules import LABEL_RULE, SUBDOMAIN_RULE, is_label, is_subdomain
+from nodeagent.formats.manifest.pod_schema import CLAIM, CLASS, TEMPLATE
 from nodeagent.formats.syntax.fields import Fields
 
-CLAIM, TEMPLATE, CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
 API_VERSION = "resource.k8s.io/v1"
-BUILT_IN = ("dra.cpu", "dra.memory", "nodeagent.io")
+BUILT_IN = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 """Device classes that there are without a document: all devices of the driver of that name."""
 MOST_REQUESTS = MOST_CONSTRAINTS = MOST_SELECTORS = 32
 """DeviceRequestsMaxSize, DeviceConstraintsMaxSize, DeviceSelectorsMaxSize."""

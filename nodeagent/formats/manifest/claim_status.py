@@ -6,12 +6,21 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.model.claims import CARD_DRIVER, AllocatedDevice, ClaimAllocation, ClaimSpec, card_name
+from nodeagent.core.model.claims import (
+    CARD_DRIVER,
+    CPU_DRIVER,
+    AllocatedDevice,
+    ClaimAllocation,
+    ClaimSpec,
+    card_name,
+    cpu_of,
+)
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import HeldDevice, PodPromises, put
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.state import NodeState
-from nodeagent.formats.manifest.claim_documents import API_VERSION, CLAIM, devices_document
+from nodeagent.formats.manifest.claim_documents import API_VERSION, devices_document
+from nodeagent.formats.manifest.pod_schema import CLAIM
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 
@@ -105,6 +114,8 @@ def _result(item: JsonValue) -> AllocatedDevice:
     taken = item.optional("consumedCapacity")
     capacity = () if taken is None else taken.by_name(lambda size: Quantity.parse(size.text()).value())
     request, driver, device = (item.field(key).text() for key in ("request", "driver", "device"))
+    if driver == CPU_DRIVER:
+        cpu_of(device)
     return AllocatedDevice(request, driver, device, capacity)
 
 

@@ -9,6 +9,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_fields import PodReader, pod_to_document
 from nodeagent.formats.manifest.pod_notes import notes_of
 from nodeagent.formats.manifest.pod_rules import breaches, misnamed, negative
+from nodeagent.formats.manifest.pod_schema import CLAIM_KINDS
 from nodeagent.formats.syntax.fields import Fields, fields_of
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
 from nodeagent.formats.syntax.tree import ListNode, MapNode, Path, Scalar, TreeNode, kind_of, line_at
@@ -27,7 +28,6 @@ __all__ = [
 ]
 
 _LIST_KINDS = ("List", "PodList")
-CLAIM_KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
 _KEYED = ("requests", "limits", "overhead", "annotations")
 
 

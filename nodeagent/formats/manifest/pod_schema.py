@@ -6,6 +6,9 @@ from types import MappingProxyType
 
 from nodeagent.core.model.pod import ANNOTATION_DOMAIN
 
+CLAIM_KINDS = CLAIM, TEMPLATE, CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
+"""Documents that stand beside pods in a manifest."""
+
 METADATA_SILENT = ("labels",)
 """Without effect on a node anyway: not worth a log line."""
 

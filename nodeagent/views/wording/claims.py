@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodeagent.core.model.claims import ClaimAllocation
+from nodeagent.core.model.claims import CPU_DRIVER, ClaimAllocation, cpu_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 
 Document = Mapping[str, Any]
-_CPU = "cpudev"
-"""What the names of CPUs begin with."""
 
 
 def claim_documents(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
@@ -41,8 +39,8 @@ def _devices(devices: Iterable[Document]) -> str:
     cpus, others = [], []
     for one in devices:
         name, sizes = one["device"], one.get("capacity", {}).values()
-        if one["driver"] == "dra.cpu" and name.startswith(_CPU):
-            cpus.append(int(name.removeprefix(_CPU)))
+        if one["driver"] == CPU_DRIVER:
+            cpus.append(cpu_of(name))
         else:
             others.append(" ".join([name, *(str(Quantity.of_bytes(size)) for size in sizes)]))
     named = [f"CPUs {CpuSet.from_ids(cpus)}"] if cpus else []
