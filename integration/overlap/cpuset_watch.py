@@ -9,6 +9,7 @@ from typing import Self
 from integration.overlap.events import cpu_list
 
 _LOOK_SECONDS = 0.002
+"""Between two looks: a sampling interval, as the kernel notifies nobody when a cpuset changes. Nothing waits for it."""
 _PROCESSOR = 36
 """Of /proc/PID/stat, after the program's name (proc(5))."""
 

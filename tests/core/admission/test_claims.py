@@ -280,6 +280,20 @@ def test_whole_cores_stay_whole() -> None:
     assert held == CpuSet.of(1, 2, 9, 10)
 
 
+@pytest.mark.parametrize(("first", "given"), [("1, 9, 2, 10", (2, 10)), ("1, 9, 2, 12", None)])
+def test_whole_cores_stay_whole_where_room_is_left_for_others(first: str, given: tuple[int, int] | None) -> None:
+    """Core 1, that would be taken first, is the only one for the second request: what else there is must be a core, too."""
+    here = node(options=("full-pcpus-only",), topology_manager_policy="none")
+    few, all_of_it = (f'device.attributes["dra.cpu"].cpuID in [{cpus}]' for cpus in (first, "1, 9, 3, 11"))
+    one = claiming(
+        "a", "6", template(request("few", "dra.cpu", few, count=2), request("all", "dra.cpu", all_of_it, count=4))
+    )
+    if given is None:
+        assert "SMT Alignment Error" in refused(here, initial(here), one)
+    else:
+        assert promised(here, one).own_set("a", "app") == CpuSet.of(1, 9, 3, 11, *given)
+
+
 def test_what_is_had_by_a_claim_is_not_resized() -> None:
     here = node(topology_manager_policy="restricted")
     one = claiming("a", "2", template(request("cpus", count=2)))

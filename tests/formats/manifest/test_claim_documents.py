@@ -197,6 +197,11 @@ def test_what_is_wrong_with_a_document_is_told_with_its_place(old: str, new: str
             "- {name: unused, resourceClaimName: x}\n    - {name: own, r",
             "must be used by a container",
         ),
+        (
+            "- {name: own, resourceClaimTemplateName: near-nic}",
+            "- {name: own, resourceClaimName: x}\n    - {name: other, resourceClaimName: x}",
+            "resourceClaims[1].resourceClaimName: x: is another of this pod's claims already",
+        ),
         ("request: nic}", "request: cpus}", "is there twice"),
         ("  containers:", "  resources: {claims: [{name: own}]}\n  containers:", "claims are containers'"),
     ],
