@@ -73,11 +73,16 @@ def devices_of(sample: SysfsSample) -> tuple[Device, ...]:
     return tuple(device for address in _addresses(sample) if (device := _device(sample, address)) is not None)
 
 
+def is_address(name: str) -> bool:
+    """Whether a directory is a PCI function's."""
+    return _ADDRESS.fullmatch(name) is not None
+
+
 def _addresses(sample: SysfsSample) -> Iterator[str]:
     """Yield the addresses, in order; with domains of more than four digits last."""
     depth = PCI.count("/") + 1
     found = {path.split("/")[depth] for path in sample.files if path.startswith(f"{PCI}/")}
-    yield from sorted((name for name in found if _ADDRESS.fullmatch(name)), key=lambda name: (len(name), name))
+    yield from sorted((name for name in found if is_address(name)), key=lambda name: (len(name), name))
 
 
 def _kind(class_code: int) -> DeviceKind | None:
@@ -145,6 +150,6 @@ def _interrupts(sample: SysfsSample, directory: str) -> tuple[int, ...]:
 
 def _linked(sample: SysfsSample, path: str) -> str:
     name = sample.files[path].rpartition("/")[2]
-    if not _ADDRESS.fullmatch(name):
+    if not is_address(name):
         raise sample.error(path, "expected a link to a PCI device", value=sample.files[path])
     return name
