@@ -110,6 +110,12 @@ class JobRequests:
             bounds = self._agent.node.config.jobs
             if bounds is None:
                 raise JobRequestError("only root may run jobs here", hint="`jobs:` in the configuration allows others")
+            if pod.asks_for_devices:
+                what = ", ".join(name for one in pod.containers for name, _ in one.devices)
+                raise JobRequestError(
+                    f"only root's jobs may have devices of their own: it asks for {what}",
+                    hint="ask to be near one (--near), or run it by `sudo nodeagent job`",
+                )
             living, over = self._jobs.of_user(user)
             passed = passed_bound(bounds, living, pod)
             if passed is not None:

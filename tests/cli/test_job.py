@@ -120,6 +120,20 @@ def test_devices_are_asked_for_and_answered() -> None:
     assert "the agent doesn't know of devices\nhint: is the agent older" in older.stderr
 
 
+def test_devices_of_its_own_are_amounts() -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        asked.append(arguments["amounts"])
+        return let_in(arguments, peer)
+
+    with agent(remember) as socket:
+        assert run(socket, "--device", "example.com/nic", "--device", "example.com/vf=2", "--", "true").returncode == 0
+    assert [{name: one[name] for name in one if "/" in name} for one in asked] == [
+        {"example.com/nic": "1", "example.com/vf": "2"}
+    ]
+
+
 def test_the_command_has_what_the_caller_has(tmp_path: Path) -> None:
     shell = 'echo "$NODEAGENT_EXCLUSIVE_CPUS $MINE $PWD $(umask)"; cat; echo error >&2; exit 9'
     words = ("--", "sh", "-c", shell)

@@ -60,6 +60,18 @@ def test_a_pod_that_stands_for_the_unit_is_installed(node: Node) -> None:
     }
 
 
+def test_devices_are_limits_whatever_they_are_called(node: Node) -> None:
+    own = ("--device", "example.com/nic=2", "--device", "example.com/disk", "--force")
+    assert node("pin", "db", *AMOUNTS, *own)[0] == 0
+    limits = installed(node, "db.service.yaml").containers[0].resources.limits
+    assert [(name, str(amount)) for name, amount in limits if "/" in name] == [
+        ("example.com/disk", "1"),
+        ("example.com/nic", "2"),
+    ]
+    err = failed(node("pin", "db", *AMOUNTS, "--device", "example.com/a: 1\n        requests: {x"))
+    assert "resources.limits[" in err
+
+
 def test_what_becomes_of_its_cpus_while_it_is_not_active_is_chosen(node: Node) -> None:
     for choice, gives_back in (("give-back", True), ("keep", False)):
         assert node("pin", "db", *AMOUNTS, "--while-inactive", choice)[0] == 0

@@ -440,6 +440,8 @@ def test_others_than_root_need_a_configuration_and_keep_within_its_bounds(
     assert asked(served)["pod"] == "jobs/one"
     with pytest.raises(ApiError, match=r"jobs\.maxCPUs is 2"):
         asked(served, "two", cpu="1")
+    with pytest.raises(ApiError, match=r"only root's jobs may have devices of their own: it asks for example.com/nic"):
+        asked(served, "three", cpu="1", **{"example.com/nic": "1"})
 
 
 @pytest.mark.parametrize("bound", ["_MOST_WAITING", "_MOST_WAITING_PER_USER"])

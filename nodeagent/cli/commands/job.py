@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]
-                     [--core-class CLASS] [--near DEVICES] [--name NAME]
-                     [--user USER] [--report] [--socket PATH] --
-                     COMMAND [ARG ...]"""
+                     [--core-class CLASS] [--near DEVICES]
+                     [--device RESOURCE] [--name NAME] [--user USER]
+                     [--report] [--socket PATH] -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
     parser.add_argument(
         "--name", metavar="NAME", help="the pod is then jobs/NAME (default: from the command and its process id)"

@@ -33,8 +33,22 @@ def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
         "such as eth0 or eth0,nvme; topologyManagerPolicy decides what that means",
     )
 
+    parser.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="RESOURCE",
+        help="a device of its own, of what the node gives (`devices` in its configuration), such as example.com/nic, or several, such as "
+        "example.com/nic=2; may be repeated",
+    )
+
 
 def amounts_of(options: argparse.Namespace) -> dict[str, str]:
     """Return its limits."""
     pages = {f"hugepages-{size}": getattr(options, f"hugepages_{size}") for size in _PAGES}
-    return {"cpu": options.cpus, "memory": options.memory} | {name: given for name, given in pages.items() if given}
+    devices = (one.partition("=") for one in options.device)
+    return (
+        {"cpu": options.cpus, "memory": options.memory}
+        | {name: given for name, given in pages.items() if given}
+        | {name: count if equals else "1" for name, equals, count in devices}
+    )

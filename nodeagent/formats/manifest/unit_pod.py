@@ -23,6 +23,7 @@ _KINDS = (
     ".device",
 )
 """Of units. Only the first three have processes."""
+_PLAIN_KEY = re.compile(r"[a-z][A-Za-z0-9./-]*")
 _DIGEST = 6
 _LONGEST_NAME = 200
 """Of a pod, as its file is called so, too."""
@@ -41,6 +42,11 @@ def unit_pod_name(unit: str) -> str:
         return unit
     ending = f"{hashlib.sha256(unit.encode()).hexdigest()[:_DIGEST]}.{kind}"
     return "-".join(filter(None, (usable[: _LONGEST_NAME - len(ending) - 1].rstrip("-"), ending)))
+
+
+def _key(name: str) -> str:
+    """Whatever a resource is said to be called is one key."""
+    return name if _PLAIN_KEY.fullmatch(name) else json.dumps(name)
 
 
 def unit_manifest(
@@ -66,7 +72,7 @@ def unit_manifest(
     asked = {f"{UNIT}/{UNIT_CONTAINER}": unit, NUMA_NODE: numa_node, CORE_CLASS: core_class, NEAR: near}
     asked |= {WHILE_INACTIVE: idle}
     annotations = {key: value for key, value in asked.items() if value is not None}
-    limits = "".join(f"          {name}: {json.dumps(amount)}\n" for name, amount in amounts.items())
+    limits = "".join(f"          {_key(name)}: {json.dumps(amount)}\n" for name, amount in amounts.items())
     return f"""\
 # made by `nodeagent pin {unit}`; `nodeagent unpin {unit}` removes it
 apiVersion: v1
