@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
@@ -73,7 +74,7 @@ from nodeagent.daemon.requests import Requests, TurnRequest
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import begin_turn
 from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
-from nodeagent.daemon.unit_records import UnitRecords
+from nodeagent.daemon.unit_records import UNIT_DEVICES, UnitRecords
 from nodeagent.daemon.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from nodeagent.core.devices.pools import DevicePool
     from nodeagent.core.model.devices import PlacedDevices
     from nodeagent.core.model.topology import Topology
+    from nodeagent.daemon.unit_devices import UnitDevices
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RETRY_SECONDS = 1.0
@@ -201,6 +203,8 @@ class Agent:
         self.tree = tree
         self._unit_records = UnitRecords(node.config)
         self._claim_statuses = ClaimStatuses(node.config)
+        self._unit_devices: UnitDevices | None = None
+        """None: no unit has had devices of its own."""
         self._domains = Domains(tree, systemd, recorded=self._unit_records.look)
         self._left: frozenset[str] = frozenset()
         """Paths of units to give back that no pod stands for."""
@@ -515,7 +519,19 @@ class Agent:
     def _tell(self, placed: Mapping[str, ContainerPlacement], *, rescan: bool) -> tuple[Trouble, ...]:
         """Write what containers and the users of claims are told; returns what could not be."""
         untold = self.placements.keep(self.state, placed, rescan=rescan, alive=self._alive)
-        return (*untold, *self._claim_statuses.keep(self.state, rescan=rescan, alive=self._alive))
+        untold += self._claim_statuses.keep(self.state, rescan=rescan, alive=self._alive)
+        return (*untold, *self._allow_devices(rescan=rescan))
+
+    def _allow_devices(self, *, rescan: bool) -> tuple[Trouble, ...]:
+        """Have systemd's units be allowed the devices that are their own; returns what could not be done."""
+        if self._unit_devices is None:
+            has_some = bool(self.state.promises.taken_devices() and self.state.pods_of_units())
+            if not has_some and not Path(self.node.config.runtime_directory, UNIT_DEVICES).exists():
+                return ()
+            from nodeagent.daemon.unit_devices import UnitDevices  # noqa: PLC0415 - few units have any
+
+            self._unit_devices = UnitDevices(self.node.config)
+        return self._unit_devices.keep(self.state, rescan=rescan)
 
     def _save(self, decided: Turn) -> Trouble | None:
         """Make the decision durable before acting on it. A decision that can't be saved has not happened: return the reason."""

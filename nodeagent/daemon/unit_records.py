@@ -12,6 +12,8 @@ from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.formats.kernel.unit_record import parse_unit_record, print_unit_record
 
 _FILE = "before"
+UNIT_DEVICES = "unit-devices"
+"""The directory beside it of what units were allowed (unit_devices.py): there once one had a device of its own."""
 
 
 class UnitRecords:

@@ -13,7 +13,14 @@ from pathlib import Path
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.unit_names import unit_of
-from nodeagent.formats.kernel.unit_properties import PROPERTIES, UnitProperties, parse_units
+from nodeagent.formats.kernel.unit_properties import (
+    DEVICE_PROPERTIES,
+    PROPERTIES,
+    DeviceRules,
+    UnitProperties,
+    parse_device_rules,
+    parse_units,
+)
 
 CGROUPS = Path("/sys/fs/cgroup")
 OURS = "nodeagent.slice"
@@ -137,6 +144,35 @@ def show_units(names: Collection[str], systemctl: str = "systemctl") -> dict[str
         return dict(zip(asked, parse_units(answer), strict=True))
     except ValueError as err:
         raise UnitsError(f"{what}: its answer makes no sense: {err}", hint=f"see `{shlex.join(command)}`") from err
+
+
+def show_device_rules(unit: str, systemctl: str = "systemctl") -> DeviceRules:
+    """Return which devices a unit may use.
+
+    Raises:
+        UnitsError: with what systemd said.
+    """
+    what = f"cannot ask systemd about {unit}"
+    command = (systemctl, "--no-ask-password", "show", f"--property={','.join(DEVICE_PROPERTIES)}", "--", unit)
+    answer = _run(what, command, CALL_SECONDS)
+    try:
+        return parse_device_rules(answer)
+    except ValueError as err:
+        raise UnitsError(f"{what}: its answer makes no sense: {err}", hint=f"see `{shlex.join(command)}`") from err
+
+
+def set_device_rules(unit: str, rules: Sequence[str], systemctl: str = "systemctl") -> None:
+    """Replace what a unit may use beside what every program needs, until the next boot; what runs there may or may not at once.
+
+    Args:
+        unit: its name. It need not be active.
+        rules: as `DeviceAllow=` has them.
+        systemctl: the program.
+
+    Raises:
+        UnitsError: with what systemd said.
+    """
+    _set_properties(unit, ("DeviceAllow=", *(f"DeviceAllow={rule}" for rule in rules)), systemctl, deadline())
 
 
 def set_unit(

@@ -9,6 +9,8 @@ from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 
 PROPERTIES = ("Id", "LoadState", "ActiveState", "Job", "ControlGroup", "Slice", "AllowedCPUs", "AllowedMemoryNodes")
 """Those to ask for. One that a unit doesn't have, such as a job, is left out of the answer."""
+_ALLOWED = "DeviceAllow"
+DEVICE_PROPERTIES = ("LoadState", "DevicePolicy", _ALLOWED)
 LOADED = "loaded"
 _DOWN = frozenset({"inactive", "failed"})
 """States in which a unit has ended; one that systemd restarts by itself is being activated meanwhile."""
@@ -28,6 +30,35 @@ class UnitProperties(Struct, frozen=True):
     settings: UnitSettings
     is_down: bool = False
     """It isn't active, and systemd is not going to start it now."""
+
+
+class DeviceRules(Struct, frozen=True):
+    """Which devices one unit may use, as systemd has it."""
+
+    load_state: str
+    policy: str
+    """`auto`, `closed` or `strict`."""
+    allowed: tuple[str, ...]
+    """A file, or a group of them, and what it may do with it: `/dev/nvme1 rw`."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it may use nothing but what it is allowed, and what every program needs."""
+        return self.policy != "auto"
+
+
+def parse_device_rules(text: str) -> DeviceRules:
+    """Read the answer about a unit's devices.
+
+    Raises:
+        ValueError: it isn't one.
+    """
+    lines = [*_lines(text)]
+    properties = dict(lines)
+    if "LoadState" not in properties:
+        raise ValueError("it lacks LoadState")
+    allowed = tuple(value for name, value in lines if name == _ALLOWED and value)
+    return DeviceRules(properties["LoadState"], properties.get("DevicePolicy", "auto"), allowed)
 
 
 def parse_units(text: str) -> tuple[UnitProperties, ...]:

@@ -1,0 +1,160 @@
+"""Lets systemd's units use the devices that are their own, where they may use certain devices only. Loaded where a unit has some.
+
+A unit that nothing restricts (`DevicePolicy=auto` without `DeviceAllow=`) may use every device already, and is left alone: a rule would
+take all others from it. What was added is recorded in the runtime directory, so that it, and nothing else, is taken away again.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.device_access import DeviceFile
+from nodeagent.core.model.state import NodeState
+from nodeagent.daemon.troubles import Trouble, trouble_of
+from nodeagent.daemon.unit_records import UNIT_DEVICES
+from nodeagent.edge import units
+from nodeagent.edge.device_files import files_of
+from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
+from nodeagent.edge.units import UnitsError
+from nodeagent.formats.kernel.sysfs_sample import SysfsError
+from nodeagent.formats.kernel.unit_properties import LOADED, DeviceRules
+from nodeagent.formats.syntax.json_values import MisfitError, parsed
+
+Rules = tuple[str, ...]
+"""As `DeviceAllow=` has them: `/dev/nvme1 rw`."""
+_FILE = "allowed"
+
+
+def unit_device_directory(config: Config) -> str:
+    """Return where is recorded what was added: `UNIT/allowed` below it."""
+    return f"{config.runtime_directory}/{UNIT_DEVICES}"
+
+
+class RuleKeeper(Protocol):
+    """What is asked of systemd."""
+
+    def show(self, unit: str, /) -> DeviceRules:
+        """Return what a unit may use; raises UnitsError."""
+        ...
+
+    def set(self, unit: str, rules: Rules, /) -> None:
+        """Let a unit use what these rules name, and nothing else; raises UnitsError."""
+        ...
+
+
+class SystemctlRules:
+    """By its command."""
+
+    def show(self, unit: str) -> DeviceRules:
+        return units.show_device_rules(unit)
+
+    def set(self, unit: str, rules: Rules) -> None:
+        units.set_device_rules(unit, rules)
+
+
+class UnitDevices:
+    """Used by the deciding thread.
+
+    Args:
+        config: the agent's.
+        systemd: who has the units.
+        files: returns the files of a PCI function.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        systemd: RuleKeeper | None = None,
+        files: Callable[[str], tuple[DeviceFile, ...]] = files_of,
+    ) -> None:
+        self._records = PlacementFiles(unit_device_directory(config))
+        self._systemd = systemd or SystemctlRules()
+        self._files = files
+        self._added: dict[str, Rules] | None = None
+        """By unit, what was added to its rules. None: not read yet."""
+        self._settled: dict[str, tuple[str, ...]] = {}
+        """By unit, the devices that it may use, as last seen."""
+
+    def keep(self, state: NodeState, *, rescan: bool) -> tuple[Trouble, ...]:
+        """Have each unit be allowed what it has, and no other what it had. Returns what could not be done: it is tried again.
+
+        Args:
+            state: saved.
+            rescan: look again at what systemd has.
+        """
+        if self._added is None:
+            try:
+                self._added = self._read()
+            except PlacementFileError as err:
+                return (trouble_of(err),)
+        wanted = _devices_of_units(state)
+        troubles = []
+        for unit in sorted(wanted.keys() | self._added.keys()):
+            devices = wanted.get(unit, ())
+            if not rescan and self._settled.get(unit, ()) == devices and (devices or unit not in self._added):
+                continue
+            try:
+                self._settle(unit, devices)
+            except (UnitsError, SysfsError, PlacementFileError) as err:
+                self._settled.pop(unit, None)
+                troubles.append(trouble_of(err))
+        return tuple(troubles)
+
+    def _settle(self, unit: str, devices: tuple[str, ...]) -> None:
+        assert self._added is not None
+        there, added = self._systemd.show(unit), self._added.get(unit, ())
+        own = tuple(rule for rule in there.allowed if rule not in added)
+        wanted: Rules = ()
+        if there.load_state == LOADED and (own or there.is_closed):
+            files = {file.path for device in devices for file in self._files(device)}
+            # What it says itself of a file counts: systemd has one rule for each.
+            wanted = tuple(f"{path} rw" for path in sorted(files - {rule.partition(" ")[0] for rule in own}))
+        self._record(unit, tuple(dict.fromkeys((*added, *wanted))))
+        if there.load_state == LOADED and set(there.allowed) != {*own, *wanted}:
+            self._systemd.set(unit, (*own, *wanted))
+        self._record(unit, wanted)
+        self._settled[unit] = devices
+
+    def _record(self, unit: str, rules: Rules) -> None:
+        """Before it is added, and once it has been taken away."""
+        assert self._added is not None
+        if rules == self._added.get(unit, ()):
+            return
+        if rules:
+            self._records.write(f"{unit}/{_FILE}", f"{json.dumps(rules)}\n".encode())
+            self._added[unit] = rules
+        else:
+            self._records.remove(f"{unit}/{_FILE}")
+            del self._added[unit]
+
+    def _read(self) -> dict[str, Rules]:
+        """What can't be read is missing: then nobody knows what to take away."""
+        found = {}
+        for name, content in self._records.read().items():
+            unit, _, file = name.partition("/")
+            if file == _FILE and content is not None and (rules := _parsed(content)):
+                found[unit] = rules
+        return found
+
+
+def _parsed(content: bytes) -> Rules:
+    try:
+        return parsed(content).each(lambda one: one.text())
+    except MisfitError:
+        return ()
+
+
+def _devices_of_units(state: NodeState) -> Mapping[str, tuple[str, ...]]:
+    """Return the addresses of what each unit has; what device plugins have given is theirs to explain."""
+    found = {}
+    for entry in state.entries:
+        held = state.promises.of_pod(entry.pod.uid)
+        if not entry.is_of_systemd or not held.devices:
+            continue
+        plugged = {resource for _, answers in held.device_answers for resource, _ in answers}
+        for container in entry.pod.containers:
+            own = tuple(one.id for one in held.devices_of(container.name) if one.resource not in plugged)
+            if container.unit and own:
+                found[container.unit] = own
+    return found

@@ -1,0 +1,169 @@
+"""Units that may use certain devices only are allowed their own, and lose nothing else: over restarts, failures and changes by others."""
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.device_access import DeviceFile
+from nodeagent.core.model.pod import QosClass
+from nodeagent.core.model.promises import HeldDevice, PodPromises, with_pod
+from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry
+from nodeagent.daemon.unit_devices import Rules, UnitDevices
+from nodeagent.edge.units import UnitsError
+from nodeagent.formats.kernel.sysfs_sample import SysfsError
+from nodeagent.formats.kernel.unit_properties import DeviceRules
+from tests.support.pods import app, pod
+from tests.support.world import SMALL, empty_state, node
+
+DISK, CARD = "0000:01:00.0", "0000:02:00.0"
+FILES = {
+    DISK: (
+        DeviceFile("/dev/nvme0", is_block=False, major=240, minor=0),
+        DeviceFile("/dev/nvme0n1", is_block=True, major=259, minor=0),
+    ),
+    CARD: (),
+}
+OWN = "/dev/net/tun rwm"
+GIVEN = ("/dev/nvme0 rw", "/dev/nvme0n1 rw")
+
+
+class Systemd:
+    def __init__(self) -> None:
+        self.units = {
+            "free.service": DeviceRules("loaded", "auto", ()),
+            "listed.service": DeviceRules("loaded", "auto", (OWN,)),
+            "closed.service": DeviceRules("loaded", "closed", ()),
+            "strict.service": DeviceRules("loaded", "strict", (OWN, "/dev/nvme0 r")),
+        }
+        self.told: list[tuple[str, Rules]] = []
+        self.fails = False
+
+    def show(self, unit: str) -> DeviceRules:
+        return self.units.get(unit, DeviceRules("not-found", "auto", ()))
+
+    def set(self, unit: str, rules: Rules) -> None:
+        if self.fails:
+            raise UnitsError("cannot set it", hint="try")
+        self.told.append((unit, rules))
+        self.units[unit] = replace(self.units[unit], allowed=rules)
+
+
+class Desk:
+    def __init__(self, directory: Path) -> None:
+        self.config = Config(runtime_directory=str(directory))
+        self.systemd = Systemd()
+        self.files = FILES
+        self.begin()
+
+    def begin(self) -> None:
+        self.agents = UnitDevices(self.config, self.systemd, lambda address: self.files[address])
+
+    def keep(self, unit: str, *devices: str, rescan: bool = False) -> list[str]:
+        return [str(one) for one in self.agents.keep(holding(unit, *devices), rescan=rescan)]
+
+    def allowed(self, unit: str) -> Rules:
+        return self.systemd.units[unit].allowed
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def holding(unit: str, *devices: str) -> NodeState:
+    of = pod("p", replace(app("main", "1"), unit=unit))
+    state = empty_state(node(SMALL))
+    state = replace(
+        state,
+        entries=(PodEntry(of, QosClass.GUARANTEED, Origin("p.yaml"), 0, containers=(ContainerStatus("main"),)),),
+    )
+    held = (
+        PodPromises(devices=(("main", tuple(HeldDevice("example.com/x", id_) for id_ in devices)),))
+        if devices
+        else PodPromises()
+    )
+    return replace(state, promises=with_pod(state.promises, of.uid, held))
+
+
+@pytest.mark.parametrize(
+    ("unit", "before", "meanwhile"),
+    [
+        ("free.service", (), ()),
+        ("listed.service", (OWN,), (OWN, *GIVEN)),
+        ("closed.service", (), GIVEN),
+        ("strict.service", (OWN, "/dev/nvme0 r"), (OWN, "/dev/nvme0 r", "/dev/nvme0n1 rw")),
+    ],
+)
+def test_a_unit_is_allowed_what_it_has_as_long_as_it_has_it(
+    desk: Desk, unit: str, before: Rules, meanwhile: Rules
+) -> None:
+    assert desk.keep(unit, DISK, CARD) == []
+    assert desk.allowed(unit) == meanwhile
+    told = len(desk.systemd.told)
+    assert desk.keep(unit, DISK, CARD) == []
+    desk.begin()
+    assert desk.keep(unit, DISK, CARD, rescan=True) == []
+    assert len(desk.systemd.told) == told, "what is so is not said again, whoever has said it"
+    assert desk.keep(unit) == []
+    assert desk.allowed(unit) == before
+    assert not list(Path(desk.config.runtime_directory).rglob("allowed"))
+
+
+def test_an_agent_that_comes_later_takes_away_what_another_has_added(desk: Desk) -> None:
+    desk.keep("listed.service", DISK)
+    desk.begin()
+    desk.systemd.units["listed.service"] = DeviceRules("loaded", "auto", (*GIVEN, OWN, "/dev/kvm rw"))
+    assert desk.keep("other.service") == []
+    assert desk.allowed("listed.service") == (OWN, "/dev/kvm rw")
+
+
+def test_it_is_recorded_before_it_is_done_and_forgotten_after_it_is_undone(desk: Desk) -> None:
+    desk.systemd.fails = True
+    assert desk.keep("closed.service", DISK) == ["cannot set it (try)"]
+    (record,) = Path(desk.config.runtime_directory).rglob("allowed")
+    assert json.loads(record.read_text()) == list(GIVEN)
+    desk.systemd.fails = False
+    assert desk.keep("closed.service", DISK) == []
+    desk.systemd.fails = True
+    assert desk.keep("closed.service") == ["cannot set it (try)"]
+    assert json.loads(record.read_text()) == list(GIVEN)
+    desk.systemd.fails = False
+    assert desk.keep("closed.service") == []
+    assert not record.exists()
+
+
+def test_one_that_was_opened_to_all_is_not_closed_by_what_was_added(desk: Desk) -> None:
+    desk.keep("listed.service", DISK)
+    desk.systemd.units["listed.service"] = DeviceRules("loaded", "auto", GIVEN)
+    desk.keep("listed.service", DISK, rescan=True)
+    assert desk.allowed("listed.service") == ()
+
+
+def test_a_unit_that_is_gone_keeps_no_record(desk: Desk) -> None:
+    desk.keep("closed.service", DISK)
+    del desk.systemd.units["closed.service"]
+    assert desk.keep("other.service") == []
+    assert not list(Path(desk.config.runtime_directory).rglob("allowed"))
+
+
+def test_a_device_that_is_gone_is_told_until_it_is_back(desk: Desk) -> None:
+    def gone(_address: str) -> tuple[DeviceFile, ...]:
+        raise SysfsError("/sys/bus/pci/devices/0000:01:00.0", "there is no such device", hint="plug it in")
+
+    desk.agents = UnitDevices(desk.config, desk.systemd, gone)
+    problem = "cannot use /sys/bus/pci/devices/0000:01:00.0: there is no such device (plug it in)"
+    assert desk.keep("closed.service", DISK) == [problem]
+    assert desk.keep("closed.service", DISK) == [problem]
+    desk.begin()
+    assert desk.keep("closed.service", DISK) == []
+
+
+def test_a_damaged_record_is_none(desk: Desk) -> None:
+    directory = Path(desk.config.runtime_directory) / "unit-devices" / "closed.service"
+    directory.mkdir(parents=True)
+    (directory / "allowed").write_text("{")
+    assert desk.keep("closed.service", DISK) == []
+    assert desk.allowed("closed.service") == GIVEN
