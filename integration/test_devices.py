@@ -2,8 +2,10 @@
 
 import json
 
+import grpc
 import pytest
 
+from integration.containerd import Containerd, CriPod, guaranteed, plugged_in
 from integration.guest.guest import Guest
 from integration.node import ROOT as CGROUPS, Document, Node, container, pod
 from scripts.shown import DOCS, ON_A_NODE, blocks
@@ -20,6 +22,33 @@ interruptIsolation: affinity
 devices:
   - resource: example.com/nic
     select: [{kind: network, numaNode: 0}, {kind: network, numaNode: 1}]
+"""
+
+
+DISK = "example.com/disk"
+GIVING_DISKS = """
+cpuManagerPolicy: static
+reservedSystemCPUs: "0"
+topologyManagerPolicy: restricted
+nriSocket: ""
+devices:
+  - resource: example.com/disk
+    select: [{kind: nvme}]
+"""
+LOOKING = """
+b() { /bin/busybox "$@"; }
+own=$(echo /dev/nvme?n1)
+for other in $2; do
+    [ $other = $(b stat -c %t:%T $own) ] || b mknod /dev/other b $((0x${other%:*})) $((0x${other#*:}))
+done
+{
+    b env | b grep ^NODEAGENT_
+    echo files=$(echo /dev/ng* /dev/nvme*)
+    echo own=$(b dd if=$own bs=4096 count=1 2>/dev/null | b wc -c)
+    echo other=$(b dd if=/dev/other bs=4096 count=1 2>&1 >/dev/null | b sed 's/.*: //')
+    echo end=
+} >/found/$1
+exec /bin/busybox sleep 1000000
 """
 
 
@@ -82,6 +111,85 @@ def test_a_card_without_its_place_stays_promised(two_cards: Guest) -> None:
     assert devices_of(node, "holder") == [card]
     node.run("echo 1 >/sys/bus/pci/rescan")
     node.until(lambda: is_told() is None or None, lambda: str(node.inspect()["node"]["problems"]))
+
+
+def test_a_container_of_containerd_has_the_files_of_its_disk_and_of_no_other(two_cards: Guest) -> None:
+    """It reads its disk, makes itself a file for the other one, as a container may, and can't open that."""
+    node = Node(two_cards)
+    node.run("modprobe nvme && udevadm settle && mkdir -p /root/found")
+    disks = node.run("stat -c %t:%T /dev/nvme?n1").stdout
+    assert len(disks.split()) == 2
+    node.configure(GIVING_DISKS)
+    with Containerd(node) as containerd, plugged_in(node, containerd):
+        for name in ("first", "second"):
+            holder = CriPod(name, annotations=((f"devices.nodeagent.io/{name}", f"{DISK}=1"),))
+            command = ("/bin/busybox", "sh", "-c", LOOKING, "sh", name, disks)
+            box = containerd.run_pod(holder)
+            containerd.start(
+                containerd.create(holder, box, name, guaranteed(1000), command, mounts={"/root/found": "/found"})
+            )
+        found = [told(node, name) for name in ("first", "second")]
+        owns = [node.state()["promises"]["pods"][f"uid-{name}"]["devices"][name][0] for name in ("first", "second")]
+        assert [one["NODEAGENT_DEVICES_EXAMPLE_COM_DISK"] for one in found] == [one["id"] for one in owns]
+        assert len({one["id"] for one in owns}) == 2
+        for one, own in zip(found, owns, strict=True):
+            (name,) = own["names"]
+            number = name.removeprefix("nvme")
+            assert one["files"].split() == [f"/dev/ng{number}n1", f"/dev/{name}", f"/dev/{name}n1"]
+            assert (one["own"], one["other"]) == ("4096", REFUSED), found
+        third = CriPod("third", annotations=(("devices.nodeagent.io/app", f"{DISK}=1"),))
+        with pytest.raises(grpc.RpcError, match=f"OutOf{DISK}: Node didn't have enough resource: {DISK}"):
+            containerd.create(third, containerd.run_pod(third), "app", guaranteed(1000))
+
+
+def test_a_unit_that_may_use_nothing_may_use_its_own_disk(two_cards: Guest) -> None:
+    """By systemd, as long as it is pinned; one that may use everything has no rule that takes the rest from it."""
+    node = Node(two_cards)
+    node.run("modprobe nvme && udevadm settle")
+    node.configure(GIVING_DISKS)
+    for name, setting in (("locked", "DevicePolicy=closed"), ("free", "")):
+        node.guest.put(f"/run/systemd/system/{name}.service", f"[Service]\nExecStart=sleep infinity\n{setting}\n")
+    node.run("systemctl daemon-reload && systemctl start locked free")
+    for name in ("locked", "free"):
+        assert node.run(f"nodeagent pin {name} --cpus 1 --memory 64Mi --device {DISK} --wait").returncode == 0
+    disks = {}
+    for entry in node.state()["entries"]:
+        held = node.state()["promises"]["pods"][entry["pod"]["metadata"]["uid"]]["devices"]["unit"]
+        disks[entry["pod"]["metadata"]["name"]] = held[0]["names"][0]
+    mine, other = disks["locked.service"], disks["free.service"]
+    assert rules(node, "locked") == [f"/dev/ng{mine[4:]}n1 rw", f"/dev/{mine} rw", f"/dev/{mine}n1 rw"]
+    assert rules(node, "free") == []
+    assert (reads(node, "locked", f"{mine}n1"), reads(node, "locked", f"{other}n1")) == ("", REFUSED)
+    assert (reads(node, "free", f"{mine}n1"), reads(node, "free", f"{other}n1")) == ("", "")
+    node.restart_agent()
+    node.run("nodeagent unpin locked --wait")
+    assert rules(node, "locked") == []
+    assert reads(node, "locked", f"{mine}n1") == REFUSED
+
+
+REFUSED = "Operation not permitted"
+
+
+def rules(node: Node, unit: str) -> list[str]:
+    return sorted(node.run(f"systemctl show --property=DeviceAllow --value {unit}").stdout.splitlines())
+
+
+def reads(node: Node, unit: str, disk: str) -> str:
+    """Read a disk as a process of a unit; what the kernel says to that, empty: nothing."""
+    procs = f"/sys/fs/cgroup/system.slice/{unit}.service/cgroup.procs"
+    script = f"echo $$ >{procs} && exec dd if=/dev/{disk} of=/dev/null bs=4096 count=1 status=none 2>&1"
+    return node.run(f"sh -c '{script}'", check=False).stdout.strip().rpartition(": ")[2]
+
+
+def told(node: Node, name: str) -> dict[str, str]:
+    """What a container has written, once it has written all."""
+
+    def whole() -> list[str] | None:
+        there = node.run(f"cat /root/found/{name}", check=False).stdout.splitlines()
+        return there if there and there[-1] == "end=" else None
+
+    lines = node.until(whole, lambda: node.run(f"cat /root/found/{name}", check=False).stdout)
+    return dict(line.split("=", 1) for line in lines)
 
 
 def test_the_page_goes_as_it_is_written(two_cards: Guest) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 LOCAL_DISTANCE = 10
+_DISK_BYTES = 16 << 20
 _FIRST_BUS, _BUSES = 64, 16
 """Numbers of the buses below additional host bridges."""
 
@@ -44,6 +45,8 @@ class Machine:
     huge_pages: tuple[HugePages, ...] = ()
     cards: tuple[int, ...] = ()
     """The NUMA node of each network card that has one. They lead nowhere."""
+    disks: int = 0
+    """How many of the cards have an NVMe disk beside them, of zeros."""
 
     def __post_init__(self) -> None:
         count = len(self.nodes)
@@ -81,6 +84,9 @@ class Machine:
             arguments += ["-device", f"pxb,id=bridge{index},bus=pci.0,bus_nr={bus},numa_node={place}"]
             arguments += ["-netdev", f"hubport,id=card{index},hubid={index + 1}"]
             arguments += ["-device", f"virtio-net-pci,bus=bridge{index},addr=1,netdev=card{index}"]
+        for index in range(self.disks):
+            arguments += ["-blockdev", f"driver=null-co,node-name=nvme{index},size={_DISK_BYTES},read-zeroes=on"]
+            arguments += ["-device", f"nvme,bus=bridge{index},addr=2,serial=disk{index},drive=nvme{index}"]
         return tuple(arguments)
 
     def kernel_arguments(self) -> tuple[str, ...]:
@@ -121,5 +127,5 @@ FOUR_NODES = Machine(
     distances=((10, 16, 32, 22), (16, 10, 22, 32), (32, 22, 10, 16), (22, 32, 16, 10)),
     huge_pages=(HugePages("2M", (16, 16, 16, 16)),),
 )
-TWO_CARDS = replace(TWO_SOCKETS, name="two-cards", cards=(0, 1))
+TWO_CARDS = replace(TWO_SOCKETS, name="two-cards", cards=(0, 1), disks=2)
 MACHINES = {machine.name: machine for machine in (TWO_SOCKETS, FOUR_CACHES, FOUR_NODES, TWO_CARDS)}

@@ -34,6 +34,7 @@ from nodeagent.core.model.nri import (
     Update,
 )
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import HeldDevice
 from nodeagent.core.model.runtime_containers import ContainerKey, MadeContainer, Stage
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.runtime.answers import Occupant, Response, WantedPlacement, response
@@ -93,6 +94,7 @@ _TELLING = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER})
 """What is decided on: kubelet is asked about the pod before."""
 _DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
 """Of the runtime's patience, what is left to decide when kubelet has been asked."""
+_CDI_SINCE = (0, 7, 0)
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
 
 
@@ -141,10 +143,11 @@ class Containers:
     )
 
     def __init__(self, socket: Path, tree: CgroupTree, wakeups: Wakeups, log: Log, pods: PodsApi | None = None) -> None:
-        self._socket = socket
-        self._tree = tree
+        self._socket, self._tree = socket, tree
         self._wakeups, self._log = wakeups, log
         self._pods = pods
+        self.prepare: Callable[[tuple[HeldDevice, ...]], str | None] = lambda _: None
+        """Lets device plugins prepare the devices of a container that is about to be created; returns why they can't."""
         self.link = RuntimeLink(socket, self, self.lost)
         self._queue: SimpleQueue[_Asked] = SimpleQueue()
         self._lock = threading.RLock()
@@ -164,9 +167,8 @@ class Containers:
         self._is_done = threading.Event()
         """Nothing that was sent is still to be seen."""
         self._pusher: threading.Thread | None = None
-        self._push_again = 0.0
-        self._push_failed = ""
-        """What prevented the last push."""
+        self._push_again, self._push_failed = 0.0, ""
+        """When to try it again, and what prevented the last push."""
         self._sandboxes: dict[str, Sandbox] = {}
         self._containers: dict[str, NriContainer] = {}
         self._unsaved: list[_Asked] = []
@@ -332,7 +334,7 @@ class Containers:
         return replace(decided, state=state, events=events, deltas=deltas)
 
     def _asks_for_devices(self, what: Happening) -> bool:
-        """Whether a pod may be decided on now that asks to be near devices."""
+        """Whether a pod may be decided on now that asks to be near devices, or for some of its own."""
         match what:
             case Call():
                 return names_devices(what.sandbox)
@@ -402,6 +404,7 @@ class Containers:
             if isinstance(asked.what, Call):
                 reserved = self._node.world.managers.reserved & self._node.kernel.online
                 found = verdict(asked.what, todo, promised(state, self._node), there, self._seen, pool, reserved)
+                found = self._with_devices(found, asked.what, state)
             else:
                 found = response(there, pool=pool)
             if isinstance(found, Response):
@@ -420,6 +423,25 @@ class Containers:
             self._left = unserved_containers(state) if any(one.is_held for one in state.runtime.entries) else ""
         self._forget(state)
         return ()
+
+    def _with_devices(self, found: Response | Denial, call: Call, state: NodeState) -> Response | Denial:
+        """Add what a container that is created needs for devices of its own."""
+        if call.event is not Event.CREATE_CONTAINER or call.container is None or isinstance(found, Denial):
+            return found
+        key = ContainerKey.of(call.sandbox, call.container)
+        held = state.promises.of_pod(key.pod_uid)
+        if not (devices := held.devices_of(key.name)):
+            return found
+        from nodeagent.daemon.device_access import access_of  # noqa: PLC0415 - few containers have any
+
+        assert self._runtime is not None
+        answers = next((own for name, own in held.device_answers if name == key.name), ())
+        takes_cdi = self._runtime.nri_version >= _CDI_SINCE
+        access = access_of(devices, answers, call.container.variables, takes_cdi=takes_cdi)
+        why = access if isinstance(access, str) else self.prepare(devices)
+        if isinstance(access, str) or why is not None:
+            return Denial(f"container {key.name}: {why}; the kubelet tries again")
+        return replace(found, answer=replace(found.answer, access=access))
 
     def _take(self) -> list[_Asked]:
         """Take what waits. Nothing is pushed from here on until the turn has decided what is due."""

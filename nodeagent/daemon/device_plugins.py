@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.devices.plugins import DevicePluginFailedError
 from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.model.promises import HeldDevice
@@ -139,10 +138,10 @@ class DevicePlugins:
             plugins = sorted(self._plugins.items())
         return tuple(DevicePool(resource, plugin.devices, plugin) for resource, plugin in plugins)
 
-    def prepare(self, placement: ContainerPlacement) -> str | None:
+    def prepare(self, held: tuple[HeldDevice, ...]) -> str | None:
         """Let plugins that want it prepare the devices of a container that is about to start. Returns why it can't."""
         by_resource: dict[str, list[HeldDevice]] = {}
-        for device in placement.devices:
+        for device in held:
             by_resource.setdefault(device.resource, []).append(device)
         for resource, devices in by_resource.items():
             with self._lock:

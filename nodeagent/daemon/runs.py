@@ -4,10 +4,9 @@ import errno
 import time
 from collections.abc import Callable
 
-from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.pod import Container
+from nodeagent.core.model.promises import HeldDevice
 from nodeagent.core.model.state import Exit
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
@@ -38,7 +37,7 @@ class Runner:
     """Every call that can fail returns the problem; None: it succeeded."""
 
     def __init__(
-        self, client: LauncherClient, prepare: Callable[[ContainerPlacement], str | None] = lambda _: None
+        self, client: LauncherClient, prepare: Callable[[tuple[HeldDevice, ...]], str | None] = lambda _: None
     ) -> None:
         self._client = client
         self._prepare = prepare
@@ -59,10 +58,10 @@ class Runner:
     def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Trouble | None:
         pod, container = launch.entry.pod, launch.container
         file = f"{placement_directory(config)}/{placement_name(pod.uid, container.name)}"
-        if launch.placement.devices and (why := self._prepare(launch.placement)) is not None:
+        if launch.placement.devices and (why := self._prepare(launch.placement.devices)) is not None:
             self._fail(launch.run_id, why)
             return None
-        of_plugins = _of_plugins(launch.placement, container)
+        of_plugins = _of_plugins(launch)
         process = process_of(container, (*of_plugins, *placement_variables(launch.placement), (PLACEMENT_FILE, file)))
         if process is None:  # manifests with this are refused: only a state saved before this limit has such a pod
             self._fail(launch.run_id, "command, args and env are too long: change the manifest")
@@ -123,17 +122,12 @@ class Runner:
         return None
 
 
-def _of_plugins(placement: ContainerPlacement, container: Container) -> tuple[tuple[str, str], ...]:
-    """Return the variables that device plugins set, but for those that the container sets itself (as in kubelet)."""
-    if not placement.device_answers:
+def _of_plugins(launch: Launch) -> tuple[tuple[str, str], ...]:
+    if not launch.placement.device_answers:
         return ()
-    from nodeagent.formats.wire.device_plugins import variables  # noqa: PLC0415 - few containers have such devices
+    from nodeagent.formats.wire.device_plugins import container_variables  # noqa: PLC0415 - few containers have such devices
 
-    own = {name for name, _ in container.env}
-    found: dict[str, str] = {}
-    for _, answer in placement.device_answers:
-        found = dict(variables(answer)) | found  # of two resources the first counts
-    return tuple((name, value) for name, value in sorted(found.items()) if name not in own)
+    return container_variables(launch.placement.device_answers, {name for name, _ in launch.container.env})
 
 
 def _why_not_started(failed: StartFailed, request: StartRequest) -> str:

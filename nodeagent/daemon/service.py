@@ -118,7 +118,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if start.recovery is not None:
         report_recovery(start.recovery, log)
     state = start.state
-    containers = _containers(config, state, tree, wakeups, log)
+    containers = _containers(config, state, tree, wakeups, log, plugins)
     edges = HostEdges(client.write_host, root, beside=frozenset() if containers is None else _KUBEPODS)
     agent = Agent(
         node,
@@ -164,7 +164,9 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     return 0
 
 
-def _containers(config: Config, state: NodeState, tree: CgroupTree, wakeups: Wakeups, log: Log) -> "Containers | None":
+def _containers(
+    config: Config, state: NodeState, tree: CgroupTree, wakeups: Wakeups, log: Log, plugins: "DevicePlugins | None"
+) -> "Containers | None":
     """Return what serves the runtime, or what waits for its containers to end where that isn't configured any more."""
     if not config.nri_socket and state.runtime == Registry():
         return None
@@ -177,7 +179,10 @@ def _containers(config: Config, state: NodeState, tree: CgroupTree, wakeups: Wak
 
         pods = PodsApi(Path(path), log, is_expected=path != default)
         pods.known = frozenset(pod.uid for pod in state.runtime.pods)
-    return Containers(Path(config.nri_socket), tree, wakeups, log, pods)
+    containers = Containers(Path(config.nri_socket), tree, wakeups, log, pods)
+    if plugins is not None:
+        containers.prepare = plugins.prepare
+    return containers
 
 
 def _device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugins | None":

@@ -11,19 +11,22 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
-from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.device_access import DeviceFile
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.step import Turn, World
-from nodeagent.daemon import containers
+from nodeagent.daemon import containers, device_access
 from nodeagent.daemon.containers import Containers
 from nodeagent.daemon.kubelet_pods import PodsApi
 from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.edge.nri import NriError
+from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.nri_runtime import PATIENCE_SECONDS, Runtime as Socket
 from tests.support.pods import app, burstable, pod
 from tests.support.runtime_pods import sandbox_of, told
@@ -98,6 +101,7 @@ class Desk:
         log: Any = self.log
         self.containers = Containers(socket, tree, self.wakeups, log, pods)
         self.containers.configure(Runtime("containerd", "1.7.24", (0, 6, 0), 5000, 2000))
+        self.node = NODE
         self.state = empty_state(NODE)
         self.occupied = CpuSet()
         self.runtime: Any = None
@@ -105,8 +109,9 @@ class Desk:
 
     def turn(self, *, unsaved: str = "", not_left: str = "", retried: str = "") -> tuple[Trouble, ...]:
         uids = frozenset({retried} - {""})
-        world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS, retried=uids)
-        decided = self.containers.decide(Turn(self.state), world, NODE.kernel, self.devices)
+        node = self.node
+        world = World(node.config, node.managers, node.allocatable, (), {}, {}, START_MS, retried=uids)
+        decided = self.containers.decide(Turn(self.state), world, node.kernel, self.devices)
         if unsaved:
             self.containers.not_saved(Trouble(unsaved))
         else:
@@ -211,6 +216,54 @@ def test_devices_are_looked_at_for_a_pod_that_asks_to_be_near_some(desk: Desk) -
     assert len(looks) == 1
     assert desk.answered(event(Event.CREATE_CONTAINER, pod("last", app("main", "1")), "o")).adjustment.cpus
     assert len(looks) == 1
+
+
+NIC = "example.com/nic"
+CARD = "0000:3b:00.0"
+GIVING = node(SMALL, devices=(DeviceSelection(NIC, (DeviceSelector(kind=DeviceKind.NETWORK),)),))
+OF_CARD = DeviceFile("/dev/uio0", is_block=False, major=244, minor=0)
+
+
+def with_card(one: str, name: str = "carded") -> Call:
+    """A pod that asks for a card, as its annotation says."""
+    of = pod(name, app("main", "1"))
+    asking = event(Event.CREATE_CONTAINER, of, one)
+    return replace(asking, sandbox=sandbox_of(of, **{"devices.nodeagent.io/main": f"{NIC}=1"}))
+
+
+@pytest.fixture
+def carded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """On a node that gives its one card, which is used by one file."""
+    monkeypatch.setattr(device_access, "files_of", lambda address: {CARD: (OF_CARD,)}[address])
+    card = Device(CARD, DeviceKind.NETWORK, 0x020000, names=("eth1",))
+    desk.node = GIVING
+    desk.devices = lambda topology: PlacedDevices.of((card,), topology)
+    return desk
+
+
+def test_a_container_is_created_with_its_device_and_what_it_needs_for_it(carded: Desk) -> None:
+    answer = carded.answered(with_card("c"))
+    assert answer.adjustment.cpus == carded.state.promises.own_set("uid-carded", "main")
+    assert answer.access.files == (OF_CARD,)
+    assert dict(answer.access.variables)["NODEAGENT_DEVICES_EXAMPLE_COM_NIC"] == CARD
+    again = carded.answered(with_card("d"))
+    assert again.access == answer.access, "made again it has the same one"
+    other = carded.answered(with_card("e", "other"))
+    assert other == Denial(f"OutOf{NIC}: Node didn't have enough resource: {NIC}, requested: 1, used: 1, capacity: 1")
+    assert carded.answered(event(Event.CREATE_CONTAINER, WEB, "m")).access is None
+
+
+def test_without_what_a_device_needs_a_container_is_not_created(carded: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(address: str) -> tuple[DeviceFile, ...]:
+        raise SysfsError(f"/sys/bus/pci/devices/{address}", "there is no such device")
+
+    carded.containers.prepare = lambda held: f"PreStartContainer: {held[0].id} is busy"
+    denied = carded.answered(with_card("c"))
+    assert denied == Denial(f"container main: PreStartContainer: {CARD} is busy; the kubelet tries again")
+    monkeypatch.setattr(device_access, "files_of", gone)
+    denied = carded.answered(with_card("d"))
+    assert denied.reason.startswith(f"container main: device {CARD} ({NIC}): cannot use /sys/bus/pci/devices/{CARD}")
+    assert carded.log.lines[-1] == ("container_denied", {"problem": denied.reason})
 
 
 def test_what_was_sent_counts_as_taken_until_it_is_seen(desk: Desk) -> None:

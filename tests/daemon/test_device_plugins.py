@@ -12,7 +12,6 @@ import grpc
 import pytest
 
 from nodeagent.core.admission.managers import Admitted, Rejected, admit, initial
-from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.daemon import device_plugins
@@ -195,12 +194,11 @@ def test_a_container_is_prepared_if_the_plugin_wants_that(kubelet: Kubelet, plug
     decision = admit(node, initial(node), asking("p"))
     assert isinstance(decision, Admitted)
     own = decision.promises.of_pod("p").devices_of("app")
-    placement = ContainerPlacement(CpuSet(), CpuSet(), NumaSet(), own)
-    assert kubelet.plugins.prepare(placement) is None
+    assert kubelet.plugins.prepare(own) is None
     assert plugin.asked[-1] == ("prepare", ["a"])
     plugin.stop()
     kubelet.until(lambda told: told.get(GPU) == [("a", False)])
-    assert "is gone" in (kubelet.plugins.prepare(placement) or "")
+    assert "is gone" in (kubelet.plugins.prepare(own) or "")
 
 
 @pytest.mark.parametrize(

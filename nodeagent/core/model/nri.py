@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
+from nodeagent.core.model.device_access import DeviceAccess
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 
@@ -92,6 +93,8 @@ class NriContainer(Struct, frozen=True):
     """As OCI spells it: `SLICE:PREFIX:NAME`, or a path with the cgroupfs driver. "": unknown."""
     oom_score_adj: int | None
     resources: NriResources
+    variables: tuple[str, ...] = ()
+    """Names of those in its environment."""
 
 
 class Runtime(Struct, frozen=True):
@@ -143,6 +146,8 @@ class Answer(Struct, frozen=True):
     """Of the container that is about to be created; of no other call."""
     updates: tuple[Update, ...] = ()
     """Of other containers; where one is created, updated or stopped."""
+    access: DeviceAccess | None = None
+    """What the container that is about to be created needs for devices of its own."""
 
 
 class Denial(Struct, frozen=True):

@@ -216,7 +216,7 @@ def _container(
     limits = _resources(told, LIMITS) if stated.limits is None else stated.limits
     requests = _stated_requests(stated, limits, is_seen=seen is not None)
     by = ToldBy.PODS_API if stated.is_kubelets else ToldBy.ANNOTATION
-    amounts = [*_merged(REQUESTS, requests, told, by), *_merged(LIMITS, stated.limits, told, by)]
+    amounts = [*_merged(REQUESTS, requests, told, by), *_merged(LIMITS, stated.limits, told, by), *_devices(stated)]
     kind = stated.kind or ContainerKind.APP
     known = [
         Known(
@@ -282,6 +282,13 @@ def _merged(part: str, stated: Resources | None, told: Iterable[_Amount], by: To
     if stated is None:
         return (amount for amount in told if amount.part == part)
     return (_Amount(part, name, quantity, by) for name, quantity in stated)
+
+
+def _devices(stated: StatedContainer) -> Iterator[_Amount]:
+    """Nobody but the pod says which of the agent's devices it wants."""
+    for resource, count in stated.devices:
+        for part in (REQUESTS, LIMITS):
+            yield _Amount(part, resource, Quantity.parse(str(count)), ToldBy.ANNOTATION)
 
 
 def _resources(amounts: Iterable[_Amount], part: str) -> Resources:

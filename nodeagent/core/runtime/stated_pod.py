@@ -20,6 +20,8 @@ class StatedContainer(Struct, frozen=True):
     exclusive_cpus: int | None = None
     interrupts: tuple[str, ...] = ()
     near: tuple[str, ...] | None = None
+    devices: tuple[tuple[str, int], ...] = ()
+    """Of its own: resources and how many of each."""
     is_kubelets: bool = False
     """Kind and amounts are what kubelet says."""
 

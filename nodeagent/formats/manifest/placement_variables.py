@@ -31,11 +31,14 @@ def placement_variables(placement: ContainerPlacement) -> tuple[tuple[str, str],
         (SHARED_CPUS, str(placement.shared_cpus)),
         (MEMORY_NODES, str(placement.memory_nodes)),
     )
-    return (*places, *_of_devices(placement.devices)) if placement.devices else places
+    return (*places, *device_variables(placement.devices)) if placement.devices else places
 
 
-def _of_devices(devices: tuple[HeldDevice, ...]) -> Iterator[tuple[str, str]]:
-    """Names of devices are chosen by whoever may rename an interface: those with characters of a shell are left out."""
+def device_variables(devices: tuple[HeldDevice, ...]) -> Iterator[tuple[str, str]]:
+    """Yield what a container is told of devices of its own.
+
+    Names of devices are chosen by whoever may rename an interface: those with characters of a shell are left out.
+    """
     from nodeagent.formats.syntax.resource_names import variable_part  # noqa: PLC0415 - few containers have any
 
     yield DEVICES, ",".join(device.id for device in devices)

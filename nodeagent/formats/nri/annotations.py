@@ -3,11 +3,13 @@
     nodeagent.io/containers: "setup=init, proxy=sidecar, worker"   all containers of the pod, in order
     requests.nodeagent.io/worker: "cpu=1500m, memory=2Gi"          all requests of one, as its `resources` have them
     limits.nodeagent.io/worker: "cpu=2, memory=2Gi"                all limits of one
+    devices.nodeagent.io/worker: "example.com/nic=1"               devices of one's own, of the node's configuration or plugins
 
 The notation is that of `kubectl set resources`.
 """
 
 import re
+from collections.abc import Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,16 +39,21 @@ from nodeagent.formats.manifest.pod_annotations import (
 from nodeagent.formats.syntax.fields import Fields, fields_of, nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings, shown
 from nodeagent.formats.syntax.quantity_words import no_quantity
+from nodeagent.formats.syntax.resource_names import is_extended_resource
 
 CONTAINERS = f"{ANNOTATION_DOMAIN}/containers"
 REQUESTS = f"requests.{ANNOTATION_DOMAIN}"
 LIMITS = f"limits.{ANNOTATION_DOMAIN}"
-_KINDS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.NEAR_OF, REQUESTS, LIMITS)
+DEVICES = f"devices.{ANNOTATION_DOMAIN}"
+_KINDS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.NEAR_OF, REQUESTS, LIMITS, DEVICES)
+_NAMING_DEVICES = (pod_schema.NEAR_OF, DEVICES)
 _OF_POD = (CONTAINERS, *pod_schema.OF_PODS)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _HUGEPAGES = re.compile(rf"{HUGEPAGES_PREFIX}[1-9][0-9]{{0,5}}[KMG]i")
+_COUNTS = "must be numbers of devices such as example.com/nic=1"
 _NOTATION = "must be amounts such as cpu=1500m, memory=2Gi, hugepages-2Mi=64Mi"
 _LIST = "must name all containers of the pod in order, such as setup=init, proxy=sidecar, worker"
+_COUNT = re.compile(r"[1-9][0-9]{0,4}")
 _MAX_CONTAINERS = 256
 
 
@@ -72,8 +79,8 @@ def read_annotations(sandbox: Sandbox) -> ReadAnnotations:
 
 
 def names_devices(sandbox: Sandbox) -> bool:
-    """Whether the pod asks to be near devices."""
-    return any(key.partition("/")[0] == pod_schema.NEAR_OF or key == pod_schema.NEAR for key, _ in sandbox.annotations)
+    """Whether the pod asks to be near devices, or for some of its own."""
+    return any(key.partition("/")[0] in _NAMING_DEVICES or key == pod_schema.NEAR for key, _ in sandbox.annotations)
 
 
 def _stated(annotations: Fields) -> StatedPod:
@@ -113,6 +120,8 @@ def _with(stated: StatedContainer, annotations: Fields, kind: str, key: str) -> 
         return replace(stated, interrupts=read_interrupts(annotations, key))
     if kind == pod_schema.NEAR_OF:
         return replace(stated, near=read_near(annotations, key))
+    if kind == DEVICES:
+        return replace(stated, devices=_devices(annotations, key))
     amounts = _amounts(annotations, key)
     return replace(stated, requests=amounts) if kind == REQUESTS else replace(stated, limits=amounts)
 
@@ -144,22 +153,43 @@ def _listed(annotations: Fields) -> dict[str, ContainerKind] | None:
 
 
 def _amounts(annotations: Fields, key: str) -> Resources | None:
-    text = annotations.string(key)
-    if text is None:
+    if annotations.string(key) is None:
         return None
     found: dict[str, Quantity] = {}
-    for item in (part.strip() for part in text.split(",")):
-        name, equals, amount = item.partition("=")
-        if not equals:
-            annotations.report(key, _NOTATION, item)
-        elif name not in {CPU, MEMORY} and not _HUGEPAGES.fullmatch(name):
+    for item, name, amount in _items(annotations, key, _NOTATION):
+        if name not in {CPU, MEMORY} and not _HUGEPAGES.fullmatch(name):
             meant = nearest(name, (CPU, MEMORY, f"{HUGEPAGES_PREFIX}2Mi", f"{HUGEPAGES_PREFIX}1Gi"))
             annotations.report(key, f"{shown(name)} is not placed by this agent{meant or ': leave it out'}", item)
-        elif name in found:
-            annotations.report(key, f"has {name} twice: remove one of them", text)
         elif (quantity := _quantity(annotations, key, amount)) is not None:
             found[name] = quantity
     return Resources.of(found)
+
+
+def _devices(annotations: Fields, key: str) -> tuple[tuple[str, int], ...]:
+    """Resources and how many of each, in order of names."""
+    found: dict[str, int] = {}
+    for item, name, amount in _items(annotations, key, _COUNTS):
+        if not is_extended_resource(name):
+            annotations.report(key, f"{shown(name)} is no name of devices, such as example.com/nic", item)
+        elif not _COUNT.fullmatch(amount):
+            annotations.report(key, _COUNTS, item)
+        else:
+            found[name] = int(amount)
+    return tuple(sorted(found.items()))
+
+
+def _items(annotations: Fields, key: str, notation: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the parts of an annotation, each whole, as its name and as what it says of that; none has a name twice."""
+    text, names = annotations.string(key) or "", set[str]()
+    for item in (part.strip() for part in text.split(",")):
+        name, equals, amount = item.partition("=")
+        if not equals:
+            annotations.report(key, notation, item)
+        elif name in names:
+            annotations.report(key, f"has {name} twice: remove one of them", text)
+        else:
+            names.add(name)
+            yield item, name, amount
 
 
 def _quantity(annotations: Fields, key: str, text: str) -> Quantity | None:

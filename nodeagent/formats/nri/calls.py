@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from nodeagent.core.model.device_access import DeviceAccess, DeviceMount
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.core.model.nri import (
     Answer,
@@ -108,8 +109,7 @@ def answered(event: Event, answer: Answer) -> bytes:
     updates = _updates(answer.updates)
     match event:
         case Event.CREATE_CONTAINER:
-            adjust = None if answer.adjustment is None else {"linux": {"resources": _from_resources(answer.adjustment)}}
-            return encode(messages.CREATE_CONTAINER_RESPONSE, {"adjust": adjust, "update": updates})
+            return encode(messages.CREATE_CONTAINER_RESPONSE, {"adjust": _adjustment(answer), "update": updates})
         case Event.UPDATE_CONTAINER:
             response_type = messages.UPDATE_CONTAINER_RESPONSE
         case Event.STOP_CONTAINER:
@@ -117,7 +117,7 @@ def answered(event: Event, answer: Answer) -> bytes:
         case _:
             assert not updates, f"nothing can be changed at {event.name}"
             return encode(messages.EMPTY, {})
-    assert answer.adjustment is None, f"nothing is created at {event.name}"
+    assert (answer.adjustment, answer.access) == (None, None), f"nothing is created at {event.name}"
     return encode(response_type, {"update": updates})
 
 
@@ -206,6 +206,7 @@ def _container(container: Message | None) -> NriContainer:
         labels=_pairs(container["labels"]),
         annotations=_pairs(container["annotations"]),
         pid=container["pid"] or None,
+        variables=tuple(sorted(one.partition("=")[0] for one in container["env"])),
         cgroups_path=linux.get("cgroups_path", ""),
         oom_score_adj=_optional(linux.get("oom_score_adj")),
         resources=_resources(linux.get("resources") or {}),
@@ -264,6 +265,31 @@ def _updates(updates: Iterable[Update]) -> list[dict[str, Any]]:
         }
         for update in updates
     ]
+
+
+def _adjustment(answer: Answer) -> dict[str, Any] | None:
+    if answer.adjustment is None and answer.access is None:
+        return None
+    resources = None if answer.adjustment is None else _from_resources(answer.adjustment)
+    access = answer.access or DeviceAccess()
+    # A file's mode and owner are the runtime's to say, as for those that kubelet names.
+    files = [
+        {"path": file.path, "type": "b" if file.is_block else "c", "major": file.major, "minor": file.minor}
+        for file in access.files
+    ]
+    return {
+        "annotations": dict(access.annotations),
+        "mounts": [_mount(mount) for mount in access.mounts],
+        "env": [{"key": name, "value": value} for name, value in access.variables],
+        "linux": {"devices": files, "resources": resources},
+        "CDI_devices": [{"name": name} for name in access.cdi_devices],
+    }
+
+
+def _mount(mount: DeviceMount) -> dict[str, Any]:
+    """As containerd has those that kubelet names: recursive, and private."""
+    options = ["rbind", "rprivate", "ro" if mount.is_read_only else "rw"]
+    return {"destination": mount.path, "type": "bind", "source": mount.source, "options": options}
 
 
 def _from_resources(resources: NriResources) -> dict[str, Any]:

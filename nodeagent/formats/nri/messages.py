@@ -65,13 +65,46 @@ CONTAINER = MessageType(
         Field(4, "state", Kind.ENUM),
         Field(5, "labels", Kind.STRING_MAP),
         Field(6, "annotations", Kind.STRING_MAP),
+        Field(8, "env", Kind.STRING, repeated=True),
         Field(11, "linux", LINUX_CONTAINER),
         Field(12, "pid", Kind.UINT32),
     ),
 )
 
-LINUX_CONTAINER_ADJUSTMENT = MessageType("LinuxContainerAdjustment", (Field(2, "resources", LINUX_RESOURCES),))
-CONTAINER_ADJUSTMENT = MessageType("ContainerAdjustment", (Field(6, "linux", LINUX_CONTAINER_ADJUSTMENT),))
+LINUX_DEVICE = MessageType(
+    "LinuxDevice",
+    (
+        Field(1, "path", Kind.STRING),
+        Field(2, "type", Kind.STRING),
+        Field(3, "major", Kind.INT64),
+        Field(4, "minor", Kind.INT64),
+    ),
+)
+MOUNT = MessageType(
+    "Mount",
+    (
+        Field(1, "destination", Kind.STRING),
+        Field(2, "type", Kind.STRING),
+        Field(3, "source", Kind.STRING),
+        Field(4, "options", Kind.STRING, repeated=True),
+    ),
+)
+KEY_VALUE = MessageType("KeyValue", (Field(1, "key", Kind.STRING), Field(2, "value", Kind.STRING)))
+CDI_DEVICE = MessageType("CDIDevice", (Field(1, "name", Kind.STRING),))
+LINUX_CONTAINER_ADJUSTMENT = MessageType(
+    "LinuxContainerAdjustment",
+    (Field(1, "devices", LINUX_DEVICE, repeated=True), Field(2, "resources", LINUX_RESOURCES)),
+)
+CONTAINER_ADJUSTMENT = MessageType(
+    "ContainerAdjustment",
+    (
+        Field(2, "annotations", Kind.STRING_MAP),
+        Field(3, "mounts", MOUNT, repeated=True),
+        Field(4, "env", KEY_VALUE, repeated=True),
+        Field(6, "linux", LINUX_CONTAINER_ADJUSTMENT),
+        Field(8, "CDI_devices", CDI_DEVICE, repeated=True),
+    ),
+)
 LINUX_CONTAINER_UPDATE = MessageType("LinuxContainerUpdate", (Field(1, "resources", LINUX_RESOURCES),))
 CONTAINER_UPDATE = MessageType(
     "ContainerUpdate",

@@ -4,11 +4,13 @@ Names and numbers are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.
 """
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import Struct
 
 from nodeagent.core.devices.pools import PoolDevice
+from nodeagent.core.model.device_access import DeviceMount
 from nodeagent.core.model.idset import MAX_ID, NumaMask
 from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, ProtobufError, decode, encode
 
@@ -68,6 +70,25 @@ _ALLOCATE = MessageType("AllocateRequest", [Field(1, "container_requests", _IDS,
 _PRE_START = MessageType("PreStartContainerRequest", [Field(1, "devices_ids", Kind.STRING, repeated=True)])
 _RAW_ALLOCATED = MessageType("AllocateResponse", [Field(1, "container_responses", Kind.BYTES, repeated=True)])
 _ANSWER = MessageType("ContainerAllocateResponse", [Field(1, "envs", Kind.STRING_MAP)])
+_MOUNT = MessageType(
+    "Mount",
+    [
+        Field(1, "container_path", Kind.STRING),
+        Field(2, "host_path", Kind.STRING),
+        Field(3, "read_only", Kind.BOOL),
+    ],
+)
+_DEVICE_SPEC = MessageType("DeviceSpec", [Field(1, "container_path", Kind.STRING), Field(2, "host_path", Kind.STRING)])
+_CDI_DEVICE = MessageType("CDIDevice", [Field(1, "name", Kind.STRING)])
+_WHOLE_ANSWER = MessageType(
+    "ContainerAllocateResponse",
+    [
+        Field(2, "mounts", _MOUNT, repeated=True),
+        Field(3, "devices", _DEVICE_SPEC, repeated=True),
+        Field(4, "annotations", Kind.STRING_MAP),
+        Field(5, "cdi_devices", _CDI_DEVICE, repeated=True),
+    ],
+)
 
 
 class PluginOptions(Struct, frozen=True):
@@ -183,4 +204,54 @@ def variables(answer: bytes) -> tuple[tuple[str, str], ...]:
         and not name.startswith(_RESERVED)
         and "\0" not in value
         and len(value) <= _MAX_VALUE
+    )
+
+
+def container_variables(answers: tuple[tuple[str, bytes], ...], own: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Return the variables that device plugins set, but for those that the container sets itself (as in kubelet).
+
+    Args:
+        answers: to Allocate, by resource.
+        own: names that the container sets.
+    """
+    found: dict[str, str] = {}
+    for _, answer in answers:
+        found = dict(variables(answer)) | found  # of two resources the first counts
+    return tuple((name, value) for name, value in sorted(found.items()) if name not in own)
+
+
+class PluginFile(Struct, frozen=True):
+    """A file in /dev that a plugin names."""
+
+    path: str
+    """Where the container has it."""
+    source: str
+    """On the node."""
+
+
+class PluginAccess(Struct, frozen=True):
+    """What an answer to Allocate has beside variables, for a container that has mounts of its own."""
+
+    files: tuple[PluginFile, ...]
+    mounts: tuple[DeviceMount, ...]
+    annotations: tuple[tuple[str, str], ...]
+    cdi_devices: tuple[str, ...]
+
+
+def access(answer: bytes) -> PluginAccess:
+    """Read what an answer to Allocate gives a container.
+
+    Raises:
+        ProtobufError: it isn't such an answer, or a path in it isn't absolute.
+    """
+    said = decode(_WHOLE_ANSWER, answer)
+    for one in (*said["mounts"], *said["devices"]):
+        for part in ("container_path", "host_path"):
+            if not one[part].startswith("/") or "\0" in one[part]:
+                raise ProtobufError(f"{part} {one[part][:80]!r} is no absolute path")
+    return PluginAccess(
+        tuple(PluginFile(one["container_path"], one["host_path"]) for one in said["devices"]),
+        tuple(DeviceMount(one["container_path"], one["host_path"], one["read_only"]) for one in said["mounts"]),
+        tuple(sorted(said["annotations"].items())),
+        tuple(one["name"] for one in said["cdi_devices"]),
     )

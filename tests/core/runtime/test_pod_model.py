@@ -126,6 +126,21 @@ def test_a_pod_that_kubelet_knows_comes_back_whole(of: Pod) -> None:
     assert {known.by for known in found.known} == {ToldBy.CGROUP_PARENT, ToldBy.PODS_API}
 
 
+@pytest.mark.parametrize("is_kubelets", [False, True])
+def test_devices_are_what_the_pod_states_whoever_knows_the_rest(is_kubelets: bool) -> None:
+    of = pod("p", app("a", "2"), app("b", "1"))
+    states = StatedPod((StatedContainer("b", devices=(("example.com/nic", 2),)),))
+    found = seen(of, with_kubelets(states, kubelets(of) if is_kubelets else None))
+    devices = {one.name: [(name, str(count)) for name, count in one.devices] for one in found.pod.containers}
+    assert devices == {"a": [], "b": [("example.com/nic", "2")]}
+    assert found.contradictions == ()
+    assert [(one.what, one.value, one.is_exact) for one in found.known if one.by is ToldBy.ANNOTATION] == [
+        ("requests.example.com/nic", "2", True),
+        ("limits.example.com/nic", "2", True),
+    ]
+    assert pod_from_document(pod_to_document(found.pod)) == found.pod
+
+
 @given(pods_of_kubelet(), st.sampled_from(["nobody", "annotations", "kubelet"]))
 def test_a_pod_is_the_same_after_it_was_saved(of: Pod, who: str) -> None:
     said = {

@@ -12,6 +12,7 @@ from tests.support.pods import amounts, pod
 from tests.support.runtime_pods import sandbox_of
 
 WORKER = f"{REQUESTS}/worker"
+OWN = "devices.nodeagent.io/worker"
 
 
 def read(**annotations: str) -> ReadAnnotations:
@@ -32,6 +33,7 @@ def test_everything_that_can_be_stated() -> None:
             "nodeagent.io/preferred-core-class": "performance",
             "nodeagent.io/near": "eth0",
             "near.nodeagent.io/proxy": "nvme, nvme0",
+            "devices.nodeagent.io/proxy": "example.com/vf=2, example.com/nic=1",
             "kubernetes.io/config.source": "file",
             "example.com/requests.nodeagent.io": "not ours",
         }
@@ -40,7 +42,12 @@ def test_everything_that_can_be_stated() -> None:
         StatedPod(
             (
                 StatedContainer("setup", ContainerKind.INIT, limits=amounts("1", None)),
-                StatedContainer("proxy", ContainerKind.SIDECAR, near=("nvme", "nvme0")),
+                StatedContainer(
+                    "proxy",
+                    ContainerKind.SIDECAR,
+                    near=("nvme", "nvme0"),
+                    devices=(("example.com/nic", 1), ("example.com/vf", 2)),
+                ),
                 StatedContainer(
                     "worker",
                     ContainerKind.APP,
@@ -83,6 +90,11 @@ def test_without_a_list_any_container_may_come() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "finding"),
     [
+        (OWN, "2", '"2": must be numbers of devices such as example.com/nic=1'),
+        (OWN, "nic=1", '"nic=1": "nic" is no name of devices, such as example.com/nic'),
+        (OWN, "example.com/nic=0", '"example.com/nic=0": must be numbers of devices such as example.com/nic=1'),
+        (OWN, "example.com/nic=1500m", '"example.com/nic=1500m": must be numbers of devices such as example.com/nic=1'),
+        (OWN, "a.b/nic=1, a.b/nic=2", '"a.b/nic=1, a.b/nic=2": has a.b/nic twice: remove one of them'),
         (WORKER, "2", '"2": must be amounts such as cpu=1500m, memory=2Gi, hugepages-2Mi=64Mi'),
         (WORKER, "", '"": must be amounts such as cpu=1500m'),
         (WORKER, "cpu=2;memory=1Gi", '"2;memory=1Gi": must be a quantity such as 2, 500m or 1Gi'),

@@ -7,6 +7,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from hypothesis import given, strategies as st
 
+from nodeagent.core.model.device_access import DeviceAccess, DeviceFile, DeviceMount
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import (
     Answer,
@@ -168,6 +169,7 @@ def expected_container(theirs) -> NriContainer:
         t.linux.cgroups_path,
         t.linux.oom_score_adj.value if t.linux.HasField("oom_score_adj") else None,
         expected_resources(t.linux.resources),
+        tuple(sorted(one.partition("=")[0] for one in t.env)),
     )
 
 
@@ -289,6 +291,34 @@ def test_answers_are_what_upstream_reads(adjustment, updates):
     assert (updates_of(synchronized), synchronized.more) == (updates, False)
 
 
+def test_what_devices_need_is_what_upstream_reads():
+    access = DeviceAccess(
+        variables=(("A", "1"),),
+        files=(
+            DeviceFile("/dev/nvme0", is_block=False, major=240, minor=0),
+            DeviceFile("/dev/nvme0n1", is_block=True, major=259, minor=3),
+        ),
+        mounts=(DeviceMount("/lib/gpu", "/opt/gpu", is_read_only=True), DeviceMount("/run/gpu", "/run/gpu", False)),
+        annotations=(("a", "1"),),
+        cdi_devices=("example.com/gpu=3",),
+    )
+    for adjustment in (None, NriResources(cpus=CpuSet.of(1))):
+        answer = calls.answered(Event.CREATE_CONTAINER, Answer(adjustment, access=access))
+        adjust = NRI.CreateContainerResponse.FromString(answer).adjust
+        assert [(one.key, one.value) for one in adjust.env] == [("A", "1")]
+        assert [(one.path, one.type, one.major, one.minor) for one in adjust.linux.devices] == [
+            ("/dev/nvme0", "c", 240, 0),
+            ("/dev/nvme0n1", "b", 259, 3),
+        ]
+        assert [(one.destination, one.type, one.source, list(one.options)) for one in adjust.mounts] == [
+            ("/lib/gpu", "bind", "/opt/gpu", ["rbind", "rprivate", "ro"]),
+            ("/run/gpu", "bind", "/run/gpu", ["rbind", "rprivate", "rw"]),
+        ]
+        assert dict(adjust.annotations) == {"a": "1"}
+        assert [one.name for one in adjust.CDI_devices] == ["example.com/gpu=3"]
+        assert adjust.linux.HasField("resources") == (adjustment is not None)
+
+
 def test_what_is_not_said_is_not_spelt():
     (update,) = NRI.SynchronizeResponse.FromString(
         calls.synchronized((Update("c", NriResources(cpu_quota_us=0)),))
@@ -307,6 +337,7 @@ def test_all_other_answers_are_empty():
     [
         (Event.START_CONTAINER, Answer(updates=(Update("c", NriResources()),))),
         (Event.STOP_CONTAINER, Answer(adjustment=NriResources())),
+        (Event.UPDATE_CONTAINER, Answer(access=DeviceAccess())),
         (Event.CREATE_CONTAINER, Answer(adjustment=NriResources(cpus=CpuSet()))),
         (Event.CREATE_CONTAINER, Answer(updates=(Update("c", NriResources(mems=NumaSet())),))),
     ],

@@ -1,0 +1,47 @@
+"""What a device plugin's answer gives a container with mounts of its own, read from upstream's messages."""
+
+import pytest
+
+from nodeagent.core.model.device_access import DeviceMount
+from nodeagent.formats.wire.device_plugins import PluginAccess, PluginFile, access, variables
+from nodeagent.formats.wire.protobuf import ProtobufError
+from tests.support.protos import generated
+
+MESSAGES = generated("device_plugins")[0]
+
+
+def test_everything_that_an_answer_can_have() -> None:
+    answer = MESSAGES.ContainerAllocateResponse(
+        envs={"B": "2"},
+        mounts=[
+            MESSAGES.Mount(container_path="/lib/gpu", host_path="/opt/gpu/lib", read_only=True),
+            MESSAGES.Mount(container_path="/run/gpu", host_path="/run/gpu"),
+        ],
+        devices=[MESSAGES.DeviceSpec(container_path="/dev/gpu", host_path="/dev/gpu3", permissions="rw")],
+        annotations={"b": "2", "a": "1"},
+        cdi_devices=[MESSAGES.CDIDevice(name="example.com/gpu=3")],
+    ).SerializeToString()
+    assert access(answer) == PluginAccess(
+        (PluginFile("/dev/gpu", "/dev/gpu3"),),
+        (
+            DeviceMount("/lib/gpu", "/opt/gpu/lib", is_read_only=True),
+            DeviceMount("/run/gpu", "/run/gpu", is_read_only=False),
+        ),
+        (("a", "1"), ("b", "2")),
+        ("example.com/gpu=3",),
+    )
+    assert variables(answer) == (("B", "2"),)
+
+
+def test_an_answer_may_have_nothing() -> None:
+    assert access(b"") == PluginAccess((), (), (), ())
+
+
+@pytest.mark.parametrize("path", ["", "dev/gpu", "/dev/\0gpu"])
+def test_a_path_that_is_not_absolute_is_no_path(path: str) -> None:
+    named = MESSAGES.DeviceSpec(container_path="/dev/gpu", host_path=path)
+    with pytest.raises(ProtobufError, match=r"host_path .* is no absolute path"):
+        access(MESSAGES.ContainerAllocateResponse(devices=[named]).SerializeToString())
+    mounted = MESSAGES.Mount(container_path=path, host_path="/opt")
+    with pytest.raises(ProtobufError, match=r"container_path .* is no absolute path"):
+        access(MESSAGES.ContainerAllocateResponse(mounts=[mounted]).SerializeToString())
