@@ -103,8 +103,8 @@ def _without(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """What it requests of the resource that the node as a whole lacks, how many CPUs and bytes it holds exclusively, and what else
-    counts.
+    """What it requests of the resource that the node as a whole lacks, how many CPUs, bytes and devices it holds exclusively, and
+    what else counts.
     """
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0
@@ -119,4 +119,5 @@ def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
     for _, given in held.cpus:
         cpus |= given.bits
     blocks = held.pod_memory or tuple(block for _, each in held.memory for block in each)
-    return requested, cpus.bit_count(), sum(block.size_bytes for block in blocks), *others
+    devices = sum(len(each) for _, each in held.devices)
+    return requested, cpus.bit_count(), sum(block.size_bytes for block in blocks), devices, *others

@@ -1,4 +1,4 @@
-"""The smallest changes of a manifest that would admit a refused pod: fewer CPUs or whole cores, less memory, a larger budget."""
+"""The smallest changes of a manifest that would admit a refused pod: fewer CPUs, whole cores, less memory, fewer devices, a larger budget."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,6 +21,7 @@ from nodeagent.core.model.pod_amounts import (
     budget_floor,
     carriers,
     changer,
+    device_resources,
     differences,
     memory_resources,
     shared_part,
@@ -29,7 +30,7 @@ from nodeagent.core.model.pod_amounts import (
 )
 
 _NEAREST = 16
-"""This many CPU amounts are tried one by one before the search continues by halving."""
+"""This many amounts of CPUs are tried one by one before the search continues by halving, and of devices alone."""
 
 
 _MOST = 2**62
@@ -61,7 +62,8 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
     resources = memory_resources(attempts.pod)
     cpus = _alone_or_bounded(attempts, CPU, _fewer_cpus, _whole_cores)
     memory = [_alone_or_bounded(attempts, resource, _less_of(resource)) for resource in resources]
-    requests = (*cpus, *_larger_budget(attempts), *chain.from_iterable(memory))
+    devices = [_alone_or_bounded(attempts, resource, _fewer_devices) for resource in device_resources(attempts.pod)]
+    requests = (*cpus, *_larger_budget(attempts), *chain.from_iterable(memory), *chain.from_iterable(devices))
     if requests:
         return requests
     return next(filter(None, (tuple(_together(attempts, resources, carry)) for carry in carriers(attempts.pod))), ())
@@ -274,6 +276,12 @@ def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
     if nearest is not None:
         return nearest
     return _first_of_alike(attempts, sought, counts[_NEAREST:])
+
+
+def _fewer_devices(attempts: Attempts, sought: _Sought) -> int | None:
+    """Find the most devices below the request, or none: one by one, as fewer may be on other NUMA nodes."""
+    counts = range(min(sought.asked, _NEAREST) - 1, -1, -1)
+    return next((count for count in counts if attempts.admits(sought.pod_with(count))), None)
 
 
 def _takes_alone(attempts: Attempts, sought: _Sought) -> bool:

@@ -15,7 +15,7 @@ from nodeagent.core.model.pod import (
     ResourceRequirements,
     Resources,
 )
-from nodeagent.core.model.pod_resources import aggregated_container_requests
+from nodeagent.core.model.pod_resources import aggregated_container_requests, is_device
 from nodeagent.core.model.quantity import Quantity
 
 MIB = 2**20
@@ -31,6 +31,11 @@ def memory_resources(pod: Pod) -> list[str]:
     parts = [c.resources for c in pod.containers] + ([] if pod.resources is None else [pod.resources])
     names = {name for part in parts for name, _ in part.requests}
     return sorted(name for name in names if name == MEMORY or name.startswith(HUGEPAGES_PREFIX))
+
+
+def device_resources(pod: Pod) -> list[str]:
+    """Of which its containers ask for devices of their own."""
+    return sorted({name for container in pod.containers for name, _ in container.devices})
 
 
 def asked_of(resources: ResourceRequirements, resource: str) -> int:
@@ -84,6 +89,8 @@ def unit_of(resource: str) -> int:
     """The smallest amount worth suggesting."""
     if resource == CPU:
         return MILLI
+    if is_device(resource):
+        return 1
     return MIB if resource == MEMORY else Quantity.parse(resource.removeprefix(HUGEPAGES_PREFIX)).value()
 
 

@@ -46,3 +46,16 @@ def test_what_is_taken_is_what_is_missing() -> None:
     whole = said(asking("new", 2), asking("there"), allocatable=room)
     assert f"OutOf{NIC}" in whole
     assert f"the pod requests 2 {NIC}; of 1 for pods, 0 left: 2 short" in whole
+
+
+def test_what_would_help_is_fewer_of_them_or_whose_end() -> None:
+    text = said(asking("new", 2), topology_manager_policy="restricted")
+    assert f"* let container app request {NIC} 1 instead of 2" in text
+    sharing = pod("there", app(devices={NIC: 1}))
+    text = said(asking("new"), sharing, topology_manager_policy="restricted")
+    assert f"* let container app request {NIC} 0 instead of 1" in text
+    assert "* end pod default/there" in text
+    room = Allocatable(10, (("cpu", 16_000), ("memory", 2**40)))
+    text = said(pod("new", app("a", "1", devices={NIC: 1}), app("b", "1", devices={NIC: 1})), allocatable=room)
+    assert f"* let container a request {NIC} 0 instead of 1" in text
+    assert f"* let container b request {NIC} 0 instead of 1" in text
