@@ -13,6 +13,7 @@ from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.explain.pods_to_end import pods_to_end
 from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
+from nodeagent.core.explain.smaller_claims import smaller_claims
 from nodeagent.core.explain.smaller_requests import smaller_requests
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Placement
@@ -23,6 +24,7 @@ from nodeagent.core.model.refusals import StartRefused
 _LAXER_POLICIES = ("single-numa-node", "restricted", "best-effort", "none")
 BUDGETS = {
     RequestChange.REQUEST: 400,
+    RequestChange.CLAIM: 60,
     RequestChange.NODE: 60,
     RequestChange.CORE_CLASS: 4,
     RequestChange.DEVICES: 8,
@@ -51,6 +53,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
     """
     kinds = {
         RequestChange.REQUEST: smaller_requests,
+        RequestChange.CLAIM: smaller_claims,
         RequestChange.NODE: _other_nodes,
         RequestChange.CORE_CLASS: _other_classes,
         RequestChange.DEVICES: _fewer_devices,

@@ -15,6 +15,8 @@ from nodeagent.core.model.pod_amounts import is_within_budget
 class RequestChange(enum.StrEnum):
     REQUEST = "request"
     """Another amount in the manifest."""
+    CLAIM = "claim"
+    """Fewer devices for a request of a claim."""
     NODE = "node"
     """Another NUMA node than the one for which the pod asks, or any."""
     CORE_CLASS = "core class"
@@ -41,15 +43,15 @@ class Remedy(Struct, frozen=True):
 
     change: RequestChange
     subject: tuple[str, ...]
-    """REQUEST: the containers' names, none for pod-level amounts; NODE and CORE_CLASS: nothing; DEVICES: what it asks to be near;
-    CONFIGURATION: the field; REMOVAL: the pods' names.
+    """REQUEST: the containers' names, none for pod-level amounts; CLAIM: the pod's name of it, and its request; NODE and CORE_CLASS:
+    nothing; DEVICES: what it asks to be near; CONFIGURATION: the field; REMOVAL: the pods' names.
     """
     amounts: tuple[Amount, ...] = ()
-    """REQUEST: at least one for each of the containers."""
+    """REQUEST: at least one for each of the containers; CLAIM: CPUs of the container that has those of the claim."""
     before: str = ""
     after: str = ""
     """CONFIGURATION: the current and the possible value of the field; empty: without the option. NODE: the same of the NUMA
-    node; empty: any. CORE_CLASS: of the class; empty: it is only preferred.
+    node; empty: any. CLAIM: of how many devices the request is for. CORE_CLASS: of the class; empty: it is only preferred.
     """
 
 

@@ -1,4 +1,4 @@
-"""The smallest changes of a manifest that would admit a refused pod: fewer CPUs, whole cores, less memory, fewer devices, a larger budget."""
+"""The smallest changes of a manifest that would admit a refused pod: fewer CPUs, whole cores, less memory, fewer devices, more budget."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -12,7 +12,7 @@ from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.cpu.pods import check_pod as check_cpus
 from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
-from nodeagent.core.explain.remedy import Remedy, RequestChange
+from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange
 from nodeagent.core.explain.trace import CpuStep, DeviceStep, MemoryStep, Trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.memory.pods import check_pod as check_memory
@@ -271,15 +271,23 @@ def _asked_for(trace: Trace) -> str:
     return f"NUMA {trace.demand.numa_node}, for which it asks"
 
 
+def _other_amounts(amounts: tuple[Amount, ...]) -> str:
+    return ", and ".join(
+        f"{'the pod as a whole' if name is None else f'container {name}'} request "
+        + " and ".join(f"{each.resource} {each.after} instead of {each.before}" for each in own)
+        for name, own in groupby(amounts, key=lambda each: each.container)
+    )
+
+
 def remedy_text(remedy: Remedy) -> str:
     """Describe what to change."""
     match remedy.change:
         case RequestChange.REQUEST:
-            return "let " + ", and ".join(
-                f"{'the pod as a whole' if name is None else f'container {name}'} request "
-                + " and ".join(f"{each.resource} {each.after} instead of {each.before}" for each in amounts)
-                for name, amounts in groupby(remedy.amounts, key=lambda each: each.container)
-            )
+            return f"let {_other_amounts(remedy.amounts)}"
+        case RequestChange.CLAIM:
+            claim, request = remedy.subject
+            devices = f"request {request} of claim {claim} be for {remedy.after} instead of {remedy.before}"
+            return f"let {devices}" + (f", and {_other_amounts(remedy.amounts)}" if remedy.amounts else "")
         case RequestChange.NODE:
             return f"let it be on {f'NUMA {remedy.after}' if remedy.after else 'any NUMA node'} instead of NUMA {remedy.before}"
         case RequestChange.CORE_CLASS:

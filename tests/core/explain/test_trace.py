@@ -116,7 +116,7 @@ def test_every_remedy_is_one() -> None:
         for remedy in remedies(what_if, reported.pod).found:
             assert isinstance(carried_out(remedy, what_if, reported.pod), Admitted), remedy
             seen.add(remedy.change)
-    ours = {RequestChange.NODE, RequestChange.CORE_CLASS, RequestChange.DEVICES}
+    ours = {RequestChange.NODE, RequestChange.CORE_CLASS, RequestChange.DEVICES, RequestChange.CLAIM}
     assert seen == set(RequestChange) - ours, "which ask for what kubelet doesn't know"
 
 

@@ -1,0 +1,58 @@
+"""The smallest change of a refused pod's claims that would admit it: fewer devices for one request, and so many CPUs less for who has them.
+
+What a request wants, its document says, and how many CPUs a container has, the pod says too: both change together.
+"""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from nodeagent.core.explain.remedy import Amount, Attempts, Remedy, RequestChange
+from nodeagent.core.model.claims import ClaimRequest, PodClaim
+from nodeagent.core.model.pod import CPU, Pod
+from nodeagent.core.model.pod_amounts import MILLI, asked_of, differences, with_amounts
+
+_NEAREST = 16
+"""This many counts below the one that is wanted are tried."""
+
+
+def smaller_claims(attempts: Attempts) -> Iterator[Remedy]:
+    """Change one request of one claim; of requests with alternatives none, as another alternative is one already."""
+    for claim in attempts.pod.claims:
+        for request in () if claim.spec is None else claim.spec.requests:
+            yield from _fewer(attempts, claim, request)
+
+
+def _fewer(attempts: Attempts, claim: PodClaim, request: ClaimRequest) -> Iterator[Remedy]:
+    wanted = request.ways[0].count
+    if len(request.ways) > 1 or wanted is None:
+        return
+    for count in range(min(wanted, _NEAREST + 1) - 1, 0, -1):
+        changed = _with_count(attempts.pod, claim, request, count)
+        for pod in (changed, _with_fewer_cpus(changed, claim, request, wanted - count)):
+            if attempts.admits(pod):
+                amounts = tuple(
+                    Amount(name, resource, str(was), str(now))
+                    for name, resource, was, now in differences(attempts.pod, pod)
+                )
+                yield Remedy(
+                    RequestChange.CLAIM, (claim.name, request.name), amounts, before=str(wanted), after=str(count)
+                )
+                return
+
+
+def _with_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) -> Pod:
+    assert claim.spec is not None
+    fewer = replace(request, ways=(replace(request.ways[0], count=count),))
+    requests = tuple(fewer if one is request else one for one in claim.spec.requests)
+    changed = replace(claim, spec=replace(claim.spec, requests=requests))
+    return replace(pod, claims=tuple(changed if one is claim else one for one in pod.claims))
+
+
+def _with_fewer_cpus(pod: Pod, claim: PodClaim, request: ClaimRequest, less: int) -> Pod:
+    """Take that many CPUs from the container that has the request's."""
+    for container in pod.containers:
+        if any(one.uses(claim.name, request.name) for one in container.claims):
+            left = asked_of(container.resources, CPU) - less * MILLI
+            return with_amounts(pod, container.name, {CPU: left}) if left > 0 else pod
+    return pod
