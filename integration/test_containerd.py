@@ -197,6 +197,33 @@ def test_containers_have_what_is_promised_beside_manifests_pods(
     node.wait_gone("local")
 
 
+@pytest.mark.configures
+def test_a_container_is_resized_as_kubelet_asks_and_others_have_left_before(node: Node, linked: Containerd) -> None:
+    shared, web = CriPod("shared", "burstable"), CriPod("web")
+    sharing = linked.run(shared, linked.run_pod(shared), "app", burstable(500))
+    app = linked.run(web, linked.run_pod(web), "app", guaranteed(2000))
+    first = cpus_of(node, web, "app")
+
+    linked.update(app, guaranteed(4000))
+    grown = cpus_of(node, web, "app")
+    assert (len(grown), grown >= first) == (4, True)
+    node.until(
+        lambda: effective(node, web, app) == grown or None, lambda: f"{effective(node, web, app)} are not {grown}"
+    )
+    assert effective(node, shared, sharing) == EVERYTHING - grown
+
+    with pytest.raises(grpc.RpcError, match="ResizeInfeasible"):
+        linked.update(app, guaranteed(500))
+    assert cpus_of(node, web, "app") == grown, "what can't be had changes nothing"
+    linked.update(app, guaranteed(2000))
+    assert cpus_of(node, web, "app") == first
+    node.until(
+        lambda: (effective(node, web, app), effective(node, shared, sharing)) == (first, EVERYTHING - first) or None,
+        lambda: f"{effective(node, web, app)} and {effective(node, shared, sharing)}, not {first} and the rest",
+    )
+    assert node.inspect()["differences"] == []
+
+
 @pytest.mark.long
 @pytest.mark.configures
 def test_what_starts_while_the_agent_stands_still_is_found_and_put_where_it_belongs(
