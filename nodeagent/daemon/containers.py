@@ -89,8 +89,8 @@ LOOK_SECONDS = 60.0
 """After which to look whether refused pods are still there: after its own restart containerd 1.7 doesn't tell that they are removed. And
 whether there are processes among kubelet's pods that belong to no container.
 """
-_ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER})
-_TELLING = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER})
+_ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
+_TELLING = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
 """What is decided on: kubelet is asked about the pod before."""
 _DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
 """Of the runtime's patience, what is left to decide when kubelet has been asked."""
@@ -137,6 +137,7 @@ class Containers:
             Event.CREATE_CONTAINER,
             Event.START_CONTAINER,
             Event.UPDATE_CONTAINER,
+            Event.UPDATE_POD_SANDBOX,
             Event.STOP_CONTAINER,
             Event.REMOVE_CONTAINER,
         }

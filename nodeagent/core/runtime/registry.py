@@ -75,6 +75,8 @@ class Decide(Struct, frozen=True):
     id: str
     is_again: bool
     """The key holds something, which was asked for with other amounts."""
+    is_of_pod: bool = False
+    """Nothing else is asked than that the pod as a whole may have other amounts now, which kubelet's pods API says."""
 
 
 class Place(Struct, frozen=True):
@@ -231,6 +233,8 @@ def _runs_unplaced(made: MadeContainer, asked: Asked) -> bool:
 
 def _called(registry: Registry, call: Call) -> Stepped:
     sandbox, container = call.sandbox, call.container
+    if call.event is Event.UPDATE_POD_SANDBOX:
+        return Stepped(registry, () if call.pod is None else _of_pod(registry, sandbox))
     if container is None:
         return _sandbox_event(registry, call.event, sandbox)
     match call.event:
@@ -260,6 +264,16 @@ def _sandbox_event(registry: Registry, event: Event, sandbox: Sandbox) -> Steppe
             return _ended(_without_the_gone(replace(registry, sandboxes=left)), sandbox.id)
         case _:
             return Stepped(registry)
+
+
+def _of_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
+    """Decide on a pod by one of its containers that has what it was promised: their own amounts have calls of their own."""
+    for entry in registry.entries:
+        if entry.key.pod_uid == (sandbox.uid or sandbox.id) and entry.is_held:
+            for made in entry.made:
+                if made.is_placed and made.stage < Stage.STOPPED:
+                    return (Decide(entry.key, made.id, is_again=True, is_of_pod=True),)
+    return ()
 
 
 def _create(registry: Registry, sandbox: Sandbox, container: NriContainer) -> Stepped:

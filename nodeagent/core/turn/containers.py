@@ -16,12 +16,19 @@ from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shar
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_above
-from nodeagent.core.model.demand import demand_of
+from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox, Synchronized
-from nodeagent.core.model.pod import Pod, qos_class
+from nodeagent.core.model.pod import Pod, ResourceRequirements, Resources, qos_class
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import INVALID_ANNOTATIONS, INVALID_NAME, POD_NOT_KNOWN, RESIZE_INFEASIBLE, UID_TAKEN
+from nodeagent.core.model.refusals import (
+    INVALID_ANNOTATIONS,
+    INVALID_NAME,
+    POD_NOT_KNOWN,
+    RESIZE_DEFERRED,
+    RESIZE_INFEASIBLE,
+    UID_TAKEN,
+)
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import CONTAINERD, ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal
 from nodeagent.core.runtime.answers import Occupant, Response, WantedPlacement, gate, response
@@ -314,6 +321,8 @@ def _decided(taken: Taken, decide: Decide, node: Node) -> tuple[Taken, tuple[Tod
     before = state.entry(decide.key.pod_uid)
     pod = _with_held(replace(found.pod, uid=decide.key.pod_uid, **names), before, counting)
     pod = _without_ended(pod, before, decide.key.name)
+    if decide.is_of_pod and before is not None and _whole(before.pod) == _whole(pod):
+        return taken, ()
     if misnamed := node.misnamed(pod):
         return _refused(taken, decide, pod, INVALID_NAME, "; ".join(misnamed), node, is_kept=False)
     contradictions = tuple(one.text for one in found.contradictions)
@@ -352,7 +361,8 @@ def _admitted(
         there = world.managers.with_devices(world.allocatable, state.promises)
         short = insufficient(pod, usage_of(others, pod_level_resources=gate), there, pod_level_resources=gate)
         if short is not None:
-            return _refused(taken, decide, pod, short.reason, short.message, node)
+            reason = RESIZE_INFEASIBLE if short.requested > short.capacity else RESIZE_DEFERRED
+            return _refused(taken, decide, pod, reason if decide.is_of_pod else short.reason, short.message, node)
     name = decide.key.name
     promises = state.promises
     freed: tuple[MetricDelta, ...] = ()
@@ -416,8 +426,20 @@ def _resized(
     return taken.plus(replace(state, runtime=stepped.registry), event), stepped.todo
 
 
+def _whole(pod: Pod) -> tuple[ResourceRequirements | None, Resources]:
+    return pod.resources, pod.overhead
+
+
 def _exclusive_change(before: Pod, after: Pod, decide: Decide, state: NodeState, node: Node) -> str:
-    """Return what a container that runs where it was placed would have otherwise; empty: what it holds for itself stays the same."""
+    """Return what a container that runs where it was placed, or its pod as a whole, would have otherwise; empty: what it holds for itself
+    stays the same.
+    """
+    if decide.is_of_pod:
+        was, becomes = (demand_of(node.world.managers.rules, pod) for pod in (before, after))
+        if _held_by(was) == _held_by(becomes):
+            return ""
+        is_of_cpus = was.cpus != becomes.cpus
+        return f"the pod as a whole: CPUs {was.cpus} → {becomes.cpus}" if is_of_cpus else "the pod as a whole"
     _, made = _made(state.runtime, decide.key, decide.id)
     if made is None or not made.is_placed:
         return ""
@@ -437,6 +459,11 @@ def _holds(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str], ...] | Non
     memory = dict(found.memory or ()) if managers.providers.memory.static else {}
     said = ", ".join(f"{resource} {size}" for resource, size in sorted(memory.items())) or "none"
     return (("exclusive CPUs", str(cpus)), ("memory", said))
+
+
+def _held_by(demand: PodDemand) -> tuple[object, ...]:
+    """What a pod and its containers have for themselves."""
+    return demand.cpus, demand.memory, tuple((one.cpus, one.memory) for one in demand.containers)
 
 
 def _is_decided_anew(name: str, pod: Pod, before: PodEntry | None, decide: Decide, state: NodeState) -> bool:

@@ -155,6 +155,10 @@ def _read_update(found: Message) -> Call:
     return Call(Event.UPDATE_CONTAINER, _sandbox(found["pod"]), _container(found["container"]), resources)
 
 
+def _read_update_pod(found: Message) -> Call:
+    return Call(Event.UPDATE_POD_SANDBOX, _sandbox(found["pod"]))
+
+
 def _read_stop(found: Message) -> Call:
     return Call(Event.STOP_CONTAINER, _sandbox(found["pod"]), _container(found["container"]))
 
@@ -174,6 +178,7 @@ _METHODS: dict[str, tuple[MessageType, Callable[[Message], RuntimeCall]]] = {
     "Shutdown": (messages.EMPTY, _read_shutdown),
     "CreateContainer": (messages.CREATE_CONTAINER_REQUEST, _read_create),
     "UpdateContainer": (messages.UPDATE_CONTAINER_REQUEST, _read_update),
+    "UpdatePodSandbox": (messages.UPDATE_POD_SANDBOX_REQUEST, _read_update_pod),
     "StopContainer": (messages.STOP_CONTAINER_REQUEST, _read_stop),
     "StateChange": (messages.STATE_CHANGE_EVENT, _read_state_change),
 }

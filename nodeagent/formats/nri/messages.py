@@ -155,6 +155,8 @@ UPDATE_CONTAINER_REQUEST = MessageType(
 UPDATE_CONTAINER_RESPONSE = MessageType(
     "UpdateContainerResponse", (Field(1, "update", CONTAINER_UPDATE, repeated=True),)
 )
+UPDATE_POD_SANDBOX_REQUEST = MessageType("UpdatePodSandboxRequest", (Field(1, "pod", POD_SANDBOX),))
+"""What else it has, kubelet's pods API says exactly."""
 STOP_CONTAINER_REQUEST = MessageType(
     "StopContainerRequest", (Field(1, "pod", POD_SANDBOX), Field(2, "container", CONTAINER))
 )

@@ -101,7 +101,9 @@ class Runtime:
     def call(self, event: Event, one: str, **more: Any) -> Response | Denial:
         container = self.containers[one]
         box = self.boxes[container.sandbox_id]
-        is_asked = event in {Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER}
+        is_asked = event in {Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX}
+        if event is Event.UPDATE_POD_SANDBOX:
+            container = None
         call = Call(event, box, container, **more, pod=self.says.get(box.uid) if is_asked else None)
         taken = self.happens(call)
         there = occupants(self.state, self.node(), self.seen(), {})
@@ -376,6 +378,53 @@ def test_what_was_refused_and_runs_is_decided_on_once_kubelet_has_been_asked_abo
     runtime.push()
     assert runtime.cpusets["m"] == runtime.own(WEB, "main")
     assert not runtime.state.runtime.refused
+
+
+def as_a_whole(cpu: str) -> Pod:
+    """A pod with resources of its own, and two containers that have less."""
+    return pod("whole", app("main", "1"), app("side", "1"), resources=exclusive(cpu, "1Gi"))
+
+
+MANAGED = (("PodLevelResourceManagers", True),)
+
+
+@pytest.mark.parametrize("gates", [(), MANAGED])
+def test_a_pod_as_a_whole_is_told_to_have_other_amounts(gates: tuple[tuple[str, bool], ...]) -> None:
+    """What only counts follows; what the pod has for itself stays while it runs, and that is said whenever kubelet tries."""
+    scope = {"topology_manager_policy": "restricted", "topology_manager_scope": "pod"} if gates else {}
+    runtime = Runtime(node(SMALL, gates=gates, config={"check_allocatable": True}, **scope))
+    runtime.says["uid-whole"] = kubelets(as_a_whole("3"))
+    runtime.run(as_a_whole("3"), "main", "m")
+    before = runtime.state
+    assert runtime.call(Event.UPDATE_POD_SANDBOX, "m") == Response(Answer())
+    assert runtime.state == before, "nothing has changed"
+    runtime.says["uid-whole"] = kubelets(as_a_whole("4"))
+    answers = [runtime.call(Event.UPDATE_POD_SANDBOX, "m") for _ in range(2)]
+    (entry,) = runtime.state.entries
+    assert entry.pod.resources is not None
+    if gates:
+        reason = f"{RESIZE_INFEASIBLE}: the pod as a whole: CPUs 3 → 4: exclusive CPUs and memory that is promised stay as they are "
+        assert answers == [Denial(f"{reason}while the container runs")] * 2
+        assert runtime.state.promises == before.promises
+    else:
+        assert answers == [Response(Answer())] * 2
+        assert str(entry.pod.resources.requests.get("cpu")) == "4"
+        runtime.says["uid-whole"] = kubelets(as_a_whole("9"))
+        denied = runtime.call(Event.UPDATE_POD_SANDBOX, "m")
+        assert isinstance(denied, Denial)
+        assert denied.reason.startswith(f"{RESIZE_INFEASIBLE}: Node didn't have enough resource: cpu")
+    assert runtime.own(as_a_whole("3"), "main") == before.promises.own_set("uid-whole", "main")
+    runtime.end("m")
+    runtime.says["uid-whole"] = kubelets(as_a_whole("3"))
+    runtime.run(as_a_whole("3"), "main", "n")
+
+
+def test_nobody_is_asked_about_a_pod_that_kubelet_says_nothing_of() -> None:
+    runtime = Runtime()
+    runtime.run(WEB, "main", "m")
+    before = runtime.state
+    assert runtime.call(Event.UPDATE_POD_SANDBOX, "m") == Response(Answer())
+    assert runtime.state == before
 
 
 def test_a_resize_that_is_not_done_counts_as_what_kubelet_has_made() -> None:

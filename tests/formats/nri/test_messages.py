@@ -184,6 +184,14 @@ def test_calls_about_a_container_are_read(pod, container, resources):
     assert read_call("UpdateContainer", theirs.SerializeToString()) == call
 
 
+@given(SANDBOXES, stub("LinuxResources"))
+def test_an_update_of_a_pod_is_read_and_answered(pod, resources):
+    theirs = NRI.UpdatePodSandboxRequest(pod=pod, linux_resources=resources)
+    call = Call(Event.UPDATE_POD_SANDBOX, expected_sandbox(pod))
+    assert read_call("UpdatePodSandbox", theirs.SerializeToString()) == call
+    NRI.UpdatePodSandboxResponse.FromString(calls.answered(Event.UPDATE_POD_SANDBOX, Answer()))
+
+
 @given(SANDBOXES, CONTAINERS | st.none(), st.sampled_from(Event))
 def test_changes_of_state_are_read(pod, container, event):
     theirs = NRI.StateChangeEvent(pod=pod, container=container, event=event)
