@@ -68,6 +68,10 @@ def test_a_service_has_its_cpus_from_its_first_instruction_on_until_it_is_given_
     assert allowed(node, "db.service") == db
 
     before = node.run("systemctl show --property=MainPID --value db own").stdout
+    node.run("nodeagent pin db --cpus 4 --memory 64Mi --wait")
+    more = given(node, "db.service")
+    assert (len(more), more >= db, allowed(node, "db.service")) == (4, True, more)
+    assert CpuSet.parse(node.allowed(pid)[0]) & (more | own) == CpuSet()
     node.run("nodeagent unpin db own --wait")
 
     assert (told(node, "db.service"), told(node, "own.service")) == ("", "0-7")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from nodeagent.edge import units
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
@@ -70,6 +71,22 @@ def test_devices_are_limits_whatever_they_are_called(node: Node) -> None:
     ]
     err = failed(node("pin", "db", *AMOUNTS, "--device", "example.com/a: 1\n        requests: {x"))
     assert "resources.limits[" in err
+
+
+def test_a_pinned_unit_keeps_its_cpus_if_it_can_and_moves_otherwise(node: Node, tmp_path: Path) -> None:
+    assert node("pin", "db", *AMOUNTS)[0] == 0
+    content = (node.manifests / "db.service.yaml").read_text()
+    node.runs(next(yaml.safe_load_all(content)))
+
+    def said(cpus: str) -> str:
+        changed = tmp_path / "db.service.yaml"
+        changed.write_text(content.replace('cpu: "2"', f"cpu: {json.dumps(cpus)}"))
+        return out_of(node("diff", str(changed))[1])
+
+    assert "pod units/db.service changes, and is resized while it runs (" in said("4")
+    assert "pod units/db.service changes, and is resized while it runs (" in said("1")
+    assert "pod units/db.service changes, and moves (" in said("500m")
+    assert "would be refused: OutOfcpu: " in said("40")
 
 
 def test_what_becomes_of_its_cpus_while_it_is_not_active_is_chosen(node: Node) -> None:

@@ -16,7 +16,7 @@ from nodeagent.core.model.state import RecordedRefusal, RefusedChange
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from tests.cli.test_cli_inspect import Host, host, run
 from tests.support import json_schema
-from tests.support.described_nodes import RunCommand, container, pod
+from tests.support.described_nodes import RunCommand, container, of_unit, pod
 from tests.support.inspected_nodes import World
 from tests.support.world import SMALL
 
@@ -26,9 +26,9 @@ __all__ = ["host", "run"]
 class Node:
     """One with an agent; 8 CPUs, of which CPU 0 is reserved, and one pod, which has two."""
 
-    def __init__(self, host: Host, run: RunCommand) -> None:
+    def __init__(self, host: Host, run: RunCommand, runs: dict[str, Any]) -> None:
         self._socket, self._run = str(host.socket), run
-        (found,) = parse_manifest(yaml.safe_dump(web("2")).encode(), "web.yaml")
+        (found,) = parse_manifest(yaml.safe_dump(runs).encode(), "web.yaml")
         assert isinstance(found, ManifestPod)
         host.world = World(SMALL, Placement("static", reserved_system_cpus=CpuSet.of(0))).add(found.pod)
         host.start_daemon()
@@ -44,7 +44,17 @@ def web(cpu: str, memory: str = "1Gi") -> dict[str, Any]:
 @pytest.fixture
 def running(host: Host, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     monkeypatch.chdir(tmp_path)
-    return Node(host, run)
+    return Node(host, run, web("2"))
+
+
+def db(cpu: str) -> dict[str, Any]:
+    return of_unit("db", "db.service", cpu)
+
+
+@pytest.fixture
+def pinned(host: Host, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.chdir(tmp_path)
+    return Node(host, run, db("2"))
 
 
 def asked(node: Node, command: str, changed: dict[str, Any], *words: str) -> tuple[int, str]:
@@ -89,6 +99,19 @@ def test_what_can_never_be_is_said(running: Node) -> None:
     assert "the pod runs on as it is" in flat
     status, out = asked(running, "simulate", web("1"))
     assert "ResizeInfeasible" in out
+
+
+def test_a_unit_is_resized_and_where_that_can_not_be_it_moves(pinned: Node) -> None:
+    for cpu, has in (("4", "1,5 → 1-2,5-6"), ("1", "1,5 → 1")):
+        assert f"  unit: CPUs {has}\n" in asked(pinned, "explain", db(cpu))[1]
+        assert f"Resized while they run\n  default/db: unit: CPUs {has}" in asked(pinned, "simulate", db(cpu))[1]
+    status, out = asked(pinned, "explain", db("500m"))
+    assert status == 0
+    assert "it is assumed ended, as with a changed manifest" in " ".join(out.split())
+    _, out = asked(pinned, "simulate", db("500m"))
+    assert "Resized" not in out
+    assert "default/db  unit       shared" in out
+    assert asked(pinned, "explain", db("8"))[0] == 4, "neither is there room for it"
 
 
 def test_another_change_is_decided_as_another_pod(running: Node) -> None:

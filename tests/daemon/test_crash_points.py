@@ -38,6 +38,7 @@ ANY_QUIET = node(two_nodes(), resize_below_admitted_cpus=True, config=ISOLATED, 
 A, B = pod("a", app("app", "2")), pod("b", app("app", resources=burstable()))
 C = pod("c", init("first", "1"), sidecar("side", "1"), app("app", "2"), cgroup_only("slot", "1"))
 JOB = job("job", app("app", "1"))
+MORE_DB = pod("db", unit("db.service", "3"))
 DB, WEB = pod("db", unit("db.service", "2")), pod("web", unit("web.service", resources=burstable()))
 UNITS = ("db.service", "web.service")
 MORE = pod("a", app("app", "4", memory="256Mi"))
@@ -147,6 +148,12 @@ SCENARIOS = {
     ),
     "a unit moves": Scenario(
         before=(DB, WEB), after=(pod("db", unit("db.service", "3"), uid="uid-more"), WEB), units=UNITS
+    ),
+    "a unit has more": Scenario(
+        before=(DB, WEB, B), after=(MORE_DB, WEB, B), units=UNITS, deltas=RESIZED
+    ),
+    "a unit has less, at a restart": Scenario(
+        before=(MORE_DB, WEB, B), after=(DB, WEB, B), units=UNITS, deltas=RESIZED, restarts=True
     ),
     "units come and go at a restart": Scenario(before=(DB, B), after=(WEB, B, A), units=UNITS, restarts=True),
     "units by what they have alone": Scenario(

@@ -14,7 +14,7 @@ from nodeagent.cli.support.pod_files import pod_files, with_installed_claims
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.sources import inspect_command, is_elsewhere
 from nodeagent.cli.support.what_if_source import WhatIfNode, what_if_node
-from nodeagent.core.admission.resize import is_resize, resized_by, without_variables
+from nodeagent.core.admission.resize import is_resize, moves_instead, resized_by, without_variables
 from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.core.explain.resizing import resizing
 from nodeagent.core.explain.what_if import WhatIf
@@ -91,7 +91,11 @@ def _refused_change(what_if: WhatIf, entry: PodEntry) -> tuple[tuple[str, ...], 
         return (), None
     refusal = change.refusal
     note = f"Its manifest has changed, and it stays as it is: {refusal.reason}: {refusal.message}"
-    if not entry.is_active or not is_resize(without_variables(entry.pod), without_variables(change.pod)):
+    if (
+        not entry.is_active
+        or entry.is_of_systemd
+        or not is_resize(without_variables(entry.pod), without_variables(change.pod))
+    ):
         return (note,), None
     tried = resizing(what_if, entry.pod, change.pod)
     return (note, *refused_lines(tried)), resize_part(tried)
@@ -104,8 +108,8 @@ def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explaine
         for found in pods:
             pod, there = found.pod, len(what_if.pods)
             old = resized_by(node.state, pod)
-            if old is not None:
-                tried = resizing(what_if, old, pod, progress.tick)
+            tried = None if old is None else resizing(what_if, old, pod, progress.tick)
+            if tried is not None and not moves_instead(pod, tried.answer):
                 yield Resized(resize_document(tried, found.notes))
                 what_if = tried.after
                 progress.step()

@@ -12,7 +12,7 @@ from nodeagent.cli.support.pod_files import pods_of
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfNode, empty_node, errata_of, machine_of, what_if_node
 from nodeagent.core.admission.managers import Admitted, in_turn
-from nodeagent.core.admission.resize import NotResized, resized_by
+from nodeagent.core.admission.resize import NotResized, moves_instead, resized_by
 from nodeagent.core.explain.capacity_search import search_capacity
 from nodeagent.core.explain.resizing import Resizing, resizing
 from nodeagent.core.explain.what_if import Refused, keys_of
@@ -41,9 +41,7 @@ def simulate_pods(options: argparse.Namespace) -> str:
             capacity = search_capacity(node.what_if, pods, progress.step)
         found = Simulation(node.config, node.source, node.what_if, capacity.after, (), capacity, tuple(pods))
     else:
-        stay = {pod.full_name for pod in pods if resized_by(node.state, pod) is not None}
-        there = [pod for pod in node.what_if.pods if pod.full_name not in stay]
-        found = _run(node, node.source, pods, _ended(there, pods))
+        found = _run(node, node.source, pods, _ended(node.what_if.pods, pods))
     if options.output == "svg":
         return _picture(found)
     return printed(run_document(found, node.where), options.output, render_run)
@@ -68,8 +66,8 @@ def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, .
     with Progress("pods", len(pods)) as progress:
         for pod in in_turn(what_if.managers, pods, lambda pod: pod):
             old = resized_by(node.state, pod)
-            if old is not None:
-                tried = resizing(what_if, old, pod, progress.tick)
+            tried = None if old is None else resizing(what_if, old, pod, progress.tick)
+            if tried is not None and not moves_instead(pod, tried.answer):
                 what_if, answer = tried.after, tried.answer
                 decisions.append((pod, answer if isinstance(answer, NotResized) else what_if.as_admitted(pod)))
                 resizes.append(tried)
@@ -80,6 +78,8 @@ def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, .
             decisions.append((pod, decision))
             what_if = what_if.after(pod, decision)
             progress.step()
+    stay = {one.new.full_name for one in resizes}
+    ended = tuple(pod for pod in ended if pod.full_name not in stay)
     return Simulation(node.config, source, node.what_if, what_if, tuple(decisions), ended=ended, resizes=tuple(resizes))
 
 

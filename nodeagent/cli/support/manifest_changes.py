@@ -22,9 +22,9 @@ from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.pod_files import PodFile, all_of
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfMachine, WhatIfNode, empty_node, what_if_of
-from nodeagent.core.admission.resize import is_resize, without_variables
+from nodeagent.core.admission.resize import is_resizable, is_resize, without_variables
 from nodeagent.core.model.config import Config, Errata
-from nodeagent.core.model.pod import Domain, Pod
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.core.turn.pod_sources import Manifest, counting
 from nodeagent.edge import state_files
@@ -110,7 +110,7 @@ class PodChange(Struct, frozen=True):
     @property
     def resizes(self) -> bool:
         """Whether a running pod would have other amounts, and nothing else changes."""
-        if not self._touches_running or self.entry is None or self.entry.domain is not Domain.OWN:
+        if not self._touches_running or self.entry is None or not is_resizable(self.entry):
             return False
         has_others = self.before is not None and _variables(self.before) != _variables(self.pod)
         return not has_others and is_resize(without_variables(self.entry.pod), without_variables(self.pod))

@@ -11,6 +11,7 @@ from nodeagent.cli.support.manifest_arguments import SPARE_SECONDS
 from nodeagent.cli.support.manifest_changes import FileChange, ManifestPlace
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.resize import moves_instead
 from nodeagent.core.explain.what_if import Fits, Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -45,7 +46,9 @@ def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedP
     """Decide on each pod that the agent would decide on, in addition to those before it."""
     pods = [change for file in changes for change in file.pods]
     # Pods that are changed together may take over each other's units.
-    moving = frozenset(one.entry.pod.uid for one in pods if one.entry is not None and one.restarts)
+    moving = frozenset(
+        one.entry.pod.uid for one in pods if one.entry is not None and (one.restarts or one.entry.is_of_systemd)
+    )
     what_if = replace(what_if, moving=what_if.moving | moving)
     with Progress("pods", len(pods)) as progress:
         for one in pods:
@@ -54,7 +57,9 @@ def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedP
                 assert one.entry is not None, "it runs"
                 answer = what_if.resize(one.entry.pod, one.pod)
                 what_if = answer.node if isinstance(answer, Fits) else what_if
-            elif one.decided is None:
+            moves = moves_instead(one.pod, answer)
+            if one.decided is None and (not one.resizes or moves):
+                answer = None
                 way = what_if.making_way(one.pod)
                 explained = explained_on(way, one.pod, progress.tick)
                 what_if = _after(what_if, way, one.pod, explained.trace.decision)
@@ -63,7 +68,7 @@ def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedP
                 one.before,
                 one.path,
                 one.change.value,
-                one.restarts,
+                one.restarts or moves,
                 one.decided,
                 one.found.notes,
                 explained,

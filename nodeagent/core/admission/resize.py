@@ -19,10 +19,10 @@ from nodeagent.core.memory import manager as memory_manager
 from nodeagent.core.model.claims import CPU_DRIVER, MEMORY_DRIVER
 from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
-from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Domain, Pod, Resources, qos_class
+from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Pod, Resources, qos_class
 from nodeagent.core.model.promises import Hint, Promises, dropped, put, with_pod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, Reason
-from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.numa.topology_manager import TopologyPolicy
 
 _STRICT = frozenset({TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE})
@@ -50,14 +50,26 @@ def _later(message: str) -> NotResized:
 
 def is_resize(old: Pod, new: Pod) -> bool:
     """Whether two pods differ in nothing but amounts of containers that stay: not of the pod as a whole, nor of init containers, whose end
-    nobody waits for a second time. Units of systemd's are bounded by their own files, and are pinned anew.
+    nobody waits for a second time.
     """
-    if len(old.containers) != len(new.containers) or old.resources is not None or old.units or old == new:
+    if len(old.containers) != len(new.containers) or old.resources is not None or old == new:
         return False
     pairs = tuple(zip(old.containers, new.containers, strict=True))
     if replace(new, containers=tuple(replace(now, resources=was.resources) for was, now in pairs)) != old:
         return False
     return all(was == now or (was.kind is not ContainerKind.INIT and _fixed(was) == _fixed(now)) for was, now in pairs)
+
+
+def is_resizable(entry: PodEntry) -> bool:
+    """Whether a pod has what can be resized, and goes by its manifest. A runtime's is resized when kubelet asks."""
+    return entry.holds and entry.deleting_since_ms is None and not entry.is_of_runtime
+
+
+def moves_instead(new: Pod, answer: object) -> bool:
+    """Whether a pod is decided on anew because it can't be resized: units of systemd's are given other CPUs while they run, where a pod
+    would have to end first.
+    """
+    return isinstance(answer, NotResized) and bool(new.units)
 
 
 def without_variables(pod: Pod) -> Pod:
@@ -68,8 +80,7 @@ def without_variables(pod: Pod) -> Pod:
 def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
     """Return the running pod that a manifest's would resize; None: there is none, or the change is another one."""
     for entry in () if state is None else state.entries:
-        is_here = entry.is_active and entry.deleting_since_ms is None and entry.domain is Domain.OWN
-        if is_here and pod.full_name == entry.pod.full_name:
+        if is_resizable(entry) and pod.full_name == entry.pod.full_name:
             return entry.pod if is_resize(without_variables(entry.pod), without_variables(pod)) else None
     return None
 
@@ -108,6 +119,10 @@ def resized(
     if qos_class(old, pod_level_resources=gate) is not qos_class(new, pod_level_resources=gate):
         was, becomes = (qos_class(pod, pod_level_resources=gate).value for pod in (old, new))
         return NotResized(RESIZE_INFEASIBLE, f"its QoS class would change from {was} to {becomes}")
+    if old.units:
+        # Who pins one anew with fewer CPUs wants others to have them: otherwise it would move, and have none of those that it has.
+        cpu = replace(managers.providers.cpu, keeps_first=False)
+        managers = replace(managers, providers=replace(managers.providers, cpu=cpu))
     claimed = _of_claims(promises, old, new)
     if claimed is not None:
         return claimed
@@ -314,10 +329,11 @@ def _with_memory(
 
 
 def restarted(old: Pod, new: Pod) -> frozenset[str]:
-    """Return the containers that take a restart for what changes (`resizePolicy`)."""
+    """Return the containers that take a restart for what changes (`resizePolicy`): not units, which systemd starts."""
     return frozenset(
         now.name
         for was, now in zip(old.containers, new.containers, strict=True)
+        if not now.unit
         for resource in now.restarts_for
         if any(
             before.get(resource) != after.get(resource)

@@ -22,14 +22,22 @@ from nodeagent.core.admission.managers import (
     start_container,
 )
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
-from nodeagent.core.admission.resize import NotResized, differences, is_resize, resized, restarted
+from nodeagent.core.admission.resize import (
+    NotResized,
+    differences,
+    is_resizable,
+    is_resize,
+    moves_instead,
+    resized,
+    restarted,
+)
 from nodeagent.core.admission.units import UnitTaken, unit_taken
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Domain, Pod, qos_class
+from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED
 from nodeagent.core.model.state import (
@@ -238,16 +246,17 @@ def _resize(draft: _Draft, successors: Mapping[str, Manifest], world: World) -> 
         manifest = successors.get(entry.pod.uid)
         if manifest is None:
             continue
-        is_here = entry.is_active and entry.deleting_since_ms is None and entry.domain is Domain.OWN
-        if not is_here or not is_resize(entry.pod, manifest.pod):
+        if not is_resizable(entry) or not is_resize(entry.pod, manifest.pod):
             continue
-        del others[entry.pod.uid]
-        if _is_to_try(entry, manifest, world):
-            draft = _resized(draft, entry, manifest, world)
+        resized_to = _resized(draft, entry, manifest, world) if _is_to_try(entry, manifest, world) else draft
+        if resized_to is not None:
+            draft = resized_to
+            del others[entry.pod.uid]
     return draft, others
 
 
-def _resized(draft: _Draft, entry: PodEntry, manifest: Manifest, world: World) -> _Draft:
+def _resized(draft: _Draft, entry: PodEntry, manifest: Manifest, world: World) -> _Draft | None:
+    """None: it is decided on anew."""
     state, gate = draft.state, world.config.placement.gate("PodLevelResources")
     answer = resized(
         world.managers,
@@ -258,6 +267,8 @@ def _resized(draft: _Draft, entry: PodEntry, manifest: Manifest, world: World) -
         allocatable=world.allocatable if world.config.check_allocatable else None,
         occupied=cpus_of_orphans(state, world),
     )
+    if moves_instead(manifest.pod, answer):
+        return None
     if isinstance(answer, NotResized):
         known = entry.change_refusal
         is_known = entry.refused_change is not None and entry.refused_change.pod == manifest.pod

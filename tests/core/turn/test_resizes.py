@@ -20,7 +20,7 @@ from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.step import EventKind
 from nodeagent.daemon.execution import ExecutionResult
-from tests.support.node_model import Agent, CrashError, Machine, started
+from tests.support.node_model import Agent, CrashError, Machine, Unit, started
 from tests.support.pods import amounts, app, burstable, init, mixed, pod, sidecar, unit
 from tests.support.world import MACHINE, SMALL, Node, node
 
@@ -336,7 +336,53 @@ def test_which_containers_can_be_resized() -> None:
     old = pod("a", init(cpu="1"), sidecar(cpu="1"), app(cpu="2"))
     assert is_resize(old, pod("a", init(cpu="1"), sidecar(cpu="2"), app(cpu="3")))
     assert not is_resize(old, pod("a", init(cpu="2"), sidecar(cpu="1"), app(cpu="2")))
-    assert not is_resize(pod("a", unit(cpu="1")), pod("a", unit(cpu="2"))), "its own file bounds it"
+    assert is_resize(pod("a", unit(cpu="1")), pod("a", unit(cpu="2")))
+
+
+def pinned(cpu: str) -> Pod:
+    return pod("db", unit(cpu=cpu))
+
+
+def test_a_unit_keeps_the_cpus_that_it_has_and_moves_only_if_it_must() -> None:
+    machine, agent = started(NODE, pinned("2"), SHARED, units={"db.service": Unit()})
+
+    def has(*pods: Pod) -> CpuSet:
+        agent.want(SHARED, *pods)
+        agent.settle()
+        cpus = own(agent, "db", "db")
+        told = machine.units["db.service"].settings.allowed_cpus
+        assert told == (cpus or agent.state.promises.default)
+        return cpus
+
+    first = has(pinned("2"))
+    more = has(pinned("4"))
+    assert (len(more), more >= first) == (4, True)
+    one = has(pinned("1"))
+    assert (len(one), more >= one) == (1, True), "who pins it with fewer wants others to have them"
+    other = pod("other", app(cpu="4"))
+    assert has(pinned("1"), other) == has(pinned("7"), other) == one
+    ((name, reason),) = refusals(agent)
+    assert (name, reason) == ("db", "OutOfcpu"), "it was decided on anew, for which there is no room"
+    assert has(pod("db", unit(resources=burstable("500m")))) == CpuSet(), "it shares now"
+    assert len(has(pinned("3"))) == 3
+
+
+def test_what_a_resize_can_not_give_a_unit_a_move_can() -> None:
+    """Its NUMA node has no room for more, and others have."""
+    of = node(MACHINE, topology_manager_policy="single-numa-node")
+    beside = pod("beside", app(cpu="5"), numa_node=0)
+    machine, agent = started(of, pinned("2"), units={"db.service": Unit()})
+    agent.settle()
+    first = own(agent, "db", "db")
+    agent.want(pinned("2"), beside)
+    agent.settle()
+    agent.want(pinned("4"), beside)
+    agent.settle()
+    now = own(agent, "db", "db")
+    assert first <= of.managers.topology.nodes[0]
+    assert (len(now), now.isdisjoint(of.managers.topology.nodes[0])) == (4, True)
+    assert machine.units["db.service"].settings.allowed_cpus == now
+    assert refusals(agent) == []
 
 
 def test_who_wants_a_restart_for_it_gets_one_and_nobody_else() -> None:
@@ -438,13 +484,16 @@ def made(name: str, count: int, mib: int) -> Pod:
             return pod(name, app("x", cpu=str(count), memory=memory), app("s", cpu="500m", memory=memory))
         case "mixed":
             return pod(name, mixed(cpu=f"{count}500m", own=1, memory=memory))
+        case "unit":
+            # with 4 MiB it shares: then, and back, it is decided on anew while it runs
+            return pod(name, unit(cpu=str(count), memory=memory) if mib < 4 else unit(resources=burstable("500m")))
         case "shares":
             return pod(name, app(resources=burstable(f"{count}00m", str(count))))
         case _:
             return pod(name, app(cpu=str(count), memory=memory, restarts_for=("cpu",) if name == "again" else ()))
 
 
-NAMES = ("a", "b", "two", "beside", "mixed", "shares", "again")
+NAMES = ("a", "b", "two", "beside", "mixed", "shares", "again", "unit")
 
 
 class Move(Struct):
@@ -478,6 +527,7 @@ class Life:
 
     def __init__(self, of: Node) -> None:
         self.machine = Machine(of)
+        self.machine.units["db.service"] = Unit()
         self.agent = WatchedAgent(self.machine)
         self.pods = {SHARED.name: SHARED}
         self.agent.want(SHARED)
@@ -518,10 +568,11 @@ def test_resizes_among_arrivals_departures_and_deaths_leave_nothing_behind(name:
     life.agent.settle()
     assert life.agent.state.promises == empty
     assert life.machine.running_containers() == ("poduid-shared/app",)
+    assert life.machine.units == {"db.service": Unit()}
 
 
 @pytest.mark.parametrize("counts", [(2, 4, 4), (2, 4, 1), (4, 2, 2), (4, 2, 4), (4, 1, 3)])
-@pytest.mark.parametrize("name", ["again", "two", "beside"])
+@pytest.mark.parametrize("name", ["again", "two", "beside", "unit"])
 @pytest.mark.parametrize("of", sorted(NODES))
 def test_whenever_it_dies_in_a_resize_its_successor_can_do_another(
     of: str, name: str, counts: tuple[int, int, int]
@@ -563,4 +614,5 @@ def test_resizes_of_a_whole_life_leave_nothing_behind(of: str) -> None:
     life.agent.settle()
     assert life.agent.state.promises == empty
     assert set(life.machine.groups) == groups
+    assert life.machine.units == {"db.service": Unit()}
     assert life.machine.running_containers() == ("poduid-shared/app",)
