@@ -5,6 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -30,6 +31,9 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
 from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
 from nodeagent.views.check.verdicts import CheckResult, NodeFacts
+
+if TYPE_CHECKING:
+    from nodeagent.core.model.devices import PlacedDevices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +109,19 @@ def _facts(options: argparse.Namespace) -> NodeFacts:
             config_command=_validation(options),
         )
     facts = NodeFacts(topology, settings, node.config, node.managers, config_file=options.config or "the configuration")
+    if node.config.placement.devices:
+        facts = replace(facts, devices=_devices(options, topology))
     return facts if not node.config.nri_socket or options.machine is not None else _with_runtime(facts, options)
+
+
+def _devices(options: argparse.Namespace, topology: Topology) -> "PlacedDevices":
+    from nodeagent.cli.support.devices import devices_from
+    from nodeagent.core.model.devices import PlacedDevices
+
+    try:
+        return PlacedDevices.of(devices_from(options), topology)
+    except NodeAgentError as err:
+        return PlacedDevices(problem=err.message)
 
 
 def _with_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:

@@ -1,6 +1,6 @@
 """Is a node fit for pinning? All checks in order, as a document with stable names, and as text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent.views.check import host, isolation, placement, runtime
@@ -35,12 +35,20 @@ def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
         isolation.isolcpus(facts),
         isolation.nohz_full(facts),
         placement.huge_pages(facts),
+        *_of_devices(facts),
         host.numa_balancing(facts),
         host.governor(facts),
         host.irqbalance(facts),
         *host.competing_writers(facts),
         *runtime.checks(facts),
     )
+
+
+def _of_devices(facts: NodeFacts) -> Iterator[CheckResult]:
+    if facts.devices is not None:
+        from nodeagent.views.check.devices import devices  # noqa: PLC0415 - few nodes give any
+
+        yield from devices(facts)
 
 
 def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:

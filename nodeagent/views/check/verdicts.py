@@ -13,6 +13,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.formats.kernel.settings import Settings
 
 if TYPE_CHECKING:
+    from nodeagent.core.model.devices import PlacedDevices
     from nodeagent.views.check.runtime import RuntimeFacts
 
 
@@ -72,6 +73,8 @@ class NodeFacts(Struct, frozen=True):
     """Where to correct it: the named file, otherwise in words."""
     runtime: "RuntimeFacts | None" = None
     """Of the container runtime; None: `nriSocket` isn't set, or a capture is judged, which has nothing of it."""
+    devices: "PlacedDevices | None" = None
+    """Those of the machine; None: the configuration gives none."""
     kubelet_problem: str = ""
     """What has to be changed before the runtime's containers can be placed here; empty: nothing, or it wasn't looked at."""
 

@@ -18,6 +18,8 @@ from nodeagent.cli.commands import check
 from nodeagent.cli.main import main
 from nodeagent.core.admission.managers import Managers, build
 from nodeagent.core.model.config import Config, Placement
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Runtime
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
@@ -33,6 +35,7 @@ from tests.project.test_every_error import STEP
 from tests.support import json_schema
 from tests.support.builders import hybrid
 from tests.support.inspected_nodes import machine
+from tests.support.machine_tree import put_device
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CGROUPS = "sys/fs/cgroup"
@@ -95,6 +98,24 @@ def runtime(
         unreadable=unreadable,
     )
     return replace(given, runtime=RuntimeFacts(**found), kubelet_problem=kubelet_problem)
+
+
+def giving(*cards: Device, problem: str = "", topology: Topology = MACHINE) -> NodeFacts:
+    """A node that gives network cards and disks."""
+    gives = tuple(
+        DeviceSelection(f"example.com/{kind.value}", (DeviceSelector(kind=kind),))
+        for kind in (DeviceKind.NETWORK, DeviceKind.NVME)
+    )
+    given = facts(placement=Placement("static", reserved_system_cpus=CpuSet.of(0), devices=gives), topology=topology)
+    there = PlacedDevices(problem=problem) if problem else PlacedDevices.of(cards, topology)
+    return replace(given, devices=there)
+
+
+def card(slot: int, kind: DeviceKind = DeviceKind.NETWORK, node: int | None = 0) -> Device:
+    return Device(f"0000:0{slot}:00.0", kind, 0, numa_node=node)
+
+
+DISK = card(9, DeviceKind.NVME)
 
 
 def changed(**fields: Any) -> Topology:
@@ -162,6 +183,12 @@ CASES = [
     Case("core-classes", "ok", "pods get performance cores where these suffice", facts(placement=replace(STATIC, exclusive_core_class="performance"), topology=hybrid())),
     Case("core-classes", "ok", "no CPU is given exclusively", facts(placement=Placement(), topology=hybrid())),
     Case("core-classes", "unknown", "the configuration is missing", facts(placement=None, topology=hybrid())),
+    Case("devices", "ok", "2 example.com/network, 1 example.com/nvme", giving(card(1), card(2, node=1), DISK)),
+    Case("devices", "warning", "nothing here is selected for example.com/network, example.com/nvme", giving(), "nodeagent topology --devices"),
+    Case("devices", "warning", "nothing here is selected for example.com/nvme: pods", giving(card(1)), "change devices in the configuration"),
+    Case("devices", "note", "the NUMA node of 0000:01:00.0, 0000:02:00.0 is unknown", giving(card(1, node=None), card(2, node=7), DISK), "firmware"),
+    Case("devices", "ok", "1 example.com/network, 1 example.com/nvme", giving(card(1, node=None), DISK, topology=ONE_NODE)),
+    Case("devices", "unknown", "cannot use /sys/x", giving(problem="cannot use /sys/x")),
     Case("smt", "ok", "a core's threads have one owner"),
     Case("smt", "ok", "no CPU is given exclusively", facts(placement=Placement())),
     Case("smt", "unknown", "the configuration is missing", facts(placement=None, config_problem="no configuration at /x", config_is_missing=True)),
@@ -431,6 +458,18 @@ def test_the_configuration_given_is_the_one_that_is_judged(node: Path, run: RunC
         f"fix: nodeagent config validate {node}/etc/nodeagent/config.yaml --root {node}\n"
         in run("--root", str(node))[1]
     )
+
+
+def test_devices_are_looked_at_where_the_configuration_gives_some(node: Path, run: RunCommand, tmp_path: Path) -> None:
+    put_device(node, "0000:01:00.0", **{"class": "0x020000"}, numa_node="0")
+    gives = "devices: [{resource: example.com/nic, select: [{kind: network}]}]\n"
+    write(tmp_path / "c.yaml", f"cpuManagerPolicy: static\nreservedSystemCPUs: 0,4\n{gives}")
+    words = ("--config", str(tmp_path / "c.yaml"), "-o", "json")
+    (found,) = (one for one in json.loads(run("--root", str(node), *words)[1])["checks"] if one["check"] == "devices")
+    assert (found["level"], found["reason"]) == ("ok", "1 example.com/nic")
+    assert "devices" not in levels(run("--root", str(node), "-o", "json")[1])
+    write(node / "sys/bus/pci/devices/0000:01:00.0/class", "many\n")
+    assert levels(run("--root", str(node), *words)[1])["devices"] == "unknown"
 
 
 def test_without_a_configuration_the_rest_is_checked(node: Path, run: RunCommand) -> None:
