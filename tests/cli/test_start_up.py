@@ -58,6 +58,14 @@ OF_DEVICES = {
     "nodeagent.formats.syntax.resource_names",
 }
 """What is needed where the configuration gives devices."""
+OF_ACCESS = {
+    "nodeagent.core.model.device_access",
+    "nodeagent.daemon.device_access",
+    "nodeagent.daemon.unit_devices",
+    "nodeagent.edge.device_files",
+    "nodeagent.formats.kernel.device_files",
+}
+"""What is needed where somebody is given a device's files."""
 MOST_MIB = 50
 LIBRARIES = {"yaml", "psutil", "pyroute2", "watchdog", "structlog", "prometheus_client", "h2"}
 
@@ -163,8 +171,9 @@ def test_an_agent_without_a_container_runtime_loads_nothing_of_one() -> None:
     assert all(find_spec(one) for one in OF_RUNTIMES)
     assert {one for one in modules if any(f"{one}.".startswith(f"{of}.") for of in OF_RUNTIMES)} == set()
     assert "nodeagent.daemon.agent" in modules
+    assert all(find_spec(one) for one in OF_DEVICES | OF_ACCESS)
     assert not modules & OF_PLUGINS, "loaded where the configuration names plugins"
-    assert not modules & OF_DEVICES, "loaded where the configuration gives devices"
+    assert not modules & (OF_DEVICES | OF_ACCESS), "loaded where the configuration gives devices"
     assert not {one for one in modules if "device_plugins" in one or "device_checkpoint" in one}
     assert not {one for one in modules if "devices" in one.rpartition(".")[2]}
     assert {one for one in modules if {"nri", "runtime_link", "protobuf", "grpc"} & set(one.split("."))} == set()
