@@ -26,6 +26,7 @@ _HINTS = {
     errno.EADDRNOTAVAIL: "no interface of this machine has that address (see `ip address`)",
     errno.EACCES: "ports below 1024, and directories of others, need root (see `ls -ld` of the directory)",
     errno.ENOENT: "the socket's directory must exist (RuntimeDirectory= of the unit makes /run/nodeagent)",
+    errno.EROFS: "name its directory in ReadWritePaths= of the unit (`systemctl edit nodeagent`), or set another {field}",
     errno.ENOTDIR: "there is a file where the socket's directory is expected: move it away, or set runtimeDirectory or {field}",
     errno.EAFNOSUPPORT: "the kernel or RestrictAddressFamilies= of the unit does not allow this kind of address",
 }

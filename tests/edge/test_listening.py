@@ -76,6 +76,18 @@ def test_a_live_socket_with_a_full_backlog_is_not_replaced(tmp_path: Path) -> No
     assert len(waiting) < 1000
 
 
+def test_where_the_unit_may_not_write_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def bind(_self: socket.socket, _path: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("nodeagent.edge.listening.socket.socket", type("Bound", (socket.socket,), {"bind": bind}))
+    with pytest.raises(ListenError) as caught:
+        listen(UnixAddress(str(tmp_path / "s")), field="devicePluginSocket")
+    assert caught.value.hint == (
+        "name its directory in ReadWritePaths= of the unit (`systemctl edit nodeagent`), or set another devicePluginSocket"
+    )
+
+
 def test_two_on_one_port() -> None:
     with listen(TcpAddress("127.0.0.1", 0)) as listener:
         address = TcpAddress("127.0.0.1", listener.getsockname()[1])
