@@ -57,7 +57,7 @@ def test_others_are_on_a_cpu_only_before_it_is_granted_and_when_it_was_given_up(
     found = judged(on_cpu(SHARED_PID, 2, start_ns, end_ns))
     assert [one.duration_ns for one in found.overlaps] == ([found_ns] if found_ns else [])
     assert all((one.cpu, one.owner, one.owned) == (2, OWN, frozenset({1, 2})) for one in found.overlaps)
-    assert len(found.faults) == bool(found_ns)
+    assert len(found.faults) == found.granted_overlap_count == bool(found_ns)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,9 @@ def test_it_is_on_a_cpu_only_while_that_may_be_its_own(start_ns: int, end_ns: in
 
 def test_its_first_cpu_is_its_own_all_the_time() -> None:
     assert judged(on_cpu(OWN_PID, 1, 5_000, 190_000)).faults == ()
-    (found,) = judged(on_cpu(SHARED_PID, 1, 55_000, 105_000)).overlaps
-    assert found.duration_ns == 50_000
+    both = judged(on_cpu(SHARED_PID, 1, 55_000, 105_000))
+    (found,) = both.overlaps
+    assert (found.duration_ns, both.granted_overlap_count) == (50_000, 0)
 
 
 def test_without_word_of_a_resize_the_first_promise_counts() -> None:

@@ -128,7 +128,7 @@ class Churn:
         moves += ["shared"] if len(shared) < most else []
         moves += ["depart"] * 3 if [pod for pod in settled if pod.plan.cpus] else []
         resizable = [(pod, counts) for pod in settled if (counts := _other_amounts(pod.plan, room))]
-        moves += ["resize"] * 12 if resizable else []
+        moves += ["resize"] * 24 if resizable else []
         moves += ["depart shared"] if len(settled_shared) > least else []
         if not moves:
             return False

@@ -96,6 +96,8 @@ class Findings:
     overlaps: list[Presence] = field(default_factory=list)
     stray_count: int = 0
     strays: list[Presence] = field(default_factory=list)
+    granted_overlap_count: int = 0
+    """Of the overlaps, those on CPUs that the owner got while it ran."""
     excused_overlap_count: int = 0
     excused_stray_count: int = 0
     excused_starts: int = 0
@@ -460,6 +462,7 @@ class Witness:
             return
         self.findings.stray_count += is_stray
         self.findings.overlap_count += not is_stray
+        self.findings.granted_overlap_count += not is_stray and found.cpu not in (owner.cpus or ())
         kept = self.findings.strays if is_stray else self.findings.overlaps
         if len(kept) < _KEPT:
             kept.append(found)
