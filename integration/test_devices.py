@@ -7,7 +7,8 @@ import pytest
 
 from integration.containerd import Containerd, CriPod, guaranteed, plugged_in
 from integration.guest.guest import Guest
-from integration.node import ROOT as CGROUPS, Document, Node, container, pod
+from integration.node import CONFIG, ROOT as CGROUPS, Document, Node, container, pod
+from integration.plugin_program import KUBELET_SOCKET, MESSAGES, device_plugin
 from scripts.shown import DOCS, ON_A_NODE, blocks
 
 pytestmark = [pytest.mark.configures, pytest.mark.long]
@@ -34,6 +35,25 @@ nriSocket: ""
 devices:
   - resource: example.com/disk
     select: [{kind: nvme}]
+"""
+GPU = "example.com/gpu"
+PLUGGED = f"""
+cpuManagerPolicy: static
+reservedSystemCPUs: "0"
+topologyManagerPolicy: restricted
+nriSocket: ""
+devicePluginSocket: {KUBELET_SOCKET}
+"""
+USING = """
+b() { /bin/busybox "$@"; }
+{
+    b env | b grep -e ^NODEAGENT_ -e ^GPU
+    echo library=$(b cat /usr/lib/gpu/library)
+    echo read=$(b dd if=/dev/gpu bs=4096 count=1 2>/dev/null | b wc -c)
+    echo write=$(b touch /usr/lib/gpu/new 2>&1 | b sed 's/.*: //')
+    echo end=
+} >/found/$1
+exec /bin/busybox sleep 1000000
 """
 LOOKING = """
 b() { /bin/busybox "$@"; }
@@ -140,6 +160,49 @@ def test_a_container_of_containerd_has_the_files_of_its_disk_and_of_no_other(two
         third = CriPod("third", annotations=(("devices.nodeagent.io/app", f"{DISK}=1"),))
         with pytest.raises(grpc.RpcError, match=f"OutOf{DISK}: Node didn't have enough resource: {DISK}"):
             containerd.create(third, containerd.run_pod(third), "app", guaranteed(1000))
+
+
+def test_a_device_plugins_devices_come_with_all_that_it_answers(two_cards: Guest) -> None:
+    """To a container of containerd's: its file, mount and variables; to a pod of the agent's own the variables. Each on its NUMA node."""
+    node = Node(two_cards)
+    node.clear()
+    usual = node.guest.get(CONFIG)
+    node.run("mkdir -p /opt/gpu /root/found && echo of-the-plugin >/opt/gpu/library")
+    node.guest.put(CONFIG, PLUGGED)
+    answer = MESSAGES.ContainerAllocateResponse(
+        envs={"GPU_VISIBLE": "yes", "HOME": "/gpu"},
+        devices=[MESSAGES.DeviceSpec(container_path="/dev/gpu", host_path="/dev/zero", permissions="rw")],
+        mounts=[MESSAGES.Mount(container_path="/usr/lib/gpu", host_path="/opt/gpu", read_only=True)],
+    )
+    with (
+        Containerd(node) as containerd,
+        plugged_in(node, containerd),
+        device_plugin(node, GPU, {"a": 1, "b": 0}, answer),
+    ):
+        gpu = CriPod("gpu", annotations=(("devices.nodeagent.io/app", f"{GPU}=1"),))
+        command = ("/bin/busybox", "sh", "-c", USING, "sh", "gpu")
+        box = containerd.run_pod(gpu)
+        app = containerd.create(gpu, box, "app", guaranteed(1000), command, mounts={"/root/found": "/found"})
+        containerd.start(app)
+        found = told(node, "gpu")
+        (own,) = node.state()["promises"]["pods"]["uid-gpu"]["devices"]["app"]
+        assert (found["GPU_VISIBLE"], found["NODEAGENT_DEVICES_EXAMPLE_COM_GPU"]) == ("yes", own["id"])
+        assert (found["library"], found["read"], found["write"]) == ("of-the-plugin", "4096", "Read-only file system")
+        cpus = node.value(gpu.container_cgroup(app), "cpuset.cpus.effective")
+        assert int(cpus) // 8 == int(own["nodes"])
+        made = pod("own", container("app", SLEEP, cpu="1"))
+        made["spec"]["containers"][0]["resources"]["limits"][GPU] = 1
+        node.apply(made)
+        node.wait_running("own")
+        (pid,) = node.pids(f"{CGROUPS}/poduid-own/app")
+        environment = node.run(f"tr '\\0' '\\n' </proc/{pid}/environ").stdout
+        assert "GPU_VISIBLE=yes\n" in environment
+        (other,) = node.state()["promises"]["pods"]["uid-own"]["devices"]["app"]
+        assert {own["id"], other["id"]} == {"a", "b"}
+        node.delete("own")
+        node.wait_gone("own")
+    node.guest.put(CONFIG, usual)
+    node.restart_agent()
 
 
 def test_a_unit_that_may_use_nothing_may_use_its_own_disk(two_cards: Guest) -> None:
