@@ -114,6 +114,26 @@ def test_a_unit_is_resized_and_where_that_can_not_be_it_moves(pinned: Node) -> N
     assert asked(pinned, "explain", db("8"))[0] == 4, "neither is there room for it"
 
 
+def test_a_pod_as_a_whole_is_resized(
+    host: Host, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def whole(cpu: str) -> dict[str, Any]:
+        made = pod("web", container("app", "100m", "16Mi"))
+        made["spec"]["resources"] = {"limits": {"cpu": cpu, "memory": "64Mi"}}
+        return made
+
+    monkeypatch.chdir(tmp_path)
+    node = Node(host, run, whole("1"))
+    status, out = asked(node, "explain", whole("2"))
+    assert status == 0
+    assert "is resized while it runs\n  the pod as a whole: cpu 1, memory 64Mi → cpu 2, memory 64Mi\n" in out
+    found = json.loads(asked(node, "explain", whole("2"), "-o", "json")[1])
+    json_schema.check(found, "explanation")
+    assert found["pods"][0]["resize"]["changes"] == []
+    _, out = asked(node, "simulate", whole("2"))
+    assert "default/web: the pod as a whole: cpu 1, memory 64Mi → cpu 2" in out
+
+
 def test_another_change_is_decided_as_another_pod(running: Node) -> None:
     changed = web("4")
     changed["spec"]["containers"][0]["command"] = ["sleep", "1"]

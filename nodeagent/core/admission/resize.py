@@ -19,8 +19,18 @@ from nodeagent.core.memory import manager as memory_manager
 from nodeagent.core.model.claims import CPU_DRIVER, MEMORY_DRIVER
 from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
-from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Pod, Resources, qos_class
+from nodeagent.core.model.pod import (
+    CPU,
+    MEMORY,
+    Container,
+    ContainerKind,
+    Pod,
+    ResourceRequirements,
+    Resources,
+    qos_class,
+)
 from nodeagent.core.model.promises import Hint, Promises, dropped, put, with_pod
+from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, Reason
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.numa.topology_manager import TopologyPolicy
@@ -49,15 +59,19 @@ def _later(message: str) -> NotResized:
 
 
 def is_resize(old: Pod, new: Pod) -> bool:
-    """Whether two pods differ in nothing but amounts of containers that stay: not of the pod as a whole, nor of init containers, whose end
-    nobody waits for a second time.
+    """Whether two pods differ in nothing but amounts of containers that stay, and of the pod as a whole (KEP-5419): not in those of init
+    containers, whose end nobody waits for a second time.
     """
-    if len(old.containers) != len(new.containers) or old.resources is not None or old == new:
+    if len(old.containers) != len(new.containers) or old == new:
         return False
     pairs = tuple(zip(old.containers, new.containers, strict=True))
-    if replace(new, containers=tuple(replace(now, resources=was.resources) for was, now in pairs)) != old:
+    unsized = tuple(replace(now, resources=was.resources) for was, now in pairs)
+    if replace(new, containers=unsized, resources=old.resources) != old:
         return False
-    return all(was == now or (was.kind is not ContainerKind.INIT and _fixed(was) == _fixed(now)) for was, now in pairs)
+    return _fixed(old.resources) == _fixed(new.resources) and all(
+        was == now or (was.kind is not ContainerKind.INIT and _fixed(was.resources) == _fixed(now.resources))
+        for was, now in pairs
+    )
 
 
 def is_resizable(entry: PodEntry) -> bool:
@@ -85,9 +99,13 @@ def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
     return None
 
 
-def _fixed(container: Container) -> tuple[Resources, ...]:
-    """Return the amounts that can't change: huge pages and devices, as in Kubernetes."""
-    parts = (container.resources.requests, container.resources.limits)
+def _fixed(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
+    """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None: there are none of the pod as a whole, and that
+    stays so.
+    """
+    if resources is None:
+        return None
+    parts = (resources.requests, resources.limits)
     return tuple(Resources(tuple(item for item in part if item[0] not in {CPU, MEMORY})) for part in parts)
 
 
@@ -123,6 +141,11 @@ def resized(
         # Who pins one anew with fewer CPUs wants others to have them: otherwise it would move, and have none of those that it has.
         cpu = replace(managers.providers.cpu, keeps_first=False)
         managers = replace(managers, providers=replace(managers.providers, cpu=cpu))
+    if managers.is_pod_level(new) and demand_of(managers.rules, old) != demand_of(managers.rules, new):
+        return _never(
+            "CPUs and memory that the pod has for itself as a whole, and what its containers have of that, stay as they are while it runs: "
+            "end the pod, and start it anew"
+        )
     claimed = _of_claims(promises, old, new)
     if claimed is not None:
         return claimed
@@ -335,18 +358,21 @@ def restarted(old: Pod, new: Pod) -> frozenset[str]:
         for was, now in zip(old.containers, new.containers, strict=True)
         if not now.unit
         for resource in now.restarts_for
-        if any(
-            before.get(resource) != after.get(resource)
-            for before, after in (
-                (was.resources.requests, now.resources.requests),
-                (was.resources.limits, now.resources.limits),
-            )
-        )
+        if was.resources.requests.get(resource) != now.resources.requests.get(resource)
+        or _limit(old, was, resource) != _limit(new, now, resource)
     )
+
+
+def _limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
+    """Return a container's limit: one without has that of the pod as a whole."""
+    own = container.resources.limits.get(resource)
+    return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)
 
 
 def differences(before: Promises, after: Promises, old: Pod, new: Pod) -> Iterator[str]:
     """Say what changes for each container, in a few words."""
+    if old.resources != new.resources:
+        yield "the pod as a whole: amounts"
     for was, now in zip(old.containers, new.containers, strict=True):
         if was == now:
             continue

@@ -307,11 +307,12 @@ def _as_stored(pod: Pod) -> Pod:
 
 
 def hashed_uid(pod: Pod) -> str:
-    """The UID of a pod without one: a hash of everything that has an effect, so not of comments, labels or the file's name. But for the
-    amounts of its containers: with others it is still the same pod, and is resized.
+    """The UID of a pod without one: a hash of everything that has an effect, so not of comments, labels or the file's name. But for its
+    amounts and those of its containers: with others it is still the same pod, and is resized.
     """
     unsized = tuple(replace(container, resources=ResourceRequirements()) for container in pod.containers)
-    document = pod_to_document(replace(pod, uid="", containers=unsized))
+    as_a_whole = None if pod.resources is None else ResourceRequirements()
+    document = pod_to_document(replace(pod, uid="", containers=unsized, resources=as_a_whole))
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

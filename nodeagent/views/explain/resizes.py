@@ -7,7 +7,7 @@ from nodeagent.core.admission.managers import container_reports
 from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.model.pod import Container, qos_class
+from nodeagent.core.model.pod import Container, Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.views.explain.document import Document, placed_containers
@@ -60,7 +60,16 @@ def resize_part(one: Resizing) -> Document:
         ],
         "freeing": list(one.freeing),
         "isDeferred": isinstance(answer, NotResized) and answer.is_deferred,
+        "whole": _whole(one.new) if one.old.resources != one.new.resources else None,
+        "wholeBefore": _whole(one.old) if one.old.resources != one.new.resources else None,
     }
+
+
+def _whole(pod: Pod) -> str | None:
+    """Say what a pod has as a whole (spec.resources)."""
+    if pod.resources is None:
+        return None
+    return ", ".join(f"{name} {amount}" for name, amount in pod.resources.limits or pod.resources.requests)
 
 
 def refused_lines(one: Resizing) -> list[str]:
@@ -98,7 +107,8 @@ def _memory(promises: Promises, uid: str, container: Container) -> str | None:
 def resize_lines(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:
     """Say it in lines: what each container has then, or what would let it through."""
     if is_resized:
-        return [_change_text(change) for change in resize["changes"]]
+        whole = f"the pod as a whole: {resize['wholeBefore']} → {resize['whole']}"
+        return [*([whole] if resize["whole"] else []), *(_change_text(change) for change in resize["changes"])]
     if not resize["isDeferred"]:
         return ["the pod runs on as it is"]
     lines = ["the pod runs on as it is; the resize is tried again in every turn, before new pods"]

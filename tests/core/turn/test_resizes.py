@@ -15,13 +15,13 @@ from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, Pod, RestartPolicy
+from nodeagent.core.model.pod import Container, Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.step import EventKind
 from nodeagent.daemon.execution import ExecutionResult
 from tests.support.node_model import Agent, CrashError, Machine, Unit, started
-from tests.support.pods import amounts, app, burstable, init, mixed, pod, sidecar, unit
+from tests.support.pods import amounts, app, burstable, exclusive, init, mixed, pod, sidecar, unit
 from tests.support.world import MACHINE, SMALL, Node, node
 
 NODE = node(SMALL)
@@ -385,6 +385,57 @@ def test_what_a_resize_can_not_give_a_unit_a_move_can() -> None:
     assert refusals(agent) == []
 
 
+def whole(cpu: str, memory: str, part: str = "100m") -> Pod:
+    return pod("a", app("x", resources=amounts_of(part, 16)), app("y"), resources=exclusive(cpu, memory))
+
+
+def test_a_pod_as_a_whole_has_other_amounts_and_its_containers_too() -> None:
+    machine, agent = started(NODE, whole("2", "64Mi"))
+    agent.want(whole("3", "128Mi", "200m"))
+    agent.settle()
+    assert held(machine, "poduid-a", Attribute.CPU_MAX) == CpuMax(300_000, 100_000)
+    assert held(machine, "poduid-a", Attribute.MEMORY_MAX) == ByteLimit(128 << 20)
+    assert held(machine, "poduid-a/x", Attribute.CPU_WEIGHT) != held(machine, "poduid-a/y", Attribute.CPU_WEIGHT)
+    (event,) = agent.reported(EventKind.POD_RESIZED)
+    assert dict(event.fields)["changes"] == "the pod as a whole: amounts; x: amounts"
+    agent.want(whole("9", "128Mi"))
+    agent.settle()
+    assert refusals(agent) == [("a", RESIZE_INFEASIBLE)], "the node has 8 CPUs"
+    assert_nothing_was_restarted(machine, "poduid-a/x", "poduid-a/y")
+
+
+def test_who_has_the_limit_of_its_pod_restarts_for_another_if_it_wants_that() -> None:
+    def of(cpu: str) -> Pod:
+        parts = (app("x", restarts_for=("cpu",)), app("y", cpu="500m", restarts_for=("cpu",)))
+        return pod("a", *parts, resources=exclusive(cpu, "128Mi"))
+
+    machine, agent = started(NODE, of("2"))
+    first = machine.run_of("x")
+    agent.want(of("3"))
+    agent.settle()
+    assert machine.signals == [("TERM", first)], "y has a limit of its own"
+
+
+def test_what_a_pod_has_for_itself_as_a_whole_stays_while_it_runs() -> None:
+    of = node(
+        SMALL,
+        gates=(("PodLevelResourceManagers", True),),
+        topology_manager_policy="restricted",
+        topology_manager_scope="pod",
+    )
+
+    def made_of(cpu: str) -> Pod:
+        return pod("a", app("x", cpu="1"), app("y", cpu="1"), resources=exclusive(cpu, "256Mi"))
+
+    machine, agent = started(of, made_of("3"))
+    before = agent.state.promises
+    agent.want(made_of("4"))
+    agent.settle()
+    assert refusals(agent) == [("a", RESIZE_INFEASIBLE)]
+    assert agent.state.promises == before
+    assert_nothing_was_restarted(machine, "poduid-a/x", "poduid-a/y")
+
+
 def test_who_wants_a_restart_for_it_gets_one_and_nobody_else() -> None:
     def of(cpu: str, memory: str = "64Mi") -> Pod:
         return pod("a", app("x", cpu=cpu, memory=memory, restarts_for=("cpu",)), app("y", cpu="1"))
@@ -474,6 +525,11 @@ NODES = {
 }
 
 
+def amounts_of(cpu: str, mib: int) -> ResourceRequirements:
+    """A request of CPU without a limit, and so much memory."""
+    return ResourceRequirements(amounts(cpu, f"{mib}Mi"), amounts(None, f"{mib}Mi"))
+
+
 def made(name: str, count: int, mib: int) -> Pod:
     """A pod with so many CPUs and MiB, 1 to 4."""
     memory = f"{mib}Mi"
@@ -487,13 +543,17 @@ def made(name: str, count: int, mib: int) -> Pod:
         case "unit":
             # with 4 MiB it shares: then, and back, it is decided on anew while it runs
             return pod(name, unit(cpu=str(count), memory=memory) if mib < 4 else unit(resources=burstable("500m")))
+        case "whole":
+            # each with a limit of its own: one without has the pod's, and then all together may have more than that
+            parts = (app("x", resources=amounts_of(f"{count}00m", mib)), app("y", resources=amounts_of("100m", 1)))
+            return pod(name, *parts, resources=exclusive(str(count), f"{64 * mib}Mi"))
         case "shares":
             return pod(name, app(resources=burstable(f"{count}00m", str(count))))
         case _:
             return pod(name, app(cpu=str(count), memory=memory, restarts_for=("cpu",) if name == "again" else ()))
 
 
-NAMES = ("a", "b", "two", "beside", "mixed", "shares", "again", "unit")
+NAMES = ("a", "b", "two", "beside", "mixed", "shares", "again", "unit", "whole")
 
 
 class Move(Struct):
@@ -572,7 +632,7 @@ def test_resizes_among_arrivals_departures_and_deaths_leave_nothing_behind(name:
 
 
 @pytest.mark.parametrize("counts", [(2, 4, 4), (2, 4, 1), (4, 2, 2), (4, 2, 4), (4, 1, 3)])
-@pytest.mark.parametrize("name", ["again", "two", "beside", "unit"])
+@pytest.mark.parametrize("name", ["again", "two", "beside", "unit", "whole"])
 @pytest.mark.parametrize("of", sorted(NODES))
 def test_whenever_it_dies_in_a_resize_its_successor_can_do_another(
     of: str, name: str, counts: tuple[int, int, int]

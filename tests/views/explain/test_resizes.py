@@ -28,7 +28,8 @@ def refused(*freeing: str, is_deferred: bool = True, all_tried: bool = True) -> 
     ids=["up", "down", "memory", "both", "weights alone"],
 )
 def test_each_container_is_told_with_what_it_had_and_has(fields: dict[str, str | None], said: str) -> None:
-    assert resize_lines({"changes": [change(**fields)]}, is_resized=True) == [f"app: {said}"]
+    document = {"changes": [change(**fields)], "whole": None, "wholeBefore": None}
+    assert resize_lines(document, is_resized=True) == [f"app: {said}"]
 
 
 def test_one_that_can_never_be_is_not_tried_again() -> None:
