@@ -24,7 +24,7 @@ def files_of(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
     """
     sys = Path(root) / "sys"
     function = Path(root) / PCI / address
-    if not function.is_dir():
+    if not is_address(address) or not function.is_dir():
         raise SysfsError(str(function), "there is no such device: it was unplugged, or `remove` was written to")
     own = {file.path: file for file in _below(function, sys)}
     shared = shared_files(_linked(function / "driver"), _linked(function / "iommu_group"), tuple(own.values()))

@@ -102,6 +102,7 @@ def test_nonsense_is_none_of_its_files(root: Path, numbers: str, name: str, prob
     assert problem in caught.value.message
 
 
-def test_one_that_is_gone_is_told(root: Path) -> None:
-    with pytest.raises(SysfsError, match=r"0000:00:1f\.0: there is no such device"):
-        files_of("0000:00:1f.0", str(root))
+@pytest.mark.parametrize("address", ["0000:00:1f.0", "", "..", "../devices/0000:3b:00.0", "GPU-1"])
+def test_one_that_is_gone_or_none_is_told(root: Path, address: str) -> None:
+    with pytest.raises(SysfsError, match=r": there is no such device"):
+        files_of(address, str(root))
