@@ -22,7 +22,7 @@ from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, AllocatedDevice
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
-from nodeagent.core.model.pod import Container, Pod
+from nodeagent.core.model.pod import Container, ContainerKind, Pod
 from nodeagent.core.model.promises import HeldDevice, Hint, PodPromises, Promises, put, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, Refusal
@@ -221,6 +221,9 @@ class _Placing:
             if rank != _CARD and len(users) > 1:
                 named = " and ".join(user.name for user in users)
                 raise _MisfitError(f"{where}: CPUs and memory are one container's, and {named} use it")
+            if rank != _CARD and users[0].kind is ContainerKind.INIT:
+                why = "CPUs and memory are one container's that stays: what an init container asks for, later ones have"
+                raise _MisfitError(f"{where}: {why}, and {users[0].name} is one")
             there = tuple(device for device in each.devices if device.name not in draft.taken)
             rest = [allowed[other] for other in order[done + 1 :]]
             taken = frozenset(draft.taken)

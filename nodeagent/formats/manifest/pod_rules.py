@@ -302,8 +302,6 @@ def _claims(pod: Pod) -> Iterator[Breach]:
             yield Breach((*path, index, key), shown(claim.claim or claim.template), SUBDOMAIN_RULE)
     for container_path, container in _numbered(pod):
         here: Path = (*container_path, "resources", "claims")
-        if container.claims and container.kind is ContainerKind.INIT:
-            yield Breach(here, "", "is for containers and sidecars: what an init container has, later ones get")
         for index, one in enumerate(container.claims):
             if one.name not in names:
                 meant = nearest(one.name, tuple(names))

@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, violations
+from nodeagent.core.admission.managers import (
+    Admitted,
+    Managers,
+    Rejected,
+    admit,
+    initial,
+    remove_pod,
+    start_container,
+    violations,
+)
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.resize import NotResized, resized
-from nodeagent.core.model.claims import ClaimRequest, ContainerClaim, PodClaim
+from nodeagent.core.model.claims import ClaimRequest, ContainerClaim, DeviceRequest, PodClaim
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
@@ -28,6 +37,16 @@ A_NIC = 'device.attributes["nodeagent.io"].kind == "network"'
 def node(**more: Any) -> Managers:
     memory = {0: "256Mi", 1: "256Mi"}
     return managers(reserved_memory=memory, **more).knowing(CARDS)
+
+
+OF_ONE_THAT_STAYS = "CPUs and memory are one container's that stays: what an init container asks for, later ones have"
+
+
+def with_init(claim: PodClaim, cpu: str, *, of_app: bool = False) -> Pod:
+    """A pod whose init container uses a claim."""
+    users = (ContainerClaim(claim.name),)
+    setup, main = pods.init("setup", cpu, claims=users), pods.app("app", cpu, claims=users if of_app else ())
+    return builders.pod("a", setup, main, claims=(claim,))
 
 
 def promised(here: Managers, *these: Pod) -> Promises:
@@ -228,10 +247,6 @@ def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
             "claim default/a-own, request cpus: 20 wanted, 14 devices meet its selectors, 14 of them free",
         ),
         (
-            claiming("a", "8", template(request("cpus", count=8), match="dra.cpu/socketID")),
-            None,
-        ),
-        (
             claiming("a", "9", template(request("cpus", count=9), match="dra.cpu/socketID")),
             "claim default/a-own: no dra.cpu/socketID is that of enough free devices: request cpus is for 9 of 14",
         ),
@@ -244,17 +259,36 @@ def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
             "there is no DeviceClass fast: put its document into the manifest directory",
         ),
         (
-            claiming("a", "2", template(request("mixed", "x", "true"), request("rest", count=1))),
-            None,
+            claiming("a", "2", template(ClaimRequest("mixed", (DeviceRequest("", "x", ("true",), 1),)))),
+            "claim default/a-own, request mixed: its selectors are met by devices of several drivers",
+        ),
+        (
+            with_init(template(request("cpus")), "1"),
+            f"claim default/a-own, request cpus: {OF_ONE_THAT_STAYS}, and setup is one",
         ),
     ],
 )
-def test_what_is_said(one: Pod, said: str | None) -> None:
+def test_what_is_said(one: Pod, said: str) -> None:
     here = node(topology_manager_policy="none")
-    if said is None:
-        assert admit(here, initial(here), one) is not None
-    else:
-        assert refused(here, initial(here), one) == said
+    assert refused(here, initial(here), one) == said
+
+
+def test_a_whole_socket_is_one_value() -> None:
+    here = node(topology_manager_policy="none")
+    one = claiming("a", "8", template(request("cpus", count=8), match="dra.cpu/socketID"))
+    assert promised(here, one).own_set("a", "app") == here.topology.sockets[1], "of the other one CPUs are reserved"
+
+
+def test_an_init_container_may_have_the_card_of_another_or_one_alone() -> None:
+    here = node(topology_manager_policy="none")
+    shared = with_init(template(request("nic", "nodeagent.io", A_NIC)), "1", of_app=True)
+    held = promised(here, shared).of_pod("a")
+    assert [[one.id for one in held.devices_of(name)] for name in ("setup", "app")] == [[ETH0.address]] * 2
+    alone = with_init(template(request("nic", "nodeagent.io", A_NIC)), "1")
+    promises = promised(here, alone)
+    started = start_container(here, promises, alone, "app")
+    assert started.of_pod("a").devices_of("setup"), "it has it until the pod ends, as it may run again"
+    assert remove_pod(here, started, "a")[0] == initial(here)
 
 
 def test_a_class_of_cores_is_chosen_as_for_other_pods() -> None:
