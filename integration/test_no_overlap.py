@@ -101,8 +101,8 @@ def test_nor_while_running_pods_get_other_cpus(
     keep(
         "churn with resizes" + (" and deaths" if faults else ""),
         "part 0",
+        **({"faults": sum(evidence.faults.values())} if faults else {}),
         pod_events=events,
-        faults=sum(evidence.faults.values()),
         CPUs_granted=found.granted,
         CPUs_given_up=found.given_up,
         ms_between_looks_at_most=round(found.longest_unknown_ns / 1e6),

@@ -30,6 +30,7 @@ ROWS = (
     Row("churn", "pods come and go at random, watched by the kernel's scheduler events", "integration/test_no_overlap.py"),
     Row("churn with faults", "the same, while agent and launcher are killed and restarted, CPUs go offline and come back, and the clock is set", "integration/test_no_overlap.py"),
     Row("churn with resizes", "pods come and go, and containers that run get CPUs and give them up again", "integration/test_no_overlap.py"),
+    Row("churn with resizes and deaths", "the same, while agent and launcher are killed and restarted, systemd reloads and the clock is set", "integration/test_no_overlap.py --long"),
     Row("churn side by side", "pods, jobs, pinned services and containerd's pods at once, while agent, launcher and containerd are killed and restarted", "integration/test_side_by_side.py --long"),
     Row("churn with faults and isolation", "the same, with the host kept off exclusive CPUs, on Debian 12 and 13", "integration/test_no_overlap_isolated.py --long"),
     Row("fuzzing", "damaged input to everything that reads foreign data: manifests, configuration, state files, sysfs, sockets", "tests/support/fuzz.py"),
