@@ -1,11 +1,12 @@
 """Which devices each request of a pod's claims may have: selectors, counts, alternatives, and attributes that are to match.
 
-All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first. That the devices
-left suffice for all requests at once is certain (a bipartite matching); which of them are taken is not decided here.
+All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first, be it one that
+all have or one for each. That the devices left suffice for all requests at once is certain (a bipartite matching); which of them are taken
+is not decided here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import combinations, product
 
 from msgspec import Struct
 
@@ -87,8 +88,19 @@ def _offered(wish: Wish, way: DeviceRequest, meeting: tuple[ClaimableDevice, ...
     return Allowed(wish, way, free, max(len(meeting), 1) if way.count is None else way.count)
 
 
-def _constraints(offered: Sequence[Allowed]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return each attribute that is to match, with the places of the requests that it is about."""
+class _About(Struct, frozen=True):
+    """An attribute that is to match, or to be distinct, and the places of the requests that it is about."""
+
+    attribute: str
+    places: tuple[int, ...]
+    is_distinct: bool
+
+
+_Groups = list[tuple[Allowed, ...]]
+"""What each request may have, by its place: one set of devices for all that it wants, or one for each."""
+
+
+def _constraints(offered: Sequence[Allowed]) -> list[_About]:
     found = []
     for name, spec in {each.wish.name: each.wish.spec for each in offered}.items():
         for constraint in spec.constraints:
@@ -98,35 +110,88 @@ def _constraints(offered: Sequence[Allowed]) -> list[tuple[str, tuple[int, ...]]
                 if each.wish.name == name and constraint.is_about(each.wish.request.name, each.way.name)
             )
             if places:
-                found.append((constraint.attribute, places))
+                found.append(_About(constraint.attribute, places, constraint.is_distinct))
     return found
 
 
-def _matched(
-    offered: Sequence[Allowed], constraints: Sequence[tuple[str, tuple[int, ...]]]
-) -> Iterator[tuple[Allowed, ...] | None]:
+def _matched(offered: Sequence[Allowed], constraints: Sequence[_About]) -> Iterator[tuple[Allowed, ...] | None]:
     """Return what is left by each combination of values; None: a combination that leaves too little."""
-    if any(len(each.devices) < each.count for each in offered):
+    for groups in _narrowed([(each,) for each in offered], constraints):
+        yield None if groups is None else tuple(each for group in groups for each in group)
+
+
+def _narrowed(groups: _Groups, constraints: Sequence[_About]) -> Iterator[_Groups | None]:
+    if any(len(each.devices) < each.count for group in groups for each in group):
         yield None
         return
     if not constraints:
-        yield tuple(offered)
+        yield groups
         return
-    (attribute, places), *rest = constraints
+    about, *rest = constraints
+    for narrowed in (_distinct if about.is_distinct else _alike)(groups, about):
+        if narrowed is None:
+            yield None
+        else:
+            yield from _narrowed(narrowed, rest)
+
+
+def _alike(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
+    """Leave the devices of one value, value by value."""
     shared = None
-    for place in places:
-        values = {value for device in offered[place].devices for value in values_of(device, attribute)}
-        shared = values if shared is None else shared & values
+    for place in about.places:
+        for each in groups[place]:
+            values = {value for device in each.devices for value in values_of(device, about.attribute)}
+            shared = values if shared is None else shared & values
     if not shared:
         yield None
         return
     for value in sorted(shared, key=_in_order):
-        narrowed = list(offered)
-        for place in places:
-            each = offered[place]
-            left = tuple(device for device in each.devices if value in values_of(device, attribute))
-            narrowed[place] = Allowed(each.wish, each.way, left, each.count)
-        yield from _matched(narrowed, rest)
+        narrowed = list(groups)
+        for place in about.places:
+            narrowed[place] = tuple(
+                _with(each, tuple(d for d in each.devices if value in values_of(d, about.attribute)), each.count)
+                for each in groups[place]
+            )
+        yield narrowed
+
+
+def _distinct(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
+    """Leave each device that is wanted those of a value of its own, choice by choice."""
+    parts = [(place, each) for place in about.places for each in groups[place]]
+    for chosen in _values_of_their_own(parts, about.attribute, frozenset()):
+        if chosen is None:
+            yield None
+            continue
+        narrowed = list(groups)
+        for place in about.places:
+            narrowed[place] = tuple(each for other, each in chosen if other == place)
+        yield narrowed
+
+
+def _values_of_their_own(
+    parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[Value]
+) -> Iterator[list[tuple[int, Allowed]] | None]:
+    """Return each way to give values; None: one that comes to no end."""
+    if not parts:
+        yield []
+        return
+    (place, each), *rest = parts
+    having: dict[Value, tuple[ClaimableDevice, ...]] = {}
+    for device in each.devices:
+        value = device.attribute(attribute)
+        if value is not None and value not in taken:
+            having[value] = (*having.get(value, ()), device)
+    if len(having) < each.count:
+        yield None
+        return
+    for values in combinations(sorted(having, key=str), each.count):
+        own = [(place, _with(each, having[value], 1)) for value in values]
+        for others in _values_of_their_own(rest, attribute, taken | {*values}):
+            yield None if others is None else [*own, *others]
+
+
+def _with(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Allowed:
+    return Allowed(each.wish, each.way, devices, count)
 
 
 def values_of(device: ClaimableDevice, attribute: str) -> set[tuple[str, Value]]:
@@ -193,8 +258,10 @@ def _why(wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[Claimable
                 and any(constraint.is_about(one.request.name, w.name) for w in one.request.ways)
             ]
             if about:
-                named = " and ".join(about)
-                return f"claim {wish.claim}: no {constraint.attribute} is that of enough free devices: {named}"
+                what = f"no {constraint.attribute} is that of enough free devices"
+                if constraint.is_distinct:
+                    what = f"there are too few free devices with a {constraint.attribute} of their own each"
+                return f"claim {wish.claim}: {what}: {' and '.join(about)}"
     claims = ", ".join(dict.fromkeys(wish.claim for wish in wishes))
     return f"claim {claims}: its requests are for the same devices, and together for more than are free"
 

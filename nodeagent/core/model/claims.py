@@ -52,12 +52,14 @@ class ClaimRequest(Struct, frozen=True):
 
 
 class MatchAttribute(Struct, frozen=True):
-    """All devices of these requests have the same value of an attribute."""
+    """All devices of these requests have the same value of an attribute; or each another one."""
 
     attribute: str
     """Its qualified name."""
     requests: tuple[str, ...] = ()
     """Names of requests, or `request/subrequest`. Empty: all of the claim."""
+    is_distinct: bool = False
+    """Each has a value of its own instead (`distinctAttribute`)."""
 
     def is_about(self, request: str, way: str) -> bool:
         return not self.requests or request in self.requests or (bool(way) and f"{request}/{way}" in self.requests)

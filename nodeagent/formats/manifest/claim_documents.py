@@ -33,11 +33,9 @@ MOST_DEVICES = 4096
 _METADATA = ("labels", "annotations", "uid", "generateName", "creationTimestamp", "resourceVersion", "generation")
 _METADATA_UNUSED = (*_METADATA, "managedFields", "ownerReferences", "finalizers", "selfLink")
 _EXACT, _ALL = "ExactCount", "All"
+_MATCH, _DISTINCT = "matchAttribute", "distinctAttribute"
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {"adminAccess": "adminAccess is not supported: devices that somebody else has are seen by `nodeagent inspect`"}
-)
-_DISTINCT: Mapping[str, str] = MappingProxyType(
-    {"distinctAttribute": "distinctAttribute is not supported: make a request for each value, with a selector"}
 )
 _EXTENDED: Mapping[str, str] = MappingProxyType(
     {"extendedResourceName": "extendedResourceName is not supported: name such devices in the configuration (devices)"}
@@ -202,17 +200,19 @@ def _unreadable(expression: str) -> str | None:
 
 def _constraint(fields: Fields, known: set[str]) -> MatchAttribute:
     requests = fields.strings("requests")
-    attribute = fields.string("matchAttribute") or ""
-    fields.refuse(_DISTINCT)
+    match, distinct = fields.string(_MATCH), fields.string(_DISTINCT)
     fields.close()
+    if (match is None) is (distinct is None):
+        fields.report(_MATCH, f"is required, or else {_DISTINCT}, and not both")
+    attribute = match or distinct or ""
     domain, slash, name = attribute.partition("/")
-    if not (slash and is_subdomain(domain) and name.isidentifier()):
-        allowed = "is required: a qualified name, as resource.kubernetes.io/numaNode"
-        fields.report("matchAttribute", allowed, attribute)
+    if attribute and not (slash and is_subdomain(domain) and name.isidentifier()):
+        allowed = "must be a qualified name, as resource.kubernetes.io/numaNode"
+        fields.report(_MATCH if distinct is None else _DISTINCT, allowed, attribute)
     for request in requests:
         if request not in known:
             fields.report("requests", f"must be requests of this claim: {', '.join(sorted(known))}", request)
-    return MatchAttribute(attribute, requests)
+    return MatchAttribute(attribute, requests, is_distinct=distinct is not None)
 
 
 def devices_document(spec: ClaimSpec) -> dict[str, object]:
@@ -220,7 +220,8 @@ def devices_document(spec: ClaimSpec) -> dict[str, object]:
     document: dict[str, object] = {"requests": [_request_document(each) for each in spec.requests]}
     if spec.constraints:
         document["constraints"] = [
-            {"matchAttribute": each.attribute} | ({"requests": list(each.requests)} if each.requests else {})
+            {_DISTINCT if each.is_distinct else _MATCH: each.attribute}
+            | ({"requests": list(each.requests)} if each.requests else {})
             for each in spec.constraints
         ]
     return document

@@ -18,7 +18,7 @@ from nodeagent.core.admission.managers import (
 )
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.resize import NotResized, resized
-from nodeagent.core.model.claims import ClaimRequest, ContainerClaim, DeviceRequest, PodClaim
+from nodeagent.core.model.claims import ClaimRequest, ContainerClaim, DeviceRequest, MatchAttribute, PodClaim
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
@@ -277,6 +277,22 @@ def test_a_whole_socket_is_one_value() -> None:
     here = node(topology_manager_policy="none")
     one = claiming("a", "8", template(request("cpus", count=8), match="dra.cpu/socketID"))
     assert promised(here, one).own_set("a", "app") == here.topology.sockets[1], "of the other one CPUs are reserved"
+
+
+def test_each_has_a_value_of_its_own() -> None:
+    """A CPU on each NUMA node, for one request or for two; a third node there is not."""
+    here = node(topology_manager_policy="none")
+    distinct = MatchAttribute("dra.cpu/numaNodeID", is_distinct=True)
+    for requests in ((request("cpus", count=2),), (request("one"), request("other"))):
+        one = claiming("a", "2", template(*requests, match=distinct))
+        held = promised(here, one)
+        assert here.topology.numa_of(held.own_set("a", "app") or CpuSet()) == NumaSet.of(0, 1)
+        (claim,) = held.of_pod("a").claims
+        assert len(claim.devices) == 2
+    three = claiming("a", "3", template(request("cpus", count=3), match=distinct))
+    assert refused(here, initial(here), three) == (
+        "claim default/a-own: there are too few free devices with a dra.cpu/numaNodeID of their own each: request cpus is for 3 of 14"
+    )
 
 
 def test_an_init_container_may_have_the_card_of_another_or_one_alone() -> None:

@@ -45,6 +45,7 @@ def specs(draw: st.DrawFn) -> ClaimSpec:
                 MatchAttribute,
                 st.sampled_from(["x/colour", "x/size"]),
                 st.lists(st.sampled_from(names), unique=True).map(tuple),
+                st.booleans(),
             ),
             max_size=2,
         )
@@ -80,16 +81,14 @@ def _choices(
                     yield [*((rest[0].name, way.name, one) for one in some), *others]
 
     for choice in choose(spec.requests, frozenset()):
-        if all(
-            len({(one.attribute(c.attribute),) for name, _, one in choice if not c.requests or name in c.requests}) <= 1
-            and all(
-                one.attribute(c.attribute) is not None
-                for name, _, one in choice
-                if not c.requests or name in c.requests
-            )
-            for c in spec.constraints
-        ):
+        if all(_holds(c, choice) for c in spec.constraints):
             yield choice
+
+
+def _holds(constraint: MatchAttribute, choice: list[tuple[str, str, ClaimableDevice]]) -> bool:
+    about = [one for name, _, one in choice if not constraint.requests or name in constraint.requests]
+    values = [one.attribute(constraint.attribute) for one in about]
+    return None not in values and (not values or len({*values}) == (len(values) if constraint.is_distinct else 1))
 
 
 @given(specs(), devices_st, st.data())
@@ -122,11 +121,20 @@ def test_there_is_a_way_if_and_only_if_there_is_a_choice(
 
 
 def _is_within(choice: list[tuple[str, str, ClaimableDevice]], allowed: Sequence[Allowed]) -> bool:
-    for each in allowed:
-        mine = [one for request, way, one in choice if (request, way) == (each.wish.request.name, each.way.name)]
-        if len(mine) != each.count or not {one.name for one in mine} <= {one.name for one in each.devices}:
-            return False
-    return True
+    """Whether its devices can be dealt out to what is allowed, each to one that has it."""
+    names = [{one.name for one in each.devices} for each in allowed for _ in range(each.count)]
+    asking = [(each.wish.request.name, each.way.name) for each in allowed for _ in range(each.count)]
+
+    def dealt(rest: list[tuple[str, str, ClaimableDevice]], left: frozenset[int]) -> bool:
+        if not rest:
+            return not left
+        (request, way, one), *others = rest
+        return any(
+            asking[place] == (request, way) and one.name in names[place] and dealt(others, left - {place})
+            for place in left
+        )
+
+    return dealt(choice, frozenset(range(len(names))))
 
 
 def test_one_and_the_text_one_and_true_are_three_values() -> None:
@@ -171,5 +179,14 @@ def test_looking_ends_where_no_value_is_common() -> None:
     ways = tuple(DeviceRequest(f"w{number}", "x", ("true",)) for number in range(8))
     requests = tuple(ClaimRequest(f"r{number}", ways) for number in range(32))
     spec = ClaimSpec(requests, (MatchAttribute("x/absent"),))
+    with pytest.raises(NoWayError, match="more than"):
+        list(ways_to_meet([Wish("n/c", "c", spec, each) for each in requests], there, lambda _one, _way: True))
+
+
+def test_looking_for_values_of_their_own_ends() -> None:
+    """Two requests for 13 of the same 24 values each: whatever the first has, 11 are left for the second."""
+    there = tuple(ClaimableDevice("x", f"d{number}", (("x/id", number % 24),)) for number in range(240))
+    requests = tuple(ClaimRequest(f"r{number}", (DeviceRequest("", "x", ("true",), 13),)) for number in range(2))
+    spec = ClaimSpec(requests, (MatchAttribute("x/id", is_distinct=True),))
     with pytest.raises(NoWayError, match="more than"):
         list(ways_to_meet([Wish("n/c", "c", spec, each) for each in requests], there, lambda _one, _way: True))

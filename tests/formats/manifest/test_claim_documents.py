@@ -48,6 +48,7 @@ spec:
             capacity: {requests: {dra.memory/size: 2Gi}}
       constraints:
         - {matchAttribute: resource.kubernetes.io/numaNode, requests: [cpus, nic]}
+        - {distinctAttribute: dra.cpu/cpuID, requests: [cpus]}
 ---
 apiVersion: resource.k8s.io/v1
 kind: DeviceClass
@@ -119,7 +120,10 @@ def test_a_pod_has_what_its_documents_say_and_its_classes() -> None:
                 ),
             ),
         ),
-        (MatchAttribute("resource.kubernetes.io/numaNode", ("cpus", "nic")),),
+        (
+            MatchAttribute("resource.kubernetes.io/numaNode", ("cpus", "nic")),
+            MatchAttribute("dra.cpu/cpuID", ("cpus",), is_distinct=True),
+        ),
     )
     assert pod.uid == found.pod.uid, "who it is does not depend on other documents"
     assert pod_from_document(pod_to_document(pod)) == pod, "the state has all of it"
@@ -169,8 +173,14 @@ def changed(text: str, old: str, new: str) -> list[str]:
             "numaNode, requests: [cpu]",
             "cpu: must be requests of this claim: cpus, nic",
         ),
-        ("resource.kubernetes.io/numaNode", "numaNode", "numaNode: is required: a qualified name"),
-        ("matchAttribute", "distinctAttribute", "distinctAttribute is not supported"),
+        ("resource.kubernetes.io/numaNode", "numaNode", "matchAttribute: numaNode: must be a qualified name"),
+        ("dra.cpu/cpuID", "dra.cpu/", "distinctAttribute: dra.cpu/: must be a qualified name"),
+        ("distinctAttribute: dra.cpu/cpuID, ", "", "constraints[1].matchAttribute"),
+        (
+            "distinctAttribute: ",
+            "matchAttribute: x.y/z, distinctAttribute: ",
+            "is required, or else distinctAttribute, and not both",
+        ),
         ("count: 4", "count: 4\n            adminAccess: true", "adminAccess is not supported"),
         ("name: nic\n", "name: cpus\n", "cpus: two requests have the same name"),
         ("{name: fast-nic}", "{name: fast-nic, namespace: lab}", "a DeviceClass has no namespace"),
