@@ -169,16 +169,17 @@ def _distinct(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
 
 
 def _values_of_their_own(
-    parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[Value]
+    parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[tuple[str, Value]]
 ) -> Iterator[list[tuple[int, Allowed]] | None]:
     """Return each way to give values; None: one that comes to no end."""
     if not parts:
         yield []
         return
     (place, each), *rest = parts
-    having: dict[Value, tuple[ClaimableDevice, ...]] = {}
+    having: dict[tuple[str, Value], tuple[ClaimableDevice, ...]] = {}
     for device in each.devices:
-        value = device.attribute(attribute)
+        found = device.attribute(attribute)
+        value = (type(found).__name__, found) if found is not None else None
         if value is not None and value not in taken:
             having[value] = (*having.get(value, ()), device)
     if len(having) < each.count:

@@ -146,6 +146,10 @@ def test_one_and_the_text_one_and_true_are_three_values() -> None:
     spec = ClaimSpec((ClaimRequest("r", (DeviceRequest("", "x", ("true",), 2),)),), (MatchAttribute("x/id"),))
     with pytest.raises(NoWayError, match="no x/id is that of enough free devices: request r is for 2 of 3"):
         list(ways_to_meet([Wish("n/c", "c", spec, spec.requests[0])], there, lambda _one, _way: True))
+    three = ClaimSpec(
+        (ClaimRequest("r", (DeviceRequest("", "x", ("true",), 3),)),), (MatchAttribute("x/id", is_distinct=True),)
+    )
+    assert list(ways_to_meet([Wish("n/c", "c", three, three.requests[0])], there, lambda _one, _way: True))
 
 
 def test_several_values_match_by_any_of_them() -> None:
