@@ -21,7 +21,9 @@ _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s
 """A domain that an expression asks about: where a device has none of it, it is there and empty."""
 _DEEPEST = 64
 """Brackets within each other, long before the parser's stack ends."""
-_MACRO = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(")
+_MACROS = "all|exists|exists_one|existsOne|map|filter"
+_MACRO = re.compile(rf"\b(?:{_MACROS})\b(?=\s*(?:\(|//))")
+"""One that goes through a list. A comment may stand before its bracket."""
 MOST_STEPS = 10_000
 """Of lists within lists that an expression may go through, for one device: the library doesn't count them."""
 
@@ -89,7 +91,8 @@ def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
         deepest = max(deepest, depth)
     if deepest > _DEEPEST:
         raise SelectorError(f"brackets are {deepest} deep, and may be {_DEEPEST}")
-    if (1 + expression.count(",")) ** len(_MACRO.findall(expression)) > MOST_STEPS:
+    longest = 1 + expression.count(",") + expression.count("+")  # lists are written out, or put together
+    if longest ** len(_MACRO.findall(expression)) > MOST_STEPS:
         raise SelectorError("it goes through lists within lists of too many values")
     with _answering(f"`{expression}`"):
         program = cel.compile(expression)
@@ -97,7 +100,7 @@ def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
 
 
 def _known_variables(expression: str) -> set[str]:
-    bound = re.findall(r"\b(?:all|exists|exists_one|map|filter)\(\s*(\w+)\s*,", expression)
+    bound = re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)
     return {"device", *bound}
 
 

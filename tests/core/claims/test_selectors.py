@@ -9,6 +9,7 @@ from tests.support.builders import GIB, MACHINE_B
 from tests.support.claims import ETH0
 
 THERE = {device.name: device for device in claimable(MACHINE_B, CpuSet.of(0), ((ETH0, 1),))}
+MANY = "+".join(["[1]"] * 800)
 CPU, MEMORY, CARD = THERE["cpudev005"], THERE["memory-1"], THERE["pci-0000-3b-00-0"]
 
 
@@ -22,6 +23,7 @@ CPU, MEMORY, CARD = THERE["cpudev005"], THERE["memory-1"], THERE["pci-0000-3b-00
         (CPU, '!("vendor" in device.attributes["example.com"])'),
         (CPU, '!has(device.attributes["dra.cpu"].clock) || device.attributes["dra.cpu"].clock > 3'),
         (CPU, '[4, 5].exists(id, device.attributes["dra.cpu"].cpuID == id)'),
+        (CPU, '[4, 5].existsOne(id, device.attributes["dra.cpu"].cpuID == id)'),
         (MEMORY, 'device.capacity["dra.memory"].size.compareTo(quantity("8Gi")) == 0'),
         (MEMORY, 'device.capacity["dra.memory"].size.isGreaterThan(quantity("7Gi"))'),
         (CARD, 'device.attributes["nodeagent.io"].interface.matches("^eth[0-9]$")'),
@@ -44,6 +46,9 @@ def test_a_device_meets(device: ClaimableDevice, expression: str) -> None:
         (f'device.driver == "{"x" * LONGEST}"', "at most"),
         ("(" * 65 + "true" + ")" * 65, "65 deep"),
         ("[1, 2, 3, 4, 5, 6, 7, 8, 9]" + ".map(x, [x, x, x])" * 6 + ".all(y, true)", "lists within lists"),
+        ("[1, 2, 3, 4]" + ".map//\n(x, [1, 2, 3, 4]" * 8 + ")" * 8 + ".size() == 4", "lists within lists"),
+        (f"({MANY}).all(x, ({MANY}).all(y, ({MANY}).all(z, true)))", "lists within lists"),
+        ("['a']" + f".map(s, {'+'.join(['s'] * 600)})" * 5 + ".size() == 1", "lists within lists"),
     ],
 )
 def test_what_is_no_expression_is_told_before_any_device_is_known(expression: str, said: str) -> None:
