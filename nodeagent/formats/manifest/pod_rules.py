@@ -293,8 +293,10 @@ def _claims(pod: Pod) -> Iterator[Breach]:
         elif claim.name not in used:
             rule = "must be used by a container (resources.claims): there is nobody else who could hold it"
             yield Breach((*path, index, "name"), claim.name, rule)
-        if claim.claim and claim.claim in [other.claim for other in pod.claims[:index]]:
-            yield Breach((*path, index, "resourceClaimName"), claim.claim, "is another of this pod's claims already")
+        own = claim.claim_name(pod.name)
+        if claim.name not in names[:index] and own in [other.claim_name(pod.name) for other in pod.claims[:index]]:
+            rule = "is another of this pod's claims already (one from a template is called POD-NAME)"
+            yield Breach((*path, index, "resourceClaimName" if claim.claim else "name"), shown(own), rule)
         if bool(claim.claim) is bool(claim.template):
             yield Breach((*path, index), "", "needs resourceClaimName or resourceClaimTemplateName, and not both")
         elif not is_subdomain(claim.claim or claim.template):

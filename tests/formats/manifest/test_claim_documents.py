@@ -212,6 +212,11 @@ def test_what_is_wrong_with_a_document_is_told_with_its_place(old: str, new: str
             "- {name: own, resourceClaimName: x}\n    - {name: other, resourceClaimName: x}",
             "resourceClaims[1].resourceClaimName: x: is another of this pod's claims already",
         ),
+        (
+            "- {name: own, r",
+            "- {name: other, resourceClaimName: fwd-own}\n    - {name: own, r",
+            "resourceClaims[1].name: fwd-own: is another of this pod's claims already (one from a template is called POD-NAME)",
+        ),
         ("request: nic}", "request: cpus}", "is there twice"),
         ("  containers:", "  resources: {claims: [{name: own}]}\n  containers:", "claims are containers'"),
     ],
