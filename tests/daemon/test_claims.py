@@ -205,6 +205,42 @@ def test_lost_files_lose_no_claim(daemon: Daemon, manifests: Directory, lost: st
     assert len(daemon.requests) == 1
 
 
+SHARED = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: cards}
+spec:
+  devices:
+    requests:
+      - {name: nic, exactly: {deviceClassName: nic}}
+      - {name: rest, exactly: {deviceClassName: nodeagent.io}}
+"""
+
+
+def test_a_shared_claim_is_said_whole_and_kept_by_parts(daemon: Daemon, manifests: Directory) -> None:
+    whole = POD.replace("resourceClaimTemplateName: near-nic", "resourceClaimName: cards")
+    part = whole.replace("claims: [{name: own}]", "claims: [{name: own, request: rest}]")
+    manifests.put(a=whole.replace("NAME", "a"), s=SHARED, u=CLASS)
+    manifests.put(b=part.replace("NAME", "b"))
+    before, said = (held(daemon, "a"), held(daemon, "b")), statuses(daemon)
+    assert [devices for _, devices in before] == [[ETH0.address, NVME0.address], [NVME0.address]]
+    (status,) = said.values()
+    assert [one["request"] for one in status["allocation"]["devices"]["results"]] == ["nic", "rest"]
+    assert [one["device"] for one in status["devices"]] == ["pci-0000-3b-00-0", "pci-0000-40-00-0"]
+    assert [one["name"] for one in status["reservedFor"]] == ["a", "b"]
+    for path in daemon.directory.iterdir():
+        if path.is_file():
+            path.unlink()
+    started(daemon)
+    daemon.turn(WakeUpReason.TIMER)
+    daemon.rest()
+    assert ((held(daemon, "a"), held(daemon, "b")), statuses(daemon)) == (before, said)
+    manifests.put(a=None)
+    assert [one["request"] for one in statuses(daemon)["default/cards.json"]["allocation"]["devices"]["results"]] == [
+        "rest"
+    ]
+
+
 def test_what_runs_runs_on_when_nothing_tells_its_claims(daemon: Daemon, manifests: Directory) -> None:
     """Its CPUs are seen in its cgroup; of its card nobody knows, and it may be given to another."""
     manifests.put(a=POD.replace("NAME", "a"), t=TEMPLATE, u=CLASS)

@@ -164,31 +164,41 @@ class _Placing:
 
     def _with_shared(self, promises: Promises) -> Promises:
         """Let the pod have what others have of claims that it has, too."""
-        held_by = dict(sorted(promises.claims(), reverse=True))
         there = {device.name: device for device in self._there}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
-            if full_name not in held_by:
+            uids = sorted(uid for name, uid in promises.claims() if name == full_name)
+            if not uids:
                 continue
-            uid = held_by[full_name]
-            held = next(one for one in promises.of_pod(uid).claims if one.claim == full_name)
-            if held.is_own or claim.template:
+            uid = uids[0]
+            parts = [one for other in uids for one in promises.of_pod(other).claims if one.claim == full_name]
+            if claim.template or any(one.is_own for one in parts):
                 raise _MisfitError(
                     f"claim {full_name} is pod {uid}'s: a claim from a template is called POD-NAME, and two have this name"
                 )
+            devices = tuple(dict.fromkeys(device for one in parts for device in one.devices))
             own = promises.of_pod(self._pod.uid)
-            own = replace(own, claims=(*own.claims, replace(held, name=claim.name)))
-            for one in held.devices:
+            own = replace(own, claims=(*own.claims, ClaimAllocation(full_name, claim.name, devices)))
+            has = {one.request.partition("/")[0] for one in devices}
+            for request in claim.spec.requests if claim.spec else ():
+                if request.name not in has and self._users_of(claim.name, request.name):
+                    raise _MisfitError(
+                        f"claim {full_name} is pod {uid}'s, and has nothing for request {request.name}, given back or never asked for: "
+                        "it is allocated anew when no pod has it"
+                    )
+            for one in devices:
                 if one.driver != CARD_DRIVER:
                     what = "CPUs" if one.driver == CPU_DRIVER else "memory"
                     raise _MisfitError(
                         f"claim {full_name} has {what}, which are one container's, and is pod {uid}'s: "
                         "give each pod its own by a resourceClaimTemplate"
                     )
+                if not self._users_of(claim.name, one.request.partition("/")[0]):
+                    continue
                 if one.device not in there:
                     raise _MisfitError(f"claim {full_name} has {one.device}, which is gone")
                 own = self._with_card(own, claim.name, one.request.partition("/")[0], there[one.device], full_name)
-            promises = with_pod(promises, self._pod.uid, own)
+            promises = with_pod(promises, self._pod.uid, replace(own, claims=own.held_claims))
         return promises
 
     def _is_free(self, device: ClaimableDevice, way: DeviceRequest) -> bool:
@@ -214,7 +224,7 @@ class _Placing:
             where = f"claim {each.wish.claim}, request {each.wish.request.name}"
             if len({_rank_of(device) for device in each.devices}) > 1:
                 raise _MisfitError(f"{where}: its selectors are met by devices of several drivers")
-            users = self._users(each)
+            users = self._users_of(each.wish.name, each.wish.request.name)
             if not users:
                 raise _MisfitError(f"{where}: no container uses it (resources.claims)")
             rank = _rank(each)
@@ -244,8 +254,7 @@ class _Placing:
             draft.devices[place] = chosen
         return self._finished(promises, draft, allowed)
 
-    def _users(self, each: Allowed) -> tuple[Container, ...]:
-        claim, request = each.wish.name, each.wish.request.name
+    def _users_of(self, claim: str, request: str) -> tuple[Container, ...]:
         return tuple(c for c in self._pod.containers if any(one.uses(claim, request) for one in c.claims))
 
     def _cpus(

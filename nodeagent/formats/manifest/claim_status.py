@@ -49,10 +49,16 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
         specs = {claim.name: claim.spec for claim in entry.pod.claims}
         devices = {one for _, own in held.devices for one in own}
         for allocation in held.claims:
-            known = found.get(allocation.claim)
-            holders = (*(known.holders if known else ()), ClaimHolder(entry.pod.name, entry.pod.uid))
-            cards = tuple(sorted((one for one in devices if one.claim == allocation.claim), key=lambda one: one.id))
-            found[allocation.claim] = AllocatedClaim(allocation, holders, cards, specs.get(allocation.name))
+            known = found.get(allocation.claim) or AllocatedClaim(replace(allocation, devices=()), ())
+            # A pod has what its containers use of a claim, and another may have more of it.
+            every = tuple(dict.fromkeys((*known.allocation.devices, *allocation.devices)))
+            cards = {one.id: one for one in (*known.cards, *devices) if one.claim == allocation.claim}
+            found[allocation.claim] = AllocatedClaim(
+                replace(allocation, devices=every),
+                (*known.holders, ClaimHolder(entry.pod.name, entry.pod.uid)),
+                tuple(card for _, card in sorted(cards.items())),
+                specs.get(allocation.name),
+            )
     return found
 
 

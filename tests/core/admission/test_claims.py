@@ -12,6 +12,7 @@ from nodeagent.core.admission.managers import (
     Rejected,
     admit,
     initial,
+    remove_container,
     remove_pod,
     start_container,
     violations,
@@ -201,6 +202,28 @@ def test_cards_are_shared_by_who_names_the_same_claim() -> None:
     said = refused(here, had, claiming("b", "2", cpus))
     assert said == (
         "claim default/the-cpus has CPUs, which are one container's, and is pod a's: give each pod its own by a resourceClaimTemplate"
+    )
+
+
+def test_a_pod_has_of_a_shared_claim_what_its_containers_use() -> None:
+    here = node(topology_manager_policy="none")
+    disk = request("disk", "nodeagent.io", 'device.attributes["nodeagent.io"].kind == "nvme"')
+    shared = PodClaim("net", "both", spec=spec(request("nic", "nodeagent.io", A_NIC), disk))
+
+    def using(uid: str, *names: str) -> Pod:
+        users = [pods.app(name, "1", claims=(ContainerClaim("net", name),)) for name in names]
+        return builders.pod(uid, *users, claims=(shared,))
+
+    promises = promised(here, using("c", "nic", "disk"), using("b", "disk"), using("d", "nic"))
+    assert [one.request for one in promises.of_pod("b").claims[0].devices] == ["disk"]
+    assert promises.of_pod("b").devices == (("disk", promises.of_pod("c").devices_of("disk")),)
+    promises, _ = remove_container(here, promises, "c", "nic")
+    after = admit(here, promises, using("a", "nic"))
+    assert isinstance(after, Admitted), "d has it still"
+    promises, _ = remove_pod(here, promises, "d")
+    assert refused(here, promises, using("a", "nic")) == (
+        "claim default/both is pod b's, and has nothing for request nic, given back or never asked for: it is allocated anew when no pod "
+        "has it"
     )
 
 
