@@ -4,20 +4,23 @@ Nothing in the state directory can keep the agent from starting: unusable files 
 changed is reported. Only `stateRecovery: strict` refuses, like kubelet.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import resume, shortfalls
+from nodeagent.core.admission.managers import Managers, resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, PodPromises
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.adoption import claims_of, found
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import Manifest, wanted
@@ -36,6 +39,12 @@ from nodeagent.daemon.startup import (
 from nodeagent.daemon.strict_recovery import decoded_records
 from nodeagent.edge import state_files
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
+
+if TYPE_CHECKING:
+    from nodeagent.core.model.devices import PlacedDevices
+
+DeviceLook = Callable[[Topology], "PlacedDevices"] | None
+"""Looks at a machine's devices. None: they are not looked at."""
 
 _LACKING = ("CPUs or memory that pods were promised are gone",)
 
@@ -75,6 +84,7 @@ def start_state(
     now_ms: int,
     look: Callable[[], Evidence | None],
     alive: Callable[[], None] = lambda: None,
+    devices: DeviceLook = None,
 ) -> Start | None:
     """Find the promises that were made, or rebuild them.
 
@@ -85,14 +95,15 @@ def start_state(
         look: returns what runs; called only if the files don't suffice. It returns None if the agent was asked to stop meanwhile, and then
             this does, too.
         alive: called after each answer of a CPU plugin.
+        devices: looks at the machine's devices; called only if a pod with claims may have to be decided on anew.
     """
     begin_turn(node, alive)
     problems: list[str] = []
     saved = _saved(str(Path(node.config.state_directory) / STATE_FILE), problems)
     if saved is not None:
-        return _carried_over(node, saved, look, now_ms)
+        return _carried_over(node, saved, look, now_ms, devices)
     evidence = look()
-    return None if evidence is None else _made_anew(node, manifests, now_ms, evidence, problems)
+    return None if evidence is None else _made_anew(node, manifests, now_ms, evidence, problems, devices)
 
 
 def _saved(path: str, problems: list[str]) -> SavedState | None:
@@ -110,7 +121,9 @@ def _saved(path: str, problems: list[str]) -> SavedState | None:
         return None
 
 
-def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidence | None], now_ms: int) -> Start | None:
+def _carried_over(
+    node: NodeSetup, saved: SavedState, look: Callable[[], Evidence | None], now_ms: int, devices: DeviceLook
+) -> Start | None:
     """Use an intact state on a node that may have changed."""
     policies = policies_of(node.config.placement)
     problems = [
@@ -133,7 +146,7 @@ def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidenc
         for entry in saved.state.entries
         if entry.holds
     )
-    placed = settled(node.managers, claims)
+    placed = settled(_knowing(node, (claim.pod for claim in claims), devices), claims)
     state = replace(saved.state, promises=placed.promises)
     for entry in saved.state.entries:
         state = state.with_entry(_judged(entry, placed, now_ms))
@@ -141,6 +154,13 @@ def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidenc
         return _taken_as_it_is(saved.state, state)
     problems = [f"{STATE_FILE} does not fit this node: {p}" for p in problems or _LACKING]
     return Start(state, _recovery(problems, (STATE_FILE,), placed, state))
+
+
+def _knowing(node: NodeSetup, pods: Iterable[Pod], devices: DeviceLook) -> Managers:
+    """Return the managers that decide on these pods, with the cards that claims may be for."""
+    if devices is None or not any(pod.claims for pod in pods):
+        return node.managers
+    return node.managers.knowing(devices(node.topology))
 
 
 def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
@@ -166,7 +186,12 @@ def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:
 
 
 def _made_anew(
-    node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int, evidence: Evidence, problems: list[str]
+    node: NodeSetup,
+    manifests: tuple[Manifest, ...],
+    now_ms: int,
+    evidence: Evidence,
+    problems: list[str],
+    devices: DeviceLook,
 ) -> Start:
     """Recognize pods by their cgroups, their processes and kubelet's files."""
     unusable = [STATE_FILE] if problems else []
@@ -184,7 +209,7 @@ def _made_anew(
     pods = found(
         node.managers, entries, observed=evidence.observed, runs=evidence.runs, recorded=recorded, now_ms=now_ms
     )
-    placed = settled(node.managers, tuple(pod.claim for pod in pods))
+    placed = settled(_knowing(node, (pod.entry.pod for pod in pods), devices), tuple(pod.claim for pod in pods))
     state = NodeState(placed.promises, tuple(_judged(pod.entry, placed, now_ms) for pod in pods))
     if not problems and not pods:
         return Start(state)

@@ -108,7 +108,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
             return None
         return Evidence(observed, runs)
 
-    start = start_state(node, known, time.time_ns() // 1_000_000, look)
+    start = start_state(node, known, time.time_ns() // 1_000_000, look, devices=Machine().devices)
     if start is None:
         raise DrainError(
             f"cannot find out which processes run: {trouble}", hint="`systemctl status nodeagent-launcher`"

@@ -107,12 +107,13 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if root is None:
         return 0  # asked to stop before the launcher answered
     plugins = _device_plugins(config, wakeups, log)
+    machine = Machine()
     tree = CgroupTree(root, client.begin_partition, client.gather)
     runner = Runner(client) if plugins is None else Runner(client, plugins.prepare)
     if start is None:
         node, _ = without_withheld(node, tree)
         look = partial(_what_runs, config, tree, runner, pods, wakeups, manager, log)
-        start = start_state(node, pods, now_ms, look, heart.beat)
+        start = start_state(node, pods, now_ms, look, heart.beat, machine.devices)
     if start is None:
         return 0  # asked to stop before what runs could be read
     if start.recovery is not None:
@@ -133,7 +134,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         host_settings=HostSettings(edges, config.state_directory, boot_id(), log),
         log=log,
         wakeups=wakeups,
-        machine=Machine(),
+        machine=machine,
         recovery=start.recovery,
         alive=heart.beat,
         let_in=jobs.let_in,

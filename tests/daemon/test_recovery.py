@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import ReservedMemory
+from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, RestartPolicy
 from nodeagent.core.model.state import Exit, NodeState
@@ -32,6 +33,7 @@ from nodeagent.daemon.strict_recovery import load_state
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from tests.core.turn.test_turns import WatchedAgent
 from tests.support.builders import GIB
+from tests.support.claims import ETH0, claiming, request, template
 from tests.support.daemon_model import daemon_node
 from tests.support.node_model import Agent, Group, started
 from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, mixed, pod, sidecar
@@ -83,6 +85,7 @@ class Life:
             manifests,
             self.machine.now_ms,
             lambda: Evidence(self.machine.observed(), dict(self.machine.runs)),
+            devices=lambda topology: PlacedDevices.of((ETH0,), topology),
         )
         assert found is not None
         assert violations(of.managers, found.state) == ()
@@ -459,6 +462,37 @@ def test_cpus_that_are_gone_are_replaced_for_pods_without_processes_only(tmp_pat
             "pod default/b, container app: CPUs 2,6 → 2-3: CPUs 6 are not online"
         ]
     life.go_on(found)
+
+
+@pytest.mark.parametrize("rebooted", [False, True])
+@pytest.mark.parametrize(
+    ("reserved", "running", "anew"),
+    [("0,2", "3,6", "3,7"), ("0,2,3,6,7", "1,5", "")],
+    ids=["one CPU reserved", "all that it allows"],
+)
+def test_what_claims_allow_is_kept_to_by_pods_without_processes(
+    tmp_path: Path, reserved: str, running: str, anew: str, *, rebooted: bool
+) -> None:
+    """Who runs gets the nearest instead, and keeps its card; another is decided on anew, with the cards that there are."""
+    on_node_1 = 'device.attributes["dra.cpu"].numaNodeID == 1'
+    claim = template(request("cpus", "dra.cpu", on_node_1, count=2), request("nic", "nodeagent.io"))
+    before = node(two_nodes())
+    before = replace(before, managers=before.managers.knowing(PlacedDevices.of((ETH0,), two_nodes())))
+    life = Life(tmp_path, before, claiming("a", "2", claim))
+    assert sets(life.before) == {("a", "app"): CpuSet.of(2, 6)}
+    if rebooted:
+        life.reboot()
+    found = life.start(node(two_nodes(), reserved=reserved))
+    assert sets(found.state).get(("a", "app"), CpuSet()) == CpuSet.parse(anew if rebooted else running)
+    (entry,) = found.state.entries
+    held = found.state.promises.of_pod("a")
+    if rebooted and not anew:
+        assert entry.refusal is not None
+        assert "2 wanted, 0 devices meet its selectors" in entry.refusal.message
+    else:
+        assert [one.id for one in held.devices_of("app")] == [ETH0.address]
+    if rebooted and anew:
+        assert len(held.claims[0].devices) == 3
 
 
 @pytest.mark.parametrize(

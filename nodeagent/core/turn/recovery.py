@@ -247,9 +247,11 @@ def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises
     demand = demand_of(managers.rules, claim.pod)
     lacks = _lacks(managers, demand, held)
     waits = not claim.stays and _is_offline(managers, held)
-    if not lacks and not waits:
+    # What its claims allow, only they know: what runs gets the nearest instead, all else is decided on anew.
+    has_lost = not claim.stays and held.claims != claim.held.claims
+    if not lacks and not waits and not has_lost:
         return _with_hints(managers, promises, claim.pod)
-    topped = None if waits else _topped_up(managers, promises, demand)
+    topped = None if waits or has_lost else _topped_up(managers, promises, demand)
     attempts = [] if topped is None else [topped, _without_inits(managers, topped, claim.pod)]
     attempts.append(remove_pod(managers, promises, claim.pod.uid)[0])
     last: Rejected | None = None
@@ -262,7 +264,7 @@ def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises
             return decision.promises
     assert last is not None
     # CPUs that are only offline may return: until then D14 holds.
-    return promises if claim.stays or not lacks else last
+    return promises if claim.stays or not (lacks or has_lost) else last
 
 
 def _without_inits(managers: Managers, promises: Promises, pod: Pod) -> Promises:
