@@ -4,6 +4,8 @@ A decision takes promises and returns the next ones, with the metric deltas. Pod
 accounting in accounting.py.
 """
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -113,9 +115,11 @@ def allocate_container(
         return _failed(promises, (requests,), nodes)
     blocks = tuple(Block(nodes, resource, size) for resource, size in container.memory)
     machine = promises.memory
+    taken_over: list[Block] = []
     for resource, size in container.memory:
-        machine = take(machine, nodes, resource, size - min(size, reusable_bytes(promises, pod.uid, nodes, resource)))
-    memory = _shrunk(put(held.memory, container.name, blocks), pod, container.name, blocks)
+        taken_over.append(Block(nodes, resource, min(size, reusable_bytes(promises, pod.uid, nodes, resource))))
+        machine = take(machine, nodes, resource, size - taken_over[-1].size_bytes)
+    memory = _shrunk(put(held.memory, container.name, blocks), pod, container.name, taken_over)
     pods = promises.pods.put(pod.uid, replace(held, memory=memory))
     after = _with_reuse(replace(promises, memory=machine, pods=pods), pod.uid, container.kind, blocks)
     deltas = (requests, *(allocations("memory", "node") for _ in blocks), assignments("memory", "node_exclusive"))
@@ -186,7 +190,7 @@ def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Block
 
 
 def _shrunk(
-    memory: tuple[tuple[str, Blocks], ...], pod: PodDemand, name: str, blocks: Blocks
+    memory: tuple[tuple[str, Blocks], ...], pod: PodDemand, name: str, blocks: Iterable[Block]
 ) -> tuple[tuple[str, Blocks], ...]:
     """Deduct what a container took over from the init containers that lent it: a pod's blocks add up to what is taken."""
     lenders = []

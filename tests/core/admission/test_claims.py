@@ -139,6 +139,21 @@ def test_memory_of_a_node_is_claimed_with_the_cpus_of_it() -> None:
     assert said == "container app asks for 3Gi, and its claims have 2Gi of memory: give it that as request and limit"
 
 
+def test_memory_of_an_init_container_is_taken_over_once() -> None:
+    """What has its memory by a claim had it before the init container: that lends it to who comes after."""
+    here = node(topology_manager_policy="none")
+    one = builders.pod(
+        "a",
+        pods.init("first", "1", "64Mi"),
+        pods.app("app", "1", "1Gi", claims=(ContainerClaim("own"),)),
+        pods.app("beside", "1", "64Mi"),
+        claims=(template(request("zone", "dra.memory", 'device.attributes["dra.memory"].numaNode == 0', size=GIB)),),
+    )
+    promises = promised(here, one)
+    gone, _ = remove_pod(here, promises, "a")
+    assert gone == initial(here)
+
+
 def test_containers_divide_a_claim_by_its_requests() -> None:
     here = node(topology_manager_policy="restricted")
     claim = template(request("fast", count=2), request("slow", count=4), match=NUMA)
