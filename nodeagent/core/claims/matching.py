@@ -216,32 +216,30 @@ def matching(allowed: Sequence[Allowed], taken: frozenset[str] = frozenset()) ->
     owner: dict[str, int] = {}
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
 
-    def give(place: int, seen: set[str]) -> bool:
+    def give(place: int) -> bool:
         """Find a device for a request, moving those of others where that is possible."""
-        path: list[tuple[int, Iterator[str]]] = [(place, iter(names[place]))]
-        chosen: list[str] = []
-        while path:
-            left = path[-1][1]
-            name = next((one for one in left if one not in seen), None)
-            if name is None:
-                path.pop()
-                if chosen:
-                    chosen.pop()
-                continue
-            seen.add(name)
-            chosen.append(name)
-            if name not in owner:
-                for (who, _), what in zip(path, chosen, strict=True):
-                    owner[what] = who
-                return True
-            path.append((owner[name], iter(names[owner[name]])))
+        moved: dict[int, tuple[int, str]] = {}
+        """From whom a device would be taken: for whom, and which."""
+        asked = [place]
+        for who in asked:
+            for name in names[who]:
+                holder = owner.get(name)
+                if holder is None:
+                    owner[name] = who
+                    while who != place:
+                        who, name = moved[who]  # noqa: PLW2901 - back along the way
+                        owner[name] = who
+                    return True
+                if holder != place and holder not in moved:
+                    moved[holder] = who, name
+                    asked.append(holder)
         return False
 
     for place, each in enumerate(allowed):
         if each.devices and each.devices[0].memory is not None:
             continue
         for _ in range(each.count):
-            if not give(place, set()):
+            if not give(place):
                 return None
     return owner
 

@@ -1,7 +1,9 @@
 """Which devices each request may have: equal to trying every choice of devices one by one."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from time import process_time
 
 import pytest
 from hypothesis import given, strategies as st
@@ -194,3 +196,16 @@ def test_looking_for_values_of_their_own_ends() -> None:
     spec = ClaimSpec(requests, (MatchAttribute("x/id", is_distinct=True),))
     with pytest.raises(NoWayError, match="more than"):
         list(ways_to_meet([Wish("n/c", "c", spec, each) for each in requests], there, lambda _one, _way: True))
+
+
+def test_what_is_for_nearly_every_cpu_of_a_large_machine_is_matched_at_once() -> None:
+    """One request for 1500 of 2048 CPUs, and one for 500 that the first one would take."""
+    there = tuple(ClaimableDevice("x", f"d{number}", ()) for number in range(2048))
+    few, many = (DeviceRequest("", "x", ("true",), count) for count in (500, 1500))
+    wishes = [Wish("n/c", "c", ClaimSpec(()), ClaimRequest("r", (way,))) for way in (many, few)]
+    started = process_time()
+    owners = matching([Allowed(wishes[0], many, there, 1500), Allowed(wishes[1], few, there[:500], 500)])
+    assert process_time() - started < 5, "a walk over all CPUs for each of them, and not for each pair"
+    assert owners is not None
+    assert Counter(owners.values()) == {0: 1500, 1: 500}
+    assert {name for name, place in owners.items() if place == 1} == {one.name for one in there[:500]}
