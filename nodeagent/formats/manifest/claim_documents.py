@@ -20,6 +20,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_rules import LABEL_RULE, SUBDOMAIN_RULE, is_label, is_subdomain
 from nodeagent.formats.manifest.pod_schema import CLAIM, CLASS, TEMPLATE
 from nodeagent.formats.syntax.fields import Fields
+from nodeagent.formats.syntax.findings import shown
 
 API_VERSION = "resource.k8s.io/v1"
 BUILT_IN = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
@@ -118,8 +119,7 @@ def read_devices(devices: Fields) -> ClaimSpec:
         devices.report("requests", "needs at least one request")
     _bounded(devices, "requests", len(requests), MOST_REQUESTS)
     names = [request.name for request in requests]
-    for name in sorted({name for name in names if name and names.count(name) > 1}):
-        devices.report("requests", "two requests have the same name", name)
+    _different(devices, "requests", names)
     known = {*names, *(f"{each.name}/{way.name}" for each in requests for way in each.ways if way.name)}
     constraints = tuple(_constraint(each, known) for each in devices.objects("constraints"))
     _bounded(devices, "constraints", len(constraints), MOST_CONSTRAINTS)
@@ -130,6 +130,11 @@ def read_devices(devices: Fields) -> ClaimSpec:
 def _bounded(fields: Fields, key: str, count: int, most: int) -> None:
     if count > most:
         fields.report(key, f"may be at most {most}", count)
+
+
+def _different(fields: Fields, key: str, names: list[str]) -> None:
+    for name in sorted({name for name in names if name and names.count(name) > 1}):
+        fields.report(key, "two requests have the same name", name)
 
 
 def _request(fields: Fields) -> ClaimRequest:
@@ -144,7 +149,9 @@ def _request(fields: Fields) -> ClaimRequest:
     if exactly is not None:
         return ClaimRequest(name, (_way(exactly, is_named=False),))
     _bounded(fields, "firstAvailable", len(first), MOST_WAYS)
-    return ClaimRequest(name, tuple(_way(each, is_named=True) for each in first))
+    ways = tuple(_way(each, is_named=True) for each in first)
+    _different(fields, "firstAvailable", [way.name for way in ways])
+    return ClaimRequest(name, ways)
 
 
 def _way(fields: Fields, *, is_named: bool) -> DeviceRequest:
@@ -162,8 +169,12 @@ def _way(fields: Fields, *, is_named: bool) -> DeviceRequest:
     capacity = fields.object("capacity")
     sizes = () if capacity is None else tuple((n, amount.value()) for n, amount in capacity.quantities("requests"))
     if capacity is not None:
+        for key, size in sizes:
+            if size < 1:
+                capacity.report("requests", f"{shown(key)} must be more than 0", size)
         capacity.close()
-    fields.refuse(_REFUSED)
+    if fields.boolean("adminAccess"):
+        fields.refuse(_REFUSED)
     fields.unused(("tolerations",))  # nothing here taints a device
     fields.close()
     return DeviceRequest(name, device_class, selectors, None if mode == _ALL else count or 1, sizes)

@@ -185,6 +185,12 @@ def changed(text: str, old: str, new: str) -> list[str]:
         ("name: nic\n", "name: cpus\n", "cpus: two requests have the same name"),
         ("{name: fast-nic}", "{name: fast-nic, namespace: lab}", "a DeviceClass has no namespace"),
         ("dra.memory/size: 2Gi", "dra.memory/size: many", "many"),
+        (
+            "dra.memory/size: 2Gi",
+            "dra.memory/size: -2Gi",
+            "capacity.requests: -2147483648: dra.memory/size must be more",
+        ),
+        ("name: any", "name: fast", "requests[1].firstAvailable: fast: two requests have the same name"),
     ],
 )
 def test_what_is_wrong_with_a_document_is_told_with_its_place(old: str, new: str, said: str) -> None:
@@ -236,6 +242,7 @@ def test_what_an_api_server_would_add_is_read() -> None:
     }
     document["spec"]["metadata"] = {"labels": {"a": "b"}}
     document["spec"]["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = [{"operator": "Exists"}]
+    document["spec"]["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = False
     assert len(parts(yaml.safe_dump(document))[1]) == 1
 
 
