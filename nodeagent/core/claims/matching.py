@@ -292,8 +292,10 @@ def _short(
         there = meeting[way]
         free = sum(1 for device in there if is_free(device, way))
         wanted = f"all {len(there)}" if way.count is None else str(way.count)
-        what = "device meets" if len(there) == 1 else "devices meet"
+        one = len(there) == 1
+        what = "device meets its selectors" if one else "devices meet its selectors"
+        has = "".join(f" and {'has' if one else 'have'} {key}" for key, _ in way.capacity)
         name = f"{way.name}: " if way.name else ""
-        room = ", or has room for it" if way.capacity else ""
-        found.append(f"{name}{wanted} wanted, {len(there)} {what} its selectors, {free} of them free{room}")
+        left = "with room for it" if way.capacity else "free"
+        found.append(f"{name}{wanted} wanted, {len(there)} {what}{has}, {free} of them {left}")
     return "; ".join(found)

@@ -285,6 +285,14 @@ def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
             "claim default/a-own, request cpus: 20 wanted, 14 devices meet its selectors, 14 of them free",
         ),
         (
+            claiming("a", "4", template(request("cpus", cpu=4))),
+            "claim default/a-own, request cpus: 1 wanted, 0 devices meet its selectors and have dra.cpu/cpu, 0 of them with room for it",
+        ),
+        (
+            claiming("a", "1", template(request("mem", "dra.memory", size=9 * GIB)), memory="9Gi"),
+            "claim default/a-own, request mem: 1 wanted, 2 devices meet its selectors and have dra.memory/size, 0 of them with room for it",
+        ),
+        (
             claiming("a", "9", template(request("cpus", count=9), match="dra.cpu/socketID")),
             "claim default/a-own: no dra.cpu/socketID is that of enough free devices: request cpus is for 9 of 14",
         ),
