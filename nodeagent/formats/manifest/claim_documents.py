@@ -1,5 +1,6 @@
 """ResourceClaim, ResourceClaimTemplate, DeviceClass (resource.k8s.io/v1): documents to values and back, and which of them a pod means."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -133,7 +134,7 @@ def _bounded(fields: Fields, key: str, count: int, most: int) -> None:
 
 
 def _different(fields: Fields, key: str, names: list[str]) -> None:
-    for name in sorted({name for name in names if name and names.count(name) > 1}):
+    for name in sorted(name for name, count in Counter(names).items() if name and count > 1):
         fields.report(key, "two requests have the same name", name)
 
 

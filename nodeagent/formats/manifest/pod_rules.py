@@ -36,6 +36,8 @@ from nodeagent.formats.syntax.tree import Path
 MAX_CONTAINERS = 256
 """Init containers and apps together."""
 MAX_CLAIMS = 64
+MAX_USES = 256
+"""Claims, or requests of them, of one container."""
 MAX_CPU = Quantity.of(1_000_000)
 MAX_BYTES = Quantity.of(2**62)
 MAX_DEVICES = Quantity.of(65_536)
@@ -304,6 +306,9 @@ def _claims(pod: Pod) -> Iterator[Breach]:
             yield Breach((*path, index, key), shown(claim.claim or claim.template), SUBDOMAIN_RULE)
     for container_path, container in _numbered(pod):
         here: Path = (*container_path, "resources", "claims")
+        if len(container.claims) > MAX_USES:
+            yield Breach(here, str(len(container.claims)), f"at most {MAX_USES} are allowed")
+            continue
         for index, one in enumerate(container.claims):
             if one.name not in names:
                 meant = nearest(one.name, tuple(names))

@@ -224,6 +224,11 @@ def test_what_is_wrong_with_a_document_is_told_with_its_place(old: str, new: str
             "resourceClaims[1].name: fwd-own: is another of this pod's claims already (one from a template is called POD-NAME)",
         ),
         ("request: nic}", "request: cpus}", "is there twice"),
+        (
+            "{name: own, request: nic}",
+            ", ".join(["{name: own, request: nic}"] * 256),
+            "resources.claims: 258: at most 256 are allowed",
+        ),
         ("  containers:", "  resources: {claims: [{name: own}]}\n  containers:", "claims are containers'"),
     ],
 )
