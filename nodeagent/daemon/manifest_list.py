@@ -178,8 +178,9 @@ class _LookDraft(Struct):
         from nodeagent.formats.manifest.claim_documents import ClaimDocuments, missing_documents  # noqa: PLC0415 - few nodes have claims
 
         documents = ClaimDocuments(document for _, document in self.claims)
+        doubled = {id(document) for document in documents.doubled}  # equal ones are told apart
         for source, document in self.claims:
-            if any(document is other for other in documents.doubled):
+            if id(document) in doubled:
                 text = f"{document.kind} {document.name} is in another file, too, which counts: remove one of them"
                 self.problems.append(ManifestProblem(source, text))
         pods = []
