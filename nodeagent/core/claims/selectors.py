@@ -14,9 +14,11 @@ import cel
 
 from nodeagent.core.claims.inventory import ClaimableDevice
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.errors import printable
 
 LONGEST = 10 * 1024
 """Bytes of an expression (CELSelectorExpressionMaxLength)."""
+_LONGEST_QUOTED = 300
 _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
 """A domain that an expression asks about: where a device has none of it, it is there and empty."""
 _DEEPEST = 64
@@ -61,10 +63,10 @@ def forget_answers() -> None:
 @lru_cache(maxsize=4096)  # pods that come together ask the same of the same devices
 def _meets(device: ClaimableDevice, expression: str) -> bool:
     program, domains = _compiled(expression)
-    with _answering(f"`{expression}`, of {device.name}"):
+    with _answering(f"{_quoted(expression)}, of {device.name}"):
         answer = program.execute(cel.Context({"device": _shown(device, domains)}, _FUNCTIONS))
     if not isinstance(answer, bool):
-        raise SelectorError(f"it must be true or false, not {answer!r}: `{expression}`")
+        raise SelectorError(f"it must be true or false, not {_in_a_line(repr(answer))}: {_quoted(expression)}")
     return answer
 
 
@@ -74,7 +76,7 @@ def _answering(what: str) -> Iterator[None]:
     try:
         yield
     except KeyError as err:
-        raise SelectorError(f"{err.args[0]} is missing: {what}") from None
+        raise SelectorError(f"{_in_a_line(str(err.args[0]))} is missing: {what}") from None
     except BaseException as err:
         if not isinstance(err, Exception) and type(err).__module__ != "pyo3_runtime":
             raise
@@ -94,9 +96,19 @@ def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
     longest = 1 + expression.count(",") + expression.count("+")  # lists are written out, or put together
     if longest ** len(_MACRO.findall(expression)) > MOST_STEPS:
         raise SelectorError("it goes through lists within lists of too many values")
-    with _answering(f"`{expression}`"):
+    with _answering(_quoted(expression)):
         program = cel.compile(expression)
     return program, frozenset(one or other for one, other in _DOMAIN.findall(expression))
+
+
+def _quoted(expression: str) -> str:
+    return f"`{_in_a_line(expression)}`"
+
+
+def _in_a_line(text: str) -> str:
+    """Spell what somebody has written for a message: without line ends, and not without end."""
+    line = printable(" ".join(text[: 2 * _LONGEST_QUOTED].split()))
+    return line if len(line) <= _LONGEST_QUOTED else f"{line[:_LONGEST_QUOTED]}…"
 
 
 def _known_variables(expression: str) -> set[str]:
@@ -105,7 +117,7 @@ def _known_variables(expression: str) -> set[str]:
 
 
 def _first_line(err: BaseException) -> str:
-    return str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0]
+    return _in_a_line(str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0])
 
 
 def _shown(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:

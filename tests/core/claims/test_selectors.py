@@ -64,6 +64,13 @@ def test_what_is_no_expression_is_told_before_any_device_is_known(expression: st
         ("device.driver", "true or false, not 'dra.cpu'"),
         ('quantity("many") == 3', "many"),
         ("device.cores > 1", "cores is missing: .*, of cpudev005"),
+        (f"'{'x' * 9000}'", "^.{,700}$"),
+        (f"device['{'x' * 9000}'] == 1", "^x{300}… is missing: .{,350}$"),
+        ("device.cores\n  > 1 // \x1b[2J", r"cores is missing: `device.cores > 1 // [^\x1b]+`, of cpudev005$"),
+        (
+            f"device.cores > {'1' * 18} // {'x' * 9000}",
+            r"cores is missing: `device.cores > 1{18} // x{,300}…`, of cpudev005$",
+        ),
     ],
 )
 def test_an_expression_without_an_answer_is_an_error_and_not_a_no(expression: str, said: str) -> None:
