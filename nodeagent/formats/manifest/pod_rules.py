@@ -313,6 +313,8 @@ def _claims(pod: Pod) -> Iterator[Breach]:
             if one.name not in names:
                 meant = nearest(one.name, tuple(names))
                 yield Breach((*here, index, "name"), shown(one.name), f"must be one of spec.resourceClaims{meant}")
+            elif one.request and not is_label(one.request):
+                yield Breach((*here, index, "request"), shown(one.request), LABEL_RULE)
             elif one in container.claims[:index]:
                 yield Breach((*here, index, "name"), one.name, "is there twice")
 

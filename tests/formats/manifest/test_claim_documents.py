@@ -224,6 +224,7 @@ def test_what_is_wrong_with_a_document_is_told_with_its_place(old: str, new: str
             "resourceClaims[1].name: fwd-own: is another of this pod's claims already (one from a template is called POD-NAME)",
         ),
         ("request: nic}", "request: cpus}", "is there twice"),
+        ("request: nic}", "request: nic/fast}", "claims[1].request: nic/fast: must be a lowercase RFC 1123 label"),
         (
             "{name: own, request: nic}",
             ", ".join(["{name: own, request: nic}"] * 256),
