@@ -17,6 +17,9 @@ from nodeagent.core.model.claims import ClaimRequest, ClaimSpec, DeviceRequest
 MOST_TRIED = 4096
 """Combinations of alternatives and values that are looked at for one pod."""
 
+MOST_ASKED = 500_000
+"""Questions of a selector about a device for one pod: some ten seconds. 32 requests of 8 alternatives with 32 selectors each are more."""
+
 
 class Wish(Struct, frozen=True):
     """A request of one of a pod's claims."""
@@ -61,6 +64,12 @@ def ways_to_meet(
         NoWayError: there is no way, or too many to look at.
     """
     meeting: dict[DeviceRequest, tuple[ClaimableDevice, ...]] = {}
+    asking = sum(len(way.selectors) for way in {way for wish in wishes for way in wish.request.ways})
+    if asking * len(devices) > MOST_ASKED:
+        most = MOST_ASKED // len(devices)
+        raise NoWayError(
+            f"its claims have {asking} selectors, and may have {most} for the {len(devices)} devices there are"
+        )
     for wish in wishes:
         for way in wish.request.ways:
             if way not in meeting:

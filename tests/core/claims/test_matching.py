@@ -198,6 +198,22 @@ def test_looking_for_values_of_their_own_ends() -> None:
         list(ways_to_meet([Wish("n/c", "c", spec, each) for each in requests], there, lambda _one, _way: True))
 
 
+def test_asking_ends() -> None:
+    """What one claim may hold at most: 8192 selectors, each another one."""
+    there = tuple(ClaimableDevice("x", f"d{number}", (("x/id", number),)) for number in range(64))
+    numbers = iter(range(32 * 8 * 32))
+    requests = tuple(
+        ClaimRequest(
+            f"r{place}",
+            tuple(DeviceRequest(f"w{way}", "x", tuple(f"{next(numbers)} >= 0" for _ in range(32))) for way in range(8)),
+        )
+        for place in range(32)
+    )
+    wishes = [Wish("n/c", "c", ClaimSpec(requests), each) for each in requests]
+    with pytest.raises(NoWayError, match="its claims have 8192 selectors, and may have 7812 for the 64 devices"):
+        list(ways_to_meet(wishes, there, lambda _one, _way: True))
+
+
 def test_what_is_for_nearly_every_cpu_of_a_large_machine_is_matched_at_once() -> None:
     """One request for 1500 of 2048 CPUs, and one for 500 that the first one would take."""
     there = tuple(ClaimableDevice("x", f"d{number}", ()) for number in range(2048))
