@@ -63,7 +63,8 @@ def claimed(
         yield from placing.ways(_wishes(promises, pod))
     except (_MisfitError, NoWayError, SelectorError) as err:
         unknown = f" (which cards there are is not known: {cards.problem})" if cards.problem else ""
-        yield Refusal(Reason.CLAIM, f"{err}{unknown}")
+        where = "" if demand.numa_node is None else f" (on NUMA node {demand.numa_node} alone, for which it asks)"
+        yield Refusal(Reason.CLAIM, f"{err}{where}{unknown}")
 
 
 def unusable(pod: Pod) -> str | None:

@@ -368,6 +368,15 @@ def test_a_class_of_cores_is_chosen_as_for_other_pods() -> None:
     assert {classes[cpu] for cpu in other.promises.own_set("b", "app") or ()} == {"efficiency"}
 
 
+def test_a_claim_for_another_node_than_the_pod_asks_for_is_refused_with_both() -> None:
+    here = node(topology_manager_policy="none")
+    one = claiming("a", "2", template(request("cpus", "dra.cpu", ON_NODE_1, count=2)), numa_node=0)
+    assert refused(here, initial(here), one) == (
+        "claim default/a-own, request cpus: 2 wanted, 8 devices meet its selectors, 0 of them free (on NUMA node 0 alone, for which it "
+        "asks)"
+    )
+
+
 def test_whole_cores_stay_whole() -> None:
     here = node(options=("full-pcpus-only",), topology_manager_policy="none")
     said = refused(here, initial(here), claiming("a", "3", template(request("cpus", count=3))))
