@@ -87,7 +87,7 @@ def test_a_document_that_is_wrong_is_told_with_its_line(node: Node) -> None:
     file = written("cpus.yaml", template(constraints=[{"matchAttribute": "numaNode"}]))
     status, out, err = node("apply", file)
     assert (status != 0, out) == (True, "")
-    assert 'matchAttribute: "numaNode": is required: a qualified name' in err
+    assert 'matchAttribute: "numaNode": must be a qualified name' in err
 
 
 @pytest.fixture

@@ -185,17 +185,17 @@ def _values_of_their_own(
         yield []
         return
     (place, each), *rest = parts
-    having: dict[tuple[str, Value], tuple[ClaimableDevice, ...]] = {}
+    having: dict[tuple[str, Value], list[ClaimableDevice]] = {}
     for device in each.devices:
         found = device.attribute(attribute)
         value = (type(found).__name__, found) if found is not None else None
         if value is not None and value not in taken:
-            having[value] = (*having.get(value, ()), device)
+            having.setdefault(value, []).append(device)
     if len(having) < each.count:
         yield None
         return
     for values in combinations(sorted(having, key=str), each.count):
-        own = [(place, _with(each, having[value], 1)) for value in values]
+        own = [(place, _with(each, tuple(having[value]), 1)) for value in values]
         for others in _values_of_their_own(rest, attribute, taken | {*values}):
             yield None if others is None else [*own, *others]
 
