@@ -4,16 +4,15 @@ What a request wants, its document says, and how many CPUs a container has, the 
 """
 
 from collections.abc import Iterator
+from functools import cache
 
 from msgspec.structs import replace
 
+from nodeagent.core.explain.amounts_that_fit import first_nearby
 from nodeagent.core.explain.remedy import Amount, Attempts, Remedy, RequestChange
 from nodeagent.core.model.claims import ClaimRequest, PodClaim
 from nodeagent.core.model.pod import CPU, Pod
 from nodeagent.core.model.pod_amounts import MILLI, asked_of, differences, with_amounts
-
-_NEAREST = 16
-"""This many counts below the one that is wanted are tried."""
 
 
 def smaller_claims(attempts: Attempts) -> Iterator[Remedy]:
@@ -27,18 +26,19 @@ def _fewer(attempts: Attempts, claim: PodClaim, request: ClaimRequest) -> Iterat
     wanted = request.ways[0].count
     if len(request.ways) > 1 or wanted is None:
         return
-    for count in range(min(wanted, _NEAREST + 1) - 1, 0, -1):
+
+    @cache
+    def admitted(count: int) -> Pod | None:
         changed = _with_count(attempts.pod, claim, request, count)
-        for pod in (changed, _with_fewer_cpus(changed, claim, request, wanted - count)):
-            if attempts.admits(pod):
-                amounts = tuple(
-                    Amount(name, resource, str(was), str(now))
-                    for name, resource, was, now in differences(attempts.pod, pod)
-                )
-                yield Remedy(
-                    RequestChange.CLAIM, (claim.name, request.name), amounts, before=str(wanted), after=str(count)
-                )
-                return
+        return next(filter(attempts.admits, (changed, _with_fewer_cpus(changed, claim, request, wanted - count))), None)
+
+    count = first_nearby(range(wanted - 1, 0, -1), lambda count: admitted(count) is not None)
+    pod = None if count is None else admitted(count)
+    if pod is not None:
+        amounts = tuple(
+            Amount(name, resource, str(was), str(now)) for name, resource, was, now in differences(attempts.pod, pod)
+        )
+        yield Remedy(RequestChange.CLAIM, (claim.name, request.name), amounts, before=str(wanted), after=str(count))
 
 
 def _with_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) -> Pod:

@@ -6,6 +6,7 @@ from itertools import chain
 
 from msgspec import Struct
 
+from nodeagent.core.explain.amounts_that_fit import NEAREST, first_by_halving, first_nearby
 from nodeagent.core.explain.remedy import Amount, Attempts, Remedy, RequestChange
 from nodeagent.core.memory.groups import fewest_nodes
 from nodeagent.core.model.demand import demand_of
@@ -28,10 +29,6 @@ from nodeagent.core.model.pod_amounts import (
     unit_of,
     with_amounts,
 )
-
-_NEAREST = 16
-"""This many amounts of CPUs are tried one by one before the search continues by halving, and of devices alone."""
-
 
 _MOST = 2**62
 """No machine has more of anything, and ranges end there."""
@@ -267,21 +264,21 @@ def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
         return attempts.admits(sought.pod_with(amount))
 
     if not _takes_alone(attempts, sought):
-        return _first(range(min(sought.asked, _MOST) - 1, max(sought.floor, 1) - 1, -1), fits)
+        return first_by_halving(range(min(sought.asked, _MOST) - 1, max(sought.floor, 1) - 1, -1), fits)
     cpu = attempts.what_if.managers.providers.cpu
     step = MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
     most = (min(sought.asked, _MOST) - sought.shared - 1) // step * step + sought.shared
     counts = range(most, max(sought.floor, 1) - 1, -step)
-    nearest = next((count for count in counts[:_NEAREST] if fits(count)), None)
+    nearest = next((count for count in counts[:NEAREST] if fits(count)), None)
     if nearest is not None:
         return nearest
-    return _first_of_alike(attempts, sought, counts[_NEAREST:])
+    return _first_of_alike(attempts, sought, counts[NEAREST:])
 
 
 def _fewer_devices(attempts: Attempts, sought: _Sought) -> int | None:
-    """Find the most devices below the request, or none: one by one, as fewer may be on other NUMA nodes."""
-    counts = range(min(sought.asked, _NEAREST) - 1, -1, -1)
-    return next((count for count in counts if attempts.admits(sought.pod_with(count))), None)
+    """Find the most devices below the request, or none."""
+    counts = range(min(sought.asked, _MOST) - 1, -1, -1)
+    return first_nearby(counts, lambda count: attempts.admits(sought.pod_with(count)))
 
 
 def _takes_alone(attempts: Attempts, sought: _Sought) -> bool:
@@ -304,7 +301,7 @@ def _fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
 def _first_of_alike(attempts: Attempts, sought: _Sought, amounts: range) -> int | None:
     """Find the first that fits, assuming that the ones after it that need equally many NUMA nodes fit too."""
     for alike in _alike(amounts, lambda amount: _fewest_nodes(attempts, sought.pod_with(amount))):
-        found = _first(alike, lambda amount: attempts.admits(sought.pod_with(amount)))
+        found = first_by_halving(alike, lambda amount: attempts.admits(sought.pod_with(amount)))
         if found is not None:
             return found
     return None
@@ -320,17 +317,6 @@ def _alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[
             low, high = (middle, high) if nodes(amounts[middle]) == needed else (low, middle - 1)
         yield amounts[: low + 1]
         amounts = amounts[low + 1 :]
-
-
-def _first(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Find the first that fits, assuming that those after it fit too."""
-    if not amounts or not fits(amounts[-1]):
-        return None
-    low, high = 0, len(amounts) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(amounts[middle]) else (middle + 1, high)
-    return amounts[high]
 
 
 def _whole_cores(attempts: Attempts, sought: _Sought) -> int | None:

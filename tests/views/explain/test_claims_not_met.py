@@ -43,6 +43,15 @@ def test_fewer_cpus_for_claim_and_container() -> None:
     assert (end.change, end.subject) == (RequestChange.REMOVAL, ("default/there",))
 
 
+def test_the_most_that_fit_are_named_however_many_are_asked_for() -> None:
+    anywhere = template(request("cpus", "dra.cpu", count=40))
+    (smaller,) = found(what_if(), claiming("new", "40", anywhere))
+    assert smaller.after == "15"
+    assert not isinstance(what_if().judge(claiming("new", "16", template(request("cpus", count=16)))), Admitted)
+    many = claiming("new", "2", template(request("nic", "nodeagent.io", count=40)))
+    assert [each.after for each in found(what_if(), many)] == ["1"]
+
+
 def test_fewer_cards_change_no_amount() -> None:
     asking = claiming("new", "2", template(request("nic", "nodeagent.io", count=3)))
     (smaller,) = found(what_if(), asking)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
@@ -16,11 +18,21 @@ from tests.support.pods import app, pod
 NIC = "example.com/nic"
 GIVES = (DeviceSelection(NIC, (DeviceSelector(kind=DeviceKind.NETWORK),)),)
 CARD = Device("0000:3b:00.0", DeviceKind.NETWORK, 0x020000, names=("eth0",), numa_node=1)
+FUNCTIONS = tuple(
+    Device(f"0000:3b:{number // 8:02x}.{number % 8}", DeviceKind.NETWORK, 0x020000, numa_node=number // 24)
+    for number in range(48)
+)
 
 
-def said(of: Pod, *there: Pod, allocatable: Allocatable | None = None, **placement: Any) -> str:
+def said(
+    of: Pod,
+    *there: Pod,
+    allocatable: Allocatable | None = None,
+    cards: tuple[Device, ...] = (CARD,),
+    **placement: Any,
+) -> str:
     node = managers(reserved="0", devices=GIVES, **placement)
-    node = node.knowing(PlacedDevices.of((CARD,), node.topology))
+    node = node.knowing(PlacedDevices.of(cards, node.topology))
     what_if = WhatIf.of(node, admitted(node, *there), there, allocatable)
     return " ".join(render_explanation(explained_pod(what_if, of, Config(node.placement))).split())
 
@@ -59,3 +71,11 @@ def test_what_would_help_is_fewer_of_them_or_whose_end() -> None:
     text = said(pod("new", app("a", "1", devices={NIC: 1}), app("b", "1", devices={NIC: 1})), allocatable=room)
     assert f"* let container a request {NIC} 0 instead of 1" in text
     assert f"* let container b request {NIC} 0 instead of 1" in text
+
+
+@pytest.mark.parametrize(
+    ("count", "policy", "fits"), [(50, "none", 48), (100, "none", 48), (30, "single-numa-node", 24)]
+)
+def test_the_most_of_many_is_named(count: int, policy: str, fits: int) -> None:
+    text = said(asking("new", count), cards=FUNCTIONS, topology_manager_policy=policy)
+    assert f"* let container app request {NIC} {fits} instead of {count}" in text
