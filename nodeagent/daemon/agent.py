@@ -126,6 +126,8 @@ class ContainerRuntime(Protocol):
 
     @property
     def is_unsettled(self) -> bool: ...
+    @property
+    def has_told(self) -> bool: ...
     def problem(self) -> str | None: ...
     def decide(
         self, decided: Turn, world: World, kernel: Kernel, devices: "Callable[[Topology], PlacedDevices]", /
@@ -149,6 +151,7 @@ class _NoRuntime:
     """Nobody asks for anything."""
 
     is_unsettled = False
+    has_told = True
 
     def problem(self) -> None:
         return None
@@ -295,6 +298,7 @@ class Agent:
             retried=retried,
             released=frozenset().union(*(request.released for request in requests)),
             down=self._domains.down,
+            is_all_told=self._runtime.has_told,
             asked=self.asked,
         )
         watch = Stopwatch(alive=self._alive)

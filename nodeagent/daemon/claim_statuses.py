@@ -4,19 +4,15 @@ Others read them. The agent does so when its state is lost: no cgroup shows what
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from nodeagent.core.model.claims import shortened
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.promises import LostPod
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.kept_files import keep_files
 from nodeagent.daemon.machine import node_name
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
-
-if TYPE_CHECKING:
-    from nodeagent.formats.manifest.claim_status import AllocatedClaim
-
 
 _LONGEST_NAME = 240
 """Of a file, with what is added to it while it is written: file systems have 255."""
@@ -58,13 +54,18 @@ class ClaimStatuses:
         return keep_files(self._files, self._held, wanted, bytes, alive)
 
 
-def recorded_claims(config: Config) -> "tuple[AllocatedClaim, ...]":
-    """Return what the documents say, as an earlier agent has left them; what can't be read is missing."""
-    from nodeagent.formats.manifest.claim_status import parse_claim_text  # noqa: PLC0415 - few nodes have claims
-
+def recorded_claims(config: Config) -> tuple[LostPod, ...]:
+    """Return what pods have by the documents, as an earlier agent has left them; what can't be read is missing."""
     try:
         files = PlacementFiles(claim_directory(config)).read()
     except PlacementFileError:
         return ()
+    if not files:
+        return ()
+    from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
+        parse_claim_text,
+        pods_on_record,
+    )
+
     read = (parse_claim_text(content) for content in files.values() if content is not None)
-    return tuple(claim for claim in read if claim is not None)
+    return pods_on_record(claim for claim in read if claim is not None)

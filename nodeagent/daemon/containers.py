@@ -289,6 +289,11 @@ class Containers:
         """Whether something is to change that wakes nobody."""
         return self._is_waiting
 
+    @property
+    def has_told(self) -> bool:
+        """Whether it is known which containers there are; where nobody connects, nobody tells it."""
+        return self._strangers.has_listed or not self.is_served
+
     def decide(
         self, decided: Turn, world: World, kernel: Kernel, devices: "Callable[[Topology], PlacedDevices]"
     ) -> Turn:

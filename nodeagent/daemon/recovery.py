@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Managers, resume, shortfalls
+from nodeagent.core.admission.managers import Managers, initial, resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import ObservedCgroups
@@ -21,7 +21,7 @@ from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unrea
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.turn.adoption import claims_of, found
+from nodeagent.core.turn.adoption import claims_of, found, lost_pods, may_run
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import Manifest, wanted
 from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
@@ -146,7 +146,8 @@ def _carried_over(
         for entry in saved.state.entries
         if entry.holds
     )
-    placed = settled(_knowing(node, (claim.pod for claim in claims), devices), claims)
+    managers = _knowing(node, (claim.pod for claim in claims), devices)
+    placed = settled(managers, claims, initial(node.managers, saved.state.promises.lost_pods))
     state = replace(saved.state, promises=placed.promises)
     for entry in saved.state.entries:
         state = state.with_entry(_judged(entry, placed, now_ms))
@@ -195,30 +196,30 @@ def _made_anew(
 ) -> Start:
     """Recognize pods by their cgroups, their processes and kubelet's files."""
     unusable = [STATE_FILE] if problems else []
-    recorded = _recorded(node, problems, unusable)
+    recorded, names = _recorded(node, problems, unusable)
     gate = node.config.placement.gate("PodLevelResources")
     entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in wanted(manifests)]
-    claiming = [entry.pod for entry in entries if entry.pod.claims]
-    if claiming:
-        from nodeagent.formats.manifest.claim_status import with_recorded_claims  # noqa: PLC0415 - few nodes have claims
-
-        claims = recorded_claims(node.config)
-        for pod in claiming:
-            held = with_recorded_claims(recorded.get(pod.uid, NOTHING), pod, claims)
-            recorded |= {} if held == NOTHING else {pod.uid: held}
     pods = found(
         node.managers, entries, observed=evidence.observed, runs=evidence.runs, recorded=recorded, now_ms=now_ms
     )
-    placed = settled(_knowing(node, (pod.entry.pod for pod in pods), devices), tuple(pod.claim for pod in pods))
+    adopted = {pod.entry.pod.uid for pod in pods}
+    lost = lost_pods({uid: held for uid, held in recorded.items() if uid not in adopted}, names)
+    known = {entry.pod.uid for entry in entries}
+    lost = may_run(lost, evidence.observed, known, is_all_told=not node.config.nri_socket)
+    managers = _knowing(node, (pod.entry.pod for pod in pods), devices)
+    placed = settled(managers, tuple(pod.claim for pod in pods), initial(node.managers, lost))
     state = NodeState(placed.promises, tuple(_judged(pod.entry, placed, now_ms) for pod in pods))
-    if not problems and not pods:
+    if not problems and not pods and not lost:
         return Start(state)
     if not problems:
         problems = [f"there is no {STATE_FILE}"]
     return Start(state, _recovery(problems, tuple(unusable), placed, state, adopted=state.entries))
 
 
-def _recorded(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
+def _recorded(
+    node: NodeSetup, problems: list[str], unusable: list[str]
+) -> tuple[dict[str, PodPromises], dict[str, str]]:
+    """Return what pods have by all files but the state's, by UID, and those names of pods that they say."""
     directory = Path(node.config.state_directory)
     texts: dict[str, bytes | None] = {}
     for name in (CPU_CHECKPOINT, MEMORY_CHECKPOINT):
@@ -242,7 +243,12 @@ def _recorded(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict
     for uid, held in recorded_devices(directory, problems, unusable).items():
         before = recorded.get(uid, NOTHING)
         recorded[uid] = replace(before, devices=held.devices, device_answers=held.device_answers)
-    return recorded
+    claiming = recorded_claims(node.config)
+    for pod in claiming:
+        before = recorded.get(pod.uid, NOTHING)
+        devices = (*pod.held.devices, *before.devices)
+        recorded[pod.uid] = replace(before, devices=devices, claims=pod.held.claims)
+    return recorded, {pod.uid: pod.name for pod in claiming}
 
 
 def recorded_devices(directory: Path, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:

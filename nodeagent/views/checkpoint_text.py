@@ -66,6 +66,7 @@ def _lines(checkpoint: Checkpoint) -> Iterator[str]:
             )
     rows = [(each, str(cpus), "", "") for each, cpus in sorted(checkpoint.by_id.items())]
     rows += [row for uid, pod in promises.pods for row in _rows(uid, pod)]
+    rows += [row for lost in promises.lost_pods for row in _rows(f"{lost.uid} (lost)", lost.held)]
     if rows:
         columns = (
             (0, 3) if checkpoint.version == DEVICES else (0, 1, 2, 3) if any(row[3] for row in rows) else (0, 1, 2)

@@ -259,6 +259,64 @@ def test_what_runs_runs_on_when_nothing_tells_its_claims(daemon: Daemon, manifes
     assert held(daemon, "b") == (cpus, [ETH0.address])
 
 
+@pytest.mark.parametrize("unreadable", ["its manifest", "its claim's document"])
+def test_a_card_is_nobody_elses_while_its_pod_runs_and_can_not_be_read(
+    daemon: Daemon, manifests: Directory, unreadable: str
+) -> None:
+    manifests.put(a=POD.replace("NAME", "a"), t=TEMPLATE, u=CLASS)
+    before, said = held(daemon, "a"), statuses(daemon)
+    of_a = daemon.agent.state.entries[0].pod.uid
+    for path in daemon.directory.iterdir():
+        if path.is_file():
+            path.unlink()
+    name, text = {"its manifest": ("a", POD.replace("NAME", "a")), "its claim's document": ("t", TEMPLATE)}[unreadable]
+    other = TEMPLATE.replace("near-nic", "other")
+    (manifests.path / f"{name}.yaml").write_text("kind: [")
+    (manifests.path / "b.yaml").write_text(POD.replace("NAME", "b").replace("near-nic", "other"))
+    (manifests.path / "v.yaml").write_text(other)
+    daemon.files.look_again = manifests.look()
+    started(daemon)
+    daemon.turn(WakeUpReason.TIMER)
+    daemon.rest()
+    refused = [
+        "ResourceClaimUnavailable",
+        "claim default/b-own, request nic: 1 wanted, 1 device meets its selectors, 0 of them free",
+    ]
+    assert held(daemon, "b") == refused
+    assert [one["reservedFor"] for one in statuses(daemon).values()] == [
+        [{"resource": "pods", "name": "a", "uid": of_a}]
+    ]
+    started(daemon)
+    daemon.rest()
+    daemon.agent.retry(frozenset({next(e.pod.uid for e in daemon.agent.state.entries if e.pod.name == "b")}))
+    daemon.rest()
+    assert held(daemon, "b") == refused, "nor after another restart"
+    manifests.put(**{name: text})
+    assert (held(daemon, "a"), statuses(daemon)) == (before, said)
+    assert len(daemon.requests) == 1, "and it has not been restarted"
+
+
+def test_what_nobody_knows_has_its_card_until_it_has_ended(daemon: Daemon, manifests: Directory) -> None:
+    manifests.put(a=POD.replace("NAME", "a"), t=TEMPLATE, u=CLASS)
+    before = held(daemon, "a")
+    path = daemon.agent.state.entries[0].container_path("app")
+    for file in daemon.directory.iterdir():
+        if file.is_file():
+            file.unlink()
+    (manifests.path / "a.yaml").unlink()
+    daemon.files.look_again = manifests.look()
+    started(daemon)
+    daemon.rest()
+    assert daemon.agent.state.entries == ()
+    assert list(statuses(daemon)) == ["default/a-own.json"]
+    daemon.machine.groups[path].processes.clear()
+    daemon.turn(WakeUpReason.CGROUPS)
+    daemon.rest()
+    assert statuses(daemon) == {}
+    manifests.put(b=POD.replace("NAME", "b"))
+    assert held(daemon, "b") == before
+
+
 def test_documents_that_contradict_each_other_give_nothing_twice(daemon: Daemon, manifests: Directory) -> None:
     """Somebody has copied one: the second claim has the first one's card, too."""
     other = POD.replace("NAME", "b").replace("near-nic", "cpus")

@@ -78,6 +78,27 @@ def test_it_is_given_told_kept_over_a_restart_and_given_back(daemon: Daemon) -> 
     assert held(daemon, "c") == given["a"]
 
 
+def test_what_a_pod_has_that_nobody_knows_for_now_is_no_other_ones(daemon: Daemon) -> None:
+    """The state is lost, and the manifest comes only when the agent has started: as that of a job, or one that could not be read."""
+    daemon.files.pods = (asking("a"),)
+    daemon.rest()
+    given, there = held(daemon, "a"), daemon.hardware.placed
+    daemon.files.pods = (asking("b", 2), asking("c"))
+    for loses in (True, False, True):
+        for path in daemon.directory.iterdir() if loses else ():
+            if path.is_file() and path.name != "kubelet_internal_checkpoint":
+                path.unlink()
+        daemon.start()
+        daemon.hardware.placed = there
+        daemon.rest()
+        assert held(daemon, "b")[0] in {"TopologyAffinityError", f"OutOf{NIC}"}
+        (other,) = held(daemon, "c")
+        assert [other] != given
+    daemon.files.pods = (asking("a"), asking("c"))
+    daemon.rest()
+    assert (held(daemon, "a"), held(daemon, "c")) == (given, [other])
+
+
 def test_what_the_node_has_not_is_refused_until_it_has_it(daemon: Daemon) -> None:
     daemon.files.pods = (asking("a", 3),)
     daemon.rest()

@@ -172,7 +172,7 @@ class _Placing:
             if not uids:
                 continue
             uid = uids[0]
-            parts = [one for other in uids for one in promises.of_pod(other).claims if one.claim == full_name]
+            parts = [one for other in uids for one in promises.claims_of(other) if one.claim == full_name]
             if claim.template or any(one.is_own for one in parts):
                 raise _MisfitError(
                     f"claim {full_name} is pod {uid}'s: a claim from a template is called POD-NAME, and two have this name"

@@ -36,7 +36,7 @@ from nodeagent.core.model.demand import (
 from nodeagent.core.model.errata import Erratum, reproduced
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Isolation, Promises, dropped, with_pod
+from nodeagent.core.model.promises import Isolation, LostPod, Promises, dropped, with_pod
 from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
@@ -183,11 +183,11 @@ def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
     )
 
 
-def initial(managers: Managers) -> Promises:
-    """Return the promises of a node without pods."""
+def initial(managers: Managers, lost: tuple[LostPod, ...] = ()) -> Promises:
+    """Return the promises of a node without pods, but for lost ones."""
     promises = start(managers, Records())
     assert isinstance(promises, Promises), "an empty state is valid"
-    return promises
+    return replace(promises, lost_pods=lost)
 
 
 def start(managers: Managers, records: Records) -> Promises | StartRefused:

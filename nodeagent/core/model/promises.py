@@ -142,6 +142,16 @@ class PodPromises(Struct, frozen=True):
 NOTHING = PodPromises()
 
 
+class LostPod(Struct, frozen=True):
+    """A pod that may run, and of which there are records alone: the state that knew it was lost, and its manifest isn't there now."""
+
+    uid: str
+    held: PodPromises
+    """Its devices and claims, which no cgroup shows. The cards of claims are under no container's name: nobody knows whose they are."""
+    name: str = ""
+    """As far as a record says it."""
+
+
 class MemoryTable(Struct, frozen=True):
     """One memory resource of one NUMA node; all in bytes."""
 
@@ -194,6 +204,8 @@ class Promises(Struct, frozen=True):
     """Ascending by node; empty under memory manager policy None."""
     cpu_reuse: CpuReuse | None = None
     memory_reuse: MemoryReuse | None = None
+    lost_pods: tuple[LostPod, ...] = ()
+    """What they have is nobody else's."""
 
     def of_pod(self, uid: str) -> PodPromises:
         pod = self.pods.get(uid)
@@ -223,16 +235,30 @@ class Promises(Struct, frozen=True):
 
     def taken_devices(self) -> frozenset[tuple[str, str]]:
         """The keys of all devices that somebody has."""
-        return self.pods.fold(_DEVICES)
+        taken: frozenset[tuple[str, str]] = self.pods.fold(_DEVICES)
+        return taken.union(*(_devices(one.uid, one.held) for one in self.lost_pods)) if self.lost_pods else taken
 
     def claims(self) -> frozenset[tuple[str, str]]:
         """All resource claims that pods have: `namespace/name`, and the pod's UID."""
-        return self.pods.fold(_CLAIMS)
+        claims: frozenset[tuple[str, str]] = self.pods.fold(_CLAIMS)
+        return claims.union(*(_claims(one.uid, one.held) for one in self.lost_pods)) if self.lost_pods else claims
+
+    def claims_of(self, uid: str) -> tuple[ClaimAllocation, ...]:
+        """Return what a pod's claims have got, be it known or lost."""
+        lost = next((one.held.claims for one in self.lost_pods if one.uid == uid), ())
+        return self.of_pod(uid).claims or lost
+
+    def with_devices(self) -> Iterator[tuple[str, PodPromises]]:
+        """Return all pods that may have devices, lost ones too, sorted by UID."""
+        if not self.taken_devices():
+            return iter(())
+        lost = [(one.uid, one.held) for one in self.lost_pods]
+        return iter(sorted((*self.pods, *lost), key=itemgetter(0)) if lost else self.pods)
 
     def devices_given(self) -> dict[str, int]:
         """How many devices of each resource somebody has. What claims have is of none."""
         given: dict[str, set[str]] = {}
-        for _, held in self.pods if self.taken_devices() else ():
+        for _, held in self.with_devices():
             for _, devices in held.devices:
                 for device in devices:
                     if device.claim:

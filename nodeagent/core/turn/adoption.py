@@ -4,7 +4,7 @@ Happens only when the state was lost or could not be used: pods keep their entry
 passes what was observed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import is_of_systemd
+from nodeagent.core.model.cgroup_layout import is_of_systemd, pod_path
+from nodeagent.core.model.claims import card_name
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
-from nodeagent.core.model.pod import Container, ContainerKind, Pod
-from nodeagent.core.model.promises import NOTHING, Block, Blocks, PodPromises
+from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass
+from nodeagent.core.model.promises import NOTHING, Block, Blocks, LostPod, PodPromises, dropped, put
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_prefix
 from nodeagent.core.turn.lifecycle import Run, Runs, with_units_seen
@@ -46,7 +47,8 @@ def found(
         entries: of pods as if they were admitted just now, in manifest order.
         observed: the current cgroups.
         runs: what the launcher knows.
-        recorded: what another file says that pods hold, by UID: trusted unless it contradicts a cgroup.
+        recorded: what other files say that pods hold, by UID: trusted unless it contradicts a cgroup. The cards of claims are under no
+            container's name, as in `LostPod`.
         now_ms: wall clock.
     """
     pods = []
@@ -139,6 +141,7 @@ def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]
 
 
 def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
+    recorded = _with_claims(recorded, entry.pod)
     groups = {c.name: _of_pod(entry, c.name, observed) for c in entry.containers}
     found = _found(managers, entry, groups, observed)
     online = managers.topology.online
@@ -159,6 +162,26 @@ def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, record
         recorded.device_answers,
         recorded.claims,
     )
+
+
+def _with_claims(recorded: PodPromises, pod: Pod) -> PodPromises:
+    """Return what a pod has, each card of its claims for the containers that use it: no record says which these are."""
+    known, cards = {claim.claim: claim for claim in recorded.claims}, recorded.devices_of("")
+    held = replace(recorded, claims=(), devices=dropped(recorded.devices, ""))
+    for claim in pod.claims:
+        found = known.get(f"{pod.namespace}/{claim.claim_name(pod.name)}")
+        if found is None:
+            continue
+        held = replace(held, claims=(*held.claims, replace(found, name=claim.name, is_own=bool(claim.template))))
+        requests = {one.device: one.request.partition("/")[0] for one in found.devices}
+        for card in (card for card in cards if card.claim == found.claim):
+            request = requests.get(card_name(card.id), "")
+            for container in pod.containers:
+                if any(one.uses(claim.name, request) for one in container.claims):
+                    own = {*held.devices_of(container.name), card}
+                    sorted_own = tuple(sorted(own, key=lambda one: (one.resource, one.id)))
+                    held = replace(held, devices=put(held.devices, container.name, sorted_own))
+    return held
 
 
 def _found(
@@ -267,6 +290,39 @@ def populated_pods(observed: ObservedCgroups) -> frozenset[str]:
         path.rpartition("/")[0]
         for path, group in observed.items()
         if "/" in path and group.is_populated and not is_of_systemd(path)
+    )
+
+
+def lost_pods(recorded: Mapping[str, PodPromises], names: Mapping[str, str]) -> tuple[LostPod, ...]:
+    """Return the pods on record that have what no cgroup shows.
+
+    Args:
+        recorded: what pods have, by UID.
+        names: theirs, as far as they are known.
+    """
+    held = {
+        uid: PodPromises(devices=own.devices, device_answers=own.device_answers, claims=own.claims)
+        for uid, own in sorted(recorded.items())
+    }
+    return tuple(LostPod(uid, own, names.get(uid, "")) for uid, own in held.items() if not own.is_nothing)
+
+
+def may_run(
+    lost: Iterable[LostPod], observed: ObservedCgroups, known: Collection[str], *, is_all_told: bool
+) -> tuple[LostPod, ...]:
+    """Return those lost pods that may have processes.
+
+    Args:
+        lost: the pods.
+        observed: the current cgroups of ours.
+        known: UIDs of pods that are told to be ours: in no other cgroups.
+        is_all_told: whether every container runtime has told of its pods: others are in cgroups of ours, or nowhere.
+    """
+    running = populated_pods(observed)
+    return tuple(
+        one
+        for one in lost
+        if not (is_all_told or one.uid in known) or any(pod_path(qos, one.uid) in running for qos in QosClass)
     )
 
 

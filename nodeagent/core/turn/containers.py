@@ -20,7 +20,7 @@ from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod, ResourceRequirements, Resources, qos_class
-from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.promises import Promises, dropped, put, with_pod
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
     INVALID_NAME,
@@ -370,6 +370,7 @@ def _admitted(
         if _is_decided_anew(container.name, pod, before, decide, state):
             promises, deltas = remove_container(world.managers, promises, pod.uid, container.name)
             freed += deltas
+    promises = _with_its_own(promises, decide.key)
     decision = _decision(promises, decide, pod, cpus_of_orphans(state, world), taken, node)
     if isinstance(decision, Rejected):
         taken = taken.plus(state, deltas=decision.deltas)
@@ -383,6 +384,28 @@ def _admitted(
     stepped = settled(state.runtime, decide.key, decide.id, None)
     event = TurnEvent(EventKind.POD_ADMITTED, pod, entry.origin, name, (("qos", entry.qos.value),), decision.report)
     return taken.plus(replace(state, runtime=stepped.registry), event, deltas=(*freed, *decision.deltas)), stepped.todo
+
+
+def _with_its_own(promises: Promises, key: ContainerKey) -> Promises:
+    """Let a container have the devices again that it has by records alone: its state was lost, and they are in its /dev."""
+    lost = next((one for one in promises.lost_pods if one.uid == key.pod_uid), None)
+    if lost is None or not lost.held.devices_of(key.name):
+        return promises
+    answers = dict(lost.held.device_answers).get(key.name)
+    own = promises.of_pod(lost.uid)
+    own = replace(
+        own,
+        devices=put(own.devices, key.name, lost.held.devices_of(key.name)),
+        device_answers=own.device_answers if answers is None else put(own.device_answers, key.name, answers),
+    )
+    left = replace(
+        lost.held,
+        devices=dropped(lost.held.devices, key.name),
+        device_answers=dropped(lost.held.device_answers, key.name),
+    )
+    others = (replace(one, held=left) if one is lost else one for one in promises.lost_pods)
+    promises = replace(promises, lost_pods=tuple(one for one in others if not one.held.is_nothing))
+    return with_pod(promises, lost.uid, own)
 
 
 def _decision(

@@ -71,7 +71,7 @@ def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | No
     Args:
         managers: for the current machine and configuration.
         claims: in the order of the pods' admission: if two claim the same, the first gets it.
-        promises: to the pods that are already placed; None: to none.
+        promises: to the pods that are already placed, and to lost ones; None: to none.
     """
     promises = initial(managers) if promises is None else promises
     for claim in claims:

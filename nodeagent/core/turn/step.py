@@ -38,7 +38,7 @@ from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
-from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.promises import LostPod, Promises
 from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED
 from nodeagent.core.model.state import (
     ContainerStatus,
@@ -50,7 +50,7 @@ from nodeagent.core.model.state import (
     RefusedChange,
 )
 from nodeagent.core.turn import lifecycle
-from nodeagent.core.turn.adoption import found, populated_pods
+from nodeagent.core.turn.adoption import found, may_run, populated_pods
 from nodeagent.core.turn.changes import Occupancy, exchanged
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, is_unclear, offered
@@ -75,6 +75,8 @@ class World(Struct, frozen=True):
     """UIDs of pods that somebody asked to end, whatever their manifests say."""
     down: frozenset[str] = frozenset()
     """Paths of systemd's units that are not active, and are not being started."""
+    is_all_told: bool = True
+    """False: a container runtime has not told yet of which pods it runs."""
     asked: frozenset[str] = frozenset()
     """Run ids to whose processes this process has sent SIGTERM, or has tried to."""
 
@@ -164,6 +166,7 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     if world.runs is not None:
         draft = _observe(draft, world.runs, world)
     wanted, shadowed = counting(offered(world.sources), state.own_entries())
+    draft = _without_gone(draft, wanted, world)
     draft = draft.plus(draft.state, *(_shadowed_event(m, by) for m, by in shadowed))
     draft = _follow_files(draft, wanted, world)
     successors = _successors(draft.state, wanted, world)
@@ -578,6 +581,20 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide:
     return draft
 
 
+def _without_gone(draft: _Draft, wanted: Mapping[str, Manifest], world: World) -> _Draft:
+    """Give back what lost pods have had that run no more."""
+    lost = draft.state.promises.lost_pods
+    if not lost:
+        return draft
+    own = {manifest.pod.uid for manifest in wanted.values()}
+    left = may_run(lost, world.observed, own, is_all_told=world.is_all_told)
+    return draft.plus(_with_lost(draft.state, left))
+
+
+def _with_lost(state: NodeState, lost: tuple[LostPod, ...]) -> NodeState:
+    return replace(state, promises=replace(state.promises, lost_pods=lost))
+
+
 def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_Draft, list[Manifest]]:
     """Adopt pods that already run, before their CPUs are allocated: the state that knew them was lost, and their manifests came later.
 
@@ -591,7 +608,11 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
     left = [manifest for manifest, entry in entries if entry.pod_path not in running]
     if not there or world.runs is None:  # what they are is unknown: they wait as they are
         return draft, left
-    pods = found(world.managers, there, observed=world.observed, runs=world.runs, recorded={}, now_ms=world.now_ms)
+    lost = {one.uid: one.held for one in draft.state.promises.lost_pods}
+    pods = found(world.managers, there, observed=world.observed, runs=world.runs, recorded=lost, now_ms=world.now_ms)
+    adopted = {pod.entry.pod.uid for pod in pods}
+    others = tuple(one for one in draft.state.promises.lost_pods if one.uid not in adopted)
+    draft = draft.plus(_with_lost(draft.state, others))
     placed = settled(world.managers, tuple(pod.claim for pod in pods), draft.state.promises)
     assert not placed.refused, "running pods are never refused"
     state = replace(draft.state, promises=placed.promises, entries=(*draft.state.entries, *(pod.entry for pod in pods)))

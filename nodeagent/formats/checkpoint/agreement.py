@@ -103,7 +103,7 @@ def _blocks(blocks: Blocks) -> str:
 
 
 def _devices(promises: Promises) -> Iterator[tuple[_Key, _Said]]:
-    for uid, pod in promises.pods:
+    for uid, pod in promises.with_devices():
         for name, devices in pod.devices:
             of_the_manager = [device for device in devices if not device.claim]  # as encode_devices writes them
             for resource in sorted({device.resource for device in of_the_manager}):

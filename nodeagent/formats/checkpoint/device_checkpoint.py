@@ -45,7 +45,7 @@ def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
     """
     entries = [
         _Entry(uid, name, resource, _by_node(devices), pod.answer_of(name, resource) or b"")
-        for uid, pod in promises.pods
+        for uid, pod in promises.with_devices()
         for name, own in pod.devices
         for resource, devices in _by_resource(one for one in own if not one.claim).items()  # claims are none of it
     ]

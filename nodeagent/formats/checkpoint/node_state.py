@@ -23,6 +23,7 @@ from nodeagent.core.model.promises import (
     CpuReuse,
     HeldDevice,
     Hint,
+    LostPod,
     MemoryNode,
     MemoryReuse,
     MemoryTable,
@@ -189,6 +190,10 @@ def _promises_document(promises: Promises) -> Document:
 def _books_document(promises: Promises) -> Document:
     """Everything except the pods."""
     document: Document = {"default": str(promises.default)}
+    if promises.lost_pods:
+        document["lostPods"] = [
+            {"uid": one.uid, "name": one.name, "held": _pod_document(one.held)} for one in promises.lost_pods
+        ]
     if promises.memory:
         document["memory"] = [_memory_node_document(node) for node in promises.memory]
     if promises.cpu_reuse is not None:
@@ -201,7 +206,7 @@ def _books_document(promises: Promises) -> Document:
 
 def _promises(document: JsonValue) -> Promises:
     memory, cpu_reuse = document.optional("memory"), document.optional("cpuReuse")
-    memory_reuse = document.optional("memoryReuse")
+    memory_reuse, lost = document.optional("memoryReuse"), document.optional("lostPods")
     pods: PodMap[PodPromises] = PodMap()
     for uid, pod in document.field("pods").by_name(_pod):
         pods = pods.put(uid, pod)
@@ -211,7 +216,12 @@ def _promises(document: JsonValue) -> Promises:
         memory=() if memory is None else memory.each(_memory_node),
         cpu_reuse=None if cpu_reuse is None else _cpu_reuse(cpu_reuse),
         memory_reuse=None if memory_reuse is None else _memory_reuse(memory_reuse),
+        lost_pods=() if lost is None else lost.each(_lost_pod),
     )
+
+
+def _lost_pod(item: JsonValue) -> LostPod:
+    return LostPod(item.field("uid").text(), _pod(item.field("held")), item.field("name").text())
 
 
 def _cpu_reuse(document: JsonValue) -> CpuReuse:

@@ -15,8 +15,7 @@ from nodeagent.core.model.claims import (
     card_name,
     cpu_of,
 )
-from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import HeldDevice, PodPromises, put
+from nodeagent.core.model.promises import NOTHING, HeldDevice, LostPod
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.state import NodeState
 from nodeagent.formats.manifest.claim_documents import API_VERSION, devices_document
@@ -44,9 +43,10 @@ class AllocatedClaim(Struct, frozen=True):
 def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
     """Return the claims that pods have, by `namespace/name`."""
     found: dict[str, AllocatedClaim] = {}
-    for entry in state.entries:
-        held = state.promises.of_pod(entry.pod.uid)
-        specs = {claim.name: claim.spec for claim in entry.pod.claims}
+    specs = {entry.pod.uid: {claim.name: claim.spec for claim in entry.pod.claims} for entry in state.entries}
+    known_pods = ((entry.pod.name, entry.pod.uid, state.promises.of_pod(entry.pod.uid)) for entry in state.entries)
+    lost_pods = ((one.name, one.uid, one.held) for one in state.promises.lost_pods)
+    for pod_name, uid, held in (*known_pods, *lost_pods):
         devices = {one for _, own in held.devices for one in own}
         for allocation in held.claims:
             known = found.get(allocation.claim) or AllocatedClaim(replace(allocation, devices=()), ())
@@ -55,9 +55,9 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
             cards = {one.id: one for one in (*known.cards, *devices) if one.claim == allocation.claim}
             found[allocation.claim] = AllocatedClaim(
                 replace(allocation, devices=every),
-                (*known.holders, ClaimHolder(entry.pod.name, entry.pod.uid)),
+                (*known.holders, ClaimHolder(pod_name, uid)),
                 tuple(card for _, card in sorted(cards.items())),
-                specs.get(allocation.name),
+                known.spec or specs.get(uid, {}).get(allocation.name),
             )
     return found
 
@@ -136,22 +136,14 @@ def _card(item: JsonValue, claim: str) -> HeldDevice:
     )
 
 
-def with_recorded_claims(held: PodPromises, pod: Pod, recorded: Iterable[AllocatedClaim]) -> PodPromises:
-    """Return what a pod has, with what was recorded of its claims."""
-    known = {one.allocation.claim: one for one in recorded if any(holder.uid == pod.uid for holder in one.holders)}
-    for claim in pod.claims:
-        found = known.get(f"{pod.namespace}/{claim.claim_name(pod.name)}")
-        if found is None:
-            continue
-        allocation = replace(found.allocation, name=claim.name, is_own=bool(claim.template))
-        held = replace(held, claims=(*held.claims, allocation))
-        requests = {one.device: one.request.partition("/")[0] for one in found.allocation.devices}
-        for card in found.cards:
-            request = requests.get(card_name(card.id), "")
-            for container in pod.containers:
-                if any(one.uses(claim.name, request) for one in container.claims):
-                    own = tuple(
-                        sorted({*held.devices_of(container.name), card}, key=lambda one: (one.resource, one.id))
-                    )
-                    held = replace(held, devices=put(held.devices, container.name, own))
-    return held
+def pods_on_record(recorded: Iterable[AllocatedClaim]) -> tuple[LostPod, ...]:
+    """Return what was recorded of claims, by the pods that have them."""
+    found: dict[str, LostPod] = {}
+    for one in recorded:
+        for holder in one.holders:
+            known = found.get(holder.uid) or LostPod(holder.uid, NOTHING, holder.pod)
+            cards = (*known.held.devices_of(""), *one.cards)
+            devices = (("", cards),) if cards else ()
+            held = replace(known.held, claims=(*known.held.claims, one.allocation), devices=devices)
+            found[holder.uid] = replace(known, held=held)
+    return tuple(one for _, one in sorted(found.items()))

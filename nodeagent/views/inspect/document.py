@@ -11,9 +11,11 @@ from nodeagent.core.cgroups.closing import closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
+from nodeagent.core.model.cgroup_layout import is_within, pod_path
 from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import PodEntry, RecordedRefusal
+from nodeagent.core.model.pod import QosClass
+from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.containers import ContainerView, container_document, kernel_values
 from nodeagent.views.inspect.differences import Difference, differences
@@ -293,10 +295,17 @@ def _orphans(view: NodeView, plan: Plan) -> list[Document]:
         {
             "cgroup": path,
             "cpus": str(observed[path].cpus_effective or CpuSet()),
+            "devices": _lost_devices(view.state, path),
             "nextStep": f"cd {view.cgroup_root} && echo 1 >{path}/cgroup.kill",
         }
         for path in plan.orphans
     ]
+
+
+def _lost_devices(state: NodeState, path: str) -> list[str]:
+    """Return the devices that the pod in a cgroup has by records."""
+    pods = (one for one in state.promises.lost_pods if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass))
+    return sorted({device.id for one in pods for _, devices in one.held.devices for device in devices})
 
 
 def _host(host: HostProcesses) -> Document:

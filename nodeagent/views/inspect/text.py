@@ -290,7 +290,8 @@ def _orphans(document: Document, width: int | None) -> Iterator[str]:
         return
     yield "PROCESSES IN CGROUPS THAT NO POD OWNS"
     for orphan in document["orphans"]:
-        yield from broken(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}; to end them:", width)
+        devices = f" and has {', '.join(orphan['devices'])}" if orphan["devices"] else ""
+        yield from broken(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}{devices}; to end them:", width)
         for part in (
             orphan["nextStep"].replace(" && ", " &&\n").splitlines()
         ):  # a different break would change what it does

@@ -33,7 +33,8 @@ def device_owners(state: NodeState) -> Owners:
     """Return whose the discovered devices are."""
     found: dict[str, tuple[DeviceOwner, ...]] = {}
     names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
-    for uid, held in state.promises.pods:
+    names |= {one.uid: one.name or one.uid for one in state.promises.lost_pods}
+    for uid, held in state.promises.with_devices():
         for container, devices in held.devices:
             for device in devices:
                 owner = DeviceOwner(names.get(uid, uid), container, device.resource, device.claim)

@@ -15,10 +15,13 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cpu.points import PluginFailedError, Point
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
 from nodeagent.core.model.pod import Pod, QosClass
+from nodeagent.core.model.promises import LostPod, PodPromises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
@@ -554,6 +557,38 @@ def test_after_a_lost_state_whoever_runs_keeps_its_cpus() -> None:
     own = runtime.own(late, "main")
     assert own is not None
     assert runtime.cpusets == before | {"a": own, "s": before["s"] - own}
+
+
+def test_after_a_lost_state_whoever_runs_keeps_the_device_that_is_in_its_dev() -> None:
+    nic = "example.com/nic"
+    cards = [Device(f"0000:0{number}:00.0", DeviceKind.NETWORK, 0, names=(f"eth{number}",)) for number in range(3)]
+    gives = node(SMALL, devices=(DeviceSelection(nic, (DeviceSelector(kind=DeviceKind.NETWORK),)),))
+    knowing = gives.managers.knowing(PlacedDevices.of(cards, gives.managers.topology))
+    runtime = Runtime(replace(gives, managers=knowing))
+    pods = {name: pod(name, app("main", "1")) for name in ("first", "second", "third", "new")}
+    asks = {"devices.nodeagent.io/main": f"{nic}=1"}
+    for name in ("first", "second", "third"):
+        runtime.run(pods[name], "main", name, **asks)
+    runtime.end("first")
+    runtime.look()
+    before = {name: runtime.state.promises.of_pod(pods[name].uid).devices for name in ("second", "third")}
+    assert [own[0][1][0].id for own in before.values()] == [cards[1].address, cards[2].address]
+    lost = tuple(LostPod(pods[name].uid, PodPromises(devices=own)) for name, own in before.items())
+    empty = empty_state(runtime.of)
+    runtime.state = replace(empty, promises=replace(empty.promises, lost_pods=lost))
+    other = pod("other", app("main", "1", devices={nic: 2}))
+    world = replace(runtime.node().world, is_all_told=False, sources=(PodSource(manifests(other)),))
+    runtime.state = step(runtime.state, world).state
+    (entry,) = runtime.state.entries
+    assert entry.refusal is not None, "while it isn't known what runs, what it has is taken"
+    runtime.state = replace(runtime.state, entries=())
+    runtime.containers = dict(reversed(runtime.containers.items()))
+    runtime.happens(runtime.listed())
+    assert {name: runtime.state.promises.of_pod(pods[name].uid).devices for name in before} == before
+    assert runtime.state.promises.lost_pods == ()
+    runtime.run(pods["new"], "main", "n", **asks)
+    ((_, (own,)),) = runtime.state.promises.of_pod(pods["new"].uid).devices
+    assert own.id == cards[0].address
 
 
 def test_what_can_not_stay_where_it_was_found_is_moved_and_never_beside_another() -> None:

@@ -11,7 +11,7 @@ from nodeagent.cli.main import main
 from nodeagent.core.devices.pools import PoolDevice
 from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import Block, HeldDevice, MemoryNode, MemoryTable, PodPromises, Promises
+from nodeagent.core.model.promises import Block, HeldDevice, LostPod, MemoryNode, MemoryTable, PodPromises, Promises
 from nodeagent.formats.checkpoint.checkpoint_versions import read_checkpoint
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state, encode_cpu_state_1
 from nodeagent.formats.checkpoint.device_checkpoint import encode_devices
@@ -149,6 +149,18 @@ def test_what_is_not_the_same_is_shown(verify: Verify, name: str) -> None:
     assert (status, lines[0]) == (1, "  DIFFERS from the node's state:")
     assert [line.strip() for line in lines[1:]] == expected
     assert len(found) == len(expected)
+
+
+def test_what_lost_pods_have_is_on_record_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = LostPod("uid-lost", PodPromises(devices=(("app", (CARD.held(NIC),)),)))
+    promises = replace(PROMISES, lost_pods=(lost,))
+    state, file = tmp_path / "nodeagent_state", tmp_path / "kubelet_internal_checkpoint"
+    state.write_bytes(encode_state(replace(empty_state(node(SMALL)), promises=promises), POLICIES))
+    file.write_text(encode_devices(promises))
+    assert main(["checkpoint", "verify", str(file), "--state", str(state)]) == 0
+    assert "agrees with the node's state" in capsys.readouterr().out
+    assert main(["checkpoint", "show", str(state)]) == 0
+    assert "uid-lost (lost) app" in capsys.readouterr().out
 
 
 def test_another_policy_is_a_difference(verify: Verify) -> None:

@@ -21,6 +21,7 @@ from nodeagent.core.model.promises import (
     CpuReuse,
     HeldDevice,
     Hint,
+    LostPod,
     MemoryNode,
     MemoryReuse,
     MemoryTable,
@@ -117,6 +118,7 @@ PROMISES = st.builds(
     cpu_reuse=st.none() | st.builds(CpuReuse, NAMES, CPUS),
     memory_reuse=st.none()
     | st.builds(MemoryReuse, NAMES, st.lists(st.tuples(st.tuples(NODES, NAMES), AMOUNTS), max_size=2).map(tuple)),
+    lost_pods=st.lists(st.builds(LostPod, NAMES, POD_PROMISES, NAMES), max_size=2).map(tuple),
 )
 EXITS = st.builds(
     Exit,

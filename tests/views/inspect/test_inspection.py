@@ -12,6 +12,7 @@ from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemor
 from nodeagent.core.model.host_processes import HostInterrupt, HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, RestartPolicy
+from nodeagent.core.model.promises import HeldDevice, LostPod, PodPromises
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import ContainerStatus, Phase, RecordedRefusal
 from nodeagent.formats.config.effective_config import config_document, config_from_document
@@ -24,6 +25,7 @@ from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.cpu_places import Places, places_text
 from nodeagent.views.wording.refusal_advice import next_step
 from nodeagent.views.wording.words import ago, bytes_text, exit_text, quota_text, state_text
+from tests.support import json_schema
 from tests.support.inspected_nodes import NOW_MS, World, changed, ended, everything, idle, machine, running
 from tests.support.pods import amounts, app, exclusive, pod
 
@@ -540,6 +542,25 @@ def test_an_empty_leftover_is_a_difference_and_a_populated_one_a_stranger():
     document = inspection(world.view(cgroups={**observed, "podgone": replace(left, is_populated=True)}))
     assert [s["cgroup"] for s in document["orphans"]] == ["podgone"]
     assert has_difference(document)
+    assert "podgone may run on CPUs 0-7; to end them:" in render_in_full(document)
+
+
+def test_what_an_orphan_has_by_records_is_said():
+    world = idle()
+    observed = world.observed()
+    left = replace(observed["burstable"], path="podgone", is_populated=True)
+    card = HeldDevice("example.com/nic", "0000:3b:00.0")
+    lost = (
+        LostPod("gone", PodPromises(devices=(("app", (card,)),))),
+        LostPod("other", PodPromises(devices=(("app", (replace(card, id="0000:3c:00.0"),)),))),
+    )
+    view = world.view(cgroups={**observed, "podgone": left})
+    document = inspection(
+        replace(view, state=replace(view.state, promises=replace(view.state.promises, lost_pods=lost)))
+    )
+    json_schema.check(document, "inspection")
+    assert [s["devices"] for s in document["orphans"]] == [["0000:3b:00.0"]]
+    assert "podgone may run on CPUs 0-7 and has 0000:3b:00.0; to end them:" in render_in_full(document)
 
 
 def test_one_pod_shows_its_own_differences_only():
