@@ -175,6 +175,29 @@ def test_a_pod_waits_for_a_document_and_one_that_runs_stays_without(daemon: Daem
     assert len(daemon.requests) == 1
 
 
+@pytest.mark.parametrize("broken", ["expression: 'nonsense('", "expression: 5", "more: fields"])
+def test_a_document_that_is_wrong_is_not_replaced_by_another(daemon: Daemon, manifests: Directory, broken: str) -> None:
+    """Not by the class that there is without a document either, which has no selectors."""
+    own = (
+        CLASS.replace("name: nic", "name: dra.cpu")
+        .replace("nodeagent.io", "dra.cpu")
+        .replace("kind ==", "numaNodeID ==")
+        .replace('"network"', "0")
+    )
+    of_cpus = TEMPLATE.replace("        - {name: nic, exactly: {deviceClassName: nic}}\n", "")
+    manifests.put(a=POD.replace("NAME", "a"), t=of_cpus, u=own)
+    before = held(daemon, "a")
+    assert isinstance(before, tuple)
+    assert daemon.agent.node.topology.numa_of(before[0] or CpuSet()).bits == 1
+    wrong = own[: own.index("expression")] + broken + "}}]}\n"
+    manifests.put(u=wrong, b=POD.replace("NAME", "b"), v=own.replace("== 0", "== 1"))
+    waits = "waits for DeviceClass dra.cpu: put the document into the manifest directory"
+    assert {f"pod default/{name} {waits}" for name in "ab"} < set(manifests.problems)
+    assert held(daemon, "a") == before
+    assert [entry.pod.name for entry in daemon.agent.state.entries] == ["a"]
+    assert len(daemon.requests) == 1
+
+
 def test_another_document_is_another_pod(daemon: Daemon, manifests: Directory) -> None:
     """As any change of a manifest: tried first, in its place."""
     manifests.put(a=POD.replace("NAME", "a"), t=TEMPLATE, u=CLASS)

@@ -56,6 +56,8 @@ class ClaimDocument(Struct, frozen=True):
     selectors: tuple[str, ...] = ()
     """Of a class."""
     line: int | None = None
+    is_whole: bool = True
+    """False: something in it is wrong, so it says nothing, and no other one counts in its place."""
 
 
 def read_claim_document(document: Fields, kind: str) -> ClaimDocument:
@@ -267,10 +269,10 @@ class ClaimDocuments:
         """Those whose name another one has, and that don't count."""
         for document in documents:
             key = document.kind, document.name
-            if key in self._known:
-                self.doubled.append(document)
-            else:
+            if key not in self._known:
                 self._known[key] = document
+            elif document.is_whole:
+                self.doubled.append(document)
 
     def resolved(self, pod: Pod) -> Pod:
         """Return a pod with what its claims ask for, as far as there are documents that say it."""
@@ -281,7 +283,7 @@ class ClaimDocuments:
     def _resolved(self, pod: Pod, claim: PodClaim) -> PodClaim:
         kind, name = (TEMPLATE, claim.template) if claim.template else (CLAIM, claim.claim)
         document = self._known.get((kind, f"{pod.namespace}/{name}"))
-        if document is None:
+        if document is None or not document.is_whole:
             return claim if claim.spec is not None else replace(claim, missing=f"{kind} {pod.namespace}/{name}")
         requests = []
         for request in document.spec.requests:
@@ -297,7 +299,7 @@ class ClaimDocuments:
     def _selectors_of(self, device_class: str) -> tuple[str, ...] | None:
         document = self._known.get((CLASS, device_class))
         if document is not None:
-            return document.selectors
+            return document.selectors if document.is_whole else None
         return (f'device.driver == "{device_class}"',) if device_class in BUILT_IN else None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_fields import PodReader, pod_to_document
@@ -89,7 +90,7 @@ def parse_manifest(
 
 def _document(root: TreeNode, source: str) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
     if _text_at(root, "kind") not in _LIST_KINDS:
-        yield _pod(root, "", source, item_of_list=False)
+        yield from _read(root, "", source, item_of_list=False)
         return
     assert isinstance(root, MapNode)
     findings = Findings(source)
@@ -105,20 +106,33 @@ def _document(root: TreeNode, source: str) -> "Iterator[ManifestPod | ClaimDocum
         yield RefusedPod(findings.all(), None)
     elif isinstance(items, ListNode):
         for index, item in enumerate(items.items):
-            yield _pod(item, f"items[{index}]", source, item_of_list=_text_at(root, "kind") == "PodList")
+            yield from _read(item, f"items[{index}]", source, item_of_list=_text_at(root, "kind") == "PodList")
 
 
-def _pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> "ManifestPod | ClaimDocument | RefusedPod":
+def _read(
+    root: TreeNode, prefix: str, source: str, *, item_of_list: bool
+) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
+    kind = _text_at(root, "kind")
+    if kind not in CLAIM_KINDS:
+        yield _pod(root, prefix, source, item_of_list=item_of_list)
+        return
+    from nodeagent.formats.manifest.claim_documents import read_claim_document  # noqa: PLC0415 - few nodes have any
+
+    assert isinstance(root, MapNode)
+    findings = Findings(source)
+    document = read_claim_document(Fields(root, prefix, findings), kind)
+    if findings:
+        yield RefusedPod(findings.all(), None)
+        document = replace(document, is_whole=False)
+    yield document
+
+
+def _pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> ManifestPod | RefusedPod:
     findings = Findings(source)
     if not isinstance(root, MapNode):
         findings.add(root.line, prefix, "", f"must be an object of kind Pod, not {kind_of(root)}")
         return RefusedPod(findings.all(), None)
     kind = _text_at(root, "kind")
-    if kind in CLAIM_KINDS:
-        from nodeagent.formats.manifest.claim_documents import read_claim_document  # noqa: PLC0415 - few nodes have any
-
-        document = read_claim_document(Fields(root, prefix, findings), kind)
-        return RefusedPod(findings.all(), None) if findings else document
     if kind not in (None, "Pod"):
         # Everything else in it would be unknown too: one finding is enough.
         findings.add(
