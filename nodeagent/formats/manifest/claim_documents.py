@@ -220,7 +220,7 @@ def _constraint(fields: Fields, known: set[str]) -> MatchAttribute:
         fields.report(_MATCH, f"is required, or else {_DISTINCT}, and not both")
     attribute = match or distinct or ""
     domain, slash, name = attribute.partition("/")
-    if attribute and not (slash and is_subdomain(domain) and name.isidentifier()):
+    if attribute and not (slash and is_subdomain(domain) and name.isascii() and name.isidentifier()):
         allowed = "must be a qualified name, as resource.kubernetes.io/numaNode"
         fields.report(_MATCH if distinct is None else _DISTINCT, allowed, attribute)
     for request in requests:

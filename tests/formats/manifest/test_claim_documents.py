@@ -175,6 +175,7 @@ def changed(text: str, old: str, new: str) -> list[str]:
         ),
         ("resource.kubernetes.io/numaNode", "numaNode", "matchAttribute: numaNode: must be a qualified name"),
         ("dra.cpu/cpuID", "dra.cpu/", "distinctAttribute: dra.cpu/: must be a qualified name"),
+        ("dra.cpu/cpuID", "dra.cpu/größe", "must be a qualified name"),
         ("distinctAttribute: dra.cpu/cpuID, ", "", "constraints[1].matchAttribute"),
         (
             "distinctAttribute: ",
