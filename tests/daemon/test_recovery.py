@@ -15,6 +15,8 @@ from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, RestartPolicy
+from nodeagent.core.model.promises import HeldDevice, LostPod, PodPromises
+from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.core.model.state import Exit, NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.lifecycle import Run
@@ -308,6 +310,33 @@ def test_on_another_node_whoever_runs_stays_where_he_may(tmp_path: Path, case: s
     assert life.machine.starts == starts
 
 
+def test_whoever_was_left_without_cpus_gets_some_by_asking_for_others(tmp_path: Path) -> None:
+    life = Life(tmp_path, STATIC, *PODS)
+    agent = Agent(life.machine)  # the judge of the others knows no resizes
+    agent.state = life.go_on(life.start(node(SMALL, reserved="0-3"))).state
+    assert ("uid-b", "app") not in sets(agent.state)
+    _, b, _, _, e = PODS
+    asks_for_two = replace(b, containers=(*b.containers[:2], app("app", "2")))
+    agent.want(asks_for_two, e, pod("other", app("app", "1")))
+    agent.rest()
+    (deferred,) = agent.reported(EventKind.CHANGE_REFUSED)
+    assert dict(deferred.fields)["reason"] == RESIZE_DEFERRED
+    agent.want(asks_for_two, e)
+    agent.rest()
+    own = sets(agent.state)["uid-b", "app"]
+    assert len(own) == 2
+    on_them = {path for path in life.machine.populated() if life.machine.effective(path) & own}
+    assert on_them == {"poduid-b/app"}
+    assert life.machine.effective("poduid-b/app") == own
+    (event,) = agent.reported(EventKind.POD_RESIZED)
+    assert event.fields == (("changes", f"app: CPUs shared → {own}"),)
+    agent.want(b, e)
+    agent.rest()
+    assert sets(agent.state)["uid-b", "app"] == own, "these are those that it keeps"
+    _, never = agent.reported(EventKind.CHANGE_REFUSED)
+    assert dict(never.fields)["reason"] == RESIZE_INFEASIBLE
+
+
 REFUSED = {"another CPU reserved", "whole cores only", "another topology policy"}
 
 
@@ -554,6 +583,27 @@ def test_who_runs_waits_for_a_manifest_and_keeps_everything(tmp_path: Path, how:
     assert "a" in adopted
     changed = {(f.pod.name, f.container) for f in agent.events if f.kind is EventKind.PROMISE_CHANGED}
     assert changed <= {("e", "app")}, "its turn had not come, and its empty cgroup belonged to nobody"
+
+
+@pytest.mark.parametrize("cpus", ["2", "8"])
+def test_a_pod_waits_for_processes_of_a_container_that_it_has_no_more(tmp_path: Path, cpus: str) -> None:
+    """While the state was lost its manifest became another one, of the same UID, which may not even fit."""
+    life = Life(tmp_path, STATIC, pod("a", app("app", "2")))
+    lost(life)
+    life.agent.want()
+    agent = life.go_on(life.start())
+    card = HeldDevice("example.com/nic", ETH0.address)
+    of_a = LostPod("uid-a", PodPromises(devices=(("app", (card,)),)))
+    agent.state = replace(agent.state, promises=replace(agent.state.promises, lost_pods=(of_a,)))
+    agent.want(pod("a", app("other", cpus)))
+    agent.rest()
+    assert agent.state.entries == ()
+    assert agent.state.promises.lost_pods == (of_a,)
+    life.machine.groups["poduid-a/app"].processes.clear()
+    agent.rest()
+    assert agent.state.promises.lost_pods == ()
+    (entry,) = agent.state.entries
+    assert (entry.refusal is None) == (cpus == "2")
 
 
 def test_a_new_pod_is_placed_beside_those_whom_nobody_knows(tmp_path: Path) -> None:

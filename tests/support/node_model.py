@@ -565,6 +565,8 @@ class Agent:
         self.last = Turn(self.state)
         self.resizing: set[str] = set()
         """Containers that were resized, and have not been seen on their new CPUs."""
+        self.sharing: set[str] = set()
+        """Those of them that had none of their own, and still share what is to be theirs."""
         self.effects = 0
         """How often it touched the world: saves, writes, actions."""
         self.dies_at: int | None = None
@@ -625,6 +627,12 @@ class Agent:
         resized = [event.pod.uid for event in decided.events if event.kind is EventKind.POD_RESIZED]
         of_resized = [entry for entry in self.state.entries if entry.pod.uid in resized]
         self.resizing |= {entry.container_path(c.name) for entry in of_resized for c in entry.pod.containers}
+        self.sharing |= {
+            entry.container_path(c.name)
+            for entry in of_resized
+            for c in entry.pod.containers
+            if before.promises.own_set(entry.pod.uid, c.name) is None
+        }
         self.last = decided
         self.turn_events = decided.events if self.state is not before or decided.state == before else ()
         self.events += self.turn_events
@@ -650,6 +658,7 @@ class Agent:
                 self.signalled |= {action.run_id}
             self.machine.act(action)
         self.resizing -= {path for path in self.resizing if self._has_what_it_was_promised(path)}
+        self.sharing &= self.resizing
         self.check()
         return outcome
 
@@ -743,6 +752,8 @@ class Agent:
                 foreign = desired_by_path.get(other)
                 if other == path or foreign is None or not foreign.is_exclusive:
                     continue
+                if other in self.sharing:
+                    continue
                 alone = foreign.exclusive_cpus
                 if other in self.resizing:  # what it doesn't have yet, others are about to leave
                     alone &= machine.effective(other)
@@ -774,6 +785,8 @@ class Agent:
         everybody = own | placed
         for path, cpus in everybody.items():
             alone = desired_by_path[path].exclusive_cpus
+            if path in self.sharing:
+                continue
             if path in self.resizing:
                 alone &= cpus
             if path in placed and not machine.units[unit_at(path)].is_settled:

@@ -221,8 +221,7 @@ def _with_cpus(
         return _never(f"{name} has no CPUs of its own, and would get {now.cpus}: end the pod, and start it anew")
     if not now.cpus:
         return _never(f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew")
-    own = promises.own_set(pod.uid, now.name)
-    assert own is not None, "who asks for CPUs of its own has some"
+    own = promises.own_set(pod.uid, now.name) or CpuSet()  # none, where a start has found none for it
     away = own - CpuSet(manager.layout.online)
     if away:
         return _later(f"CPUs {away} of {name} are offline")
@@ -314,7 +313,8 @@ def _holding(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSe
     beside = CpuSet()
     for other, cpus in held.cpus:
         beside |= CpuSet() if other == name else cpus
-    first_sets = dropped(held.first_cpus, name) if first == chosen else put(held.first_cpus, name, first)
+    is_first = first == chosen or not own
+    first_sets = dropped(held.first_cpus, name) if is_first else put(held.first_cpus, name, first)
     after = replace(held, cpus=put(held.cpus, name, chosen), first_cpus=first_sets)
     default = (promises.default - chosen) | (own - chosen - beside)
     return replace(with_pod(promises, uid, after), default=default)
@@ -376,7 +376,7 @@ def differences(before: Promises, after: Promises, old: Pod, new: Pod) -> Iterat
     for was, now in zip(old.containers, new.containers, strict=True):
         if was == now:
             continue
-        cpus = [promises.own_set(new.uid, now.name) for promises in (before, after)]
+        cpus = [promises.own_set(new.uid, now.name) or "shared" for promises in (before, after)]
         if cpus[0] != cpus[1]:
             yield f"{now.name}: CPUs {cpus[0]} → {cpus[1]}"
         else:

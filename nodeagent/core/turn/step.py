@@ -598,6 +598,8 @@ def _with_lost(state: NodeState, lost: tuple[LostPod, ...]) -> NodeState:
 def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_Draft, list[Manifest]]:
     """Adopt pods that already run, before their CPUs are allocated: the state that knew them was lost, and their manifests came later.
 
+    A pod waits for processes of containers that it doesn't have.
+
     Returns:
         The draft, and the manifests that are left to be decided on.
     """
@@ -609,7 +611,8 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
     if not there or world.runs is None:  # what they are is unknown: they wait as they are
         return draft, left
     lost = {one.uid: one.held for one in draft.state.promises.lost_pods}
-    pods = found(world.managers, there, observed=world.observed, runs=world.runs, recorded=lost, now_ms=world.now_ms)
+    known = found(world.managers, there, observed=world.observed, runs=world.runs, recorded=lost, now_ms=world.now_ms)
+    pods = tuple(pod for pod in known if pod.claim.stays)
     adopted = {pod.entry.pod.uid for pod in pods}
     others = tuple(one for one in draft.state.promises.lost_pods if one.uid not in adopted)
     draft = draft.plus(_with_lost(draft.state, others))
