@@ -5,7 +5,7 @@ Every turn is the same, whether it is the first after a start or caused by a tim
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -23,8 +23,8 @@ from nodeagent.core.cgroups.partitions import running_without
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.host.claims import claims
 from nodeagent.core.metrics.agent_metrics import MOVED
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import UNITS_LEFT, is_of_systemd, unit_at
+from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, unclear_units
+from nodeagent.core.model.cgroup_layout import UNITS_LEFT, UNITS_UNCLEAR, is_of_systemd, unit_at
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import RELEASED, StartRefused
@@ -61,6 +61,7 @@ from nodeagent.daemon.problems import (
     refused_containers,
     refused_partitions,
     shadow,
+    units_of_unknown_pods,
     units_without_cpus,
     void_claims,
     waiting_units,
@@ -98,6 +99,7 @@ _PLUGINS = "plugins"
 _RECORD = "record"
 _RUNTIME = "runtime"
 _UNITS = "units"
+_UNCLEAR = "units whose pods are not known"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
@@ -210,6 +212,7 @@ class Agent:
         """None: no unit has had devices of its own."""
         self._domains = Domains(tree, systemd, recorded=self._unit_records.look)
         self._left: frozenset[str] = frozenset()
+        self._unclear: frozenset[str] = frozenset()
         """Paths of units to give back that no pod stands for."""
         self.runner = runner
         self.sources = sources
@@ -298,7 +301,7 @@ class Agent:
             retried=retried,
             released=frozenset().union(*(request.released for request in requests)),
             down=self._domains.down,
-            is_all_told=self._runtime.has_told,
+            is_all_told=self._runtime.has_told and not self._unclear,
             asked=self.asked,
         )
         watch = Stopwatch(alive=self._alive)
@@ -313,7 +316,7 @@ class Agent:
         unknown = [
             Trouble(one.problem, owner_of(self.state, one.path))
             for one in self._domains.unknown
-            if one.path not in self._left
+            if one.path not in self._left | self._unclear
         ]
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
@@ -477,9 +480,13 @@ class Agent:
     ) -> ObservedCgroups | Trouble:
         """Return the pods' cgroups, or why they can't be written. systemd creates its units' cgroups itself, and nobody else may (D9)."""
         pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(tuple(sources))))
-        self._left = frozenset(f"{UNITS_LEFT}/{unit}" for unit in self._units_left(tuple(sources)))
+        units = self._units_without_pod(tuple(sources))
+        # Whether a pod stands for them is not known while a manifest can't be read.
+        is_unclear = any(s.is_blind or s.is_partial or s.unreadable or s.misspelt for s in sources)
+        self._left = frozenset() if is_unclear else frozenset(f"{UNITS_LEFT}/{unit}" for unit in units)
+        self._unclear = frozenset(f"{UNITS_UNCLEAR}/{unit}" for unit in units) if is_unclear else frozenset()
         try:
-            observed = self._domains.read(unit_paths(pods) | self._left, rescan=rescan)
+            observed = self._domains.read(unit_paths(pods) | self._left | self._unclear, rescan=rescan)
         except CgroupError as err:
             return trouble_of(err)
         if self.node.config.cgroup_root:
@@ -492,16 +499,14 @@ class Agent:
         way_out = "systemctl start nodeagent-pods nodeagent-launcher"
         return Trouble(f"the pods' unit is not ready: {self.tree.root} {how} ({way_out})")
 
-    def _units_left(self, sources: tuple[PodSource, ...]) -> Iterator[str]:
+    def _units_without_pod(self, sources: tuple[PodSource, ...]) -> tuple[str, ...]:
         """Return the units that an earlier state's pods stood for, and that nobody will stand for: the state was lost, and what was pinned
-        has no manifest, or is refused. While that isn't known, they stay as they are.
+        has no manifest, or is refused.
         """
-        if any(source.is_blind or source.is_partial or source.unreadable or source.misspelt for source in sources):
-            return
         known = {entry.pod.uid for entry in self.state.entries}
         coming = (manifest.pod for manifest in offered(sources) if manifest.pod.uid not in known)
         standing = {unit for pod in (*self.state.pods_of_units(), *coming) for unit in pod.units}
-        yield from sorted(self._unit_records.look().keys() - standing)
+        return tuple(sorted(self._unit_records.look().keys() - standing))
 
     def _record_units(self, observed: ObservedCgroups) -> tuple[Trouble, ...]:
         """Record what units go back to, before they are told anything; and forget it once they have that."""
@@ -535,7 +540,7 @@ class Agent:
             from nodeagent.daemon.unit_devices import UnitDevices  # noqa: PLC0415 - few units have any
 
             self._unit_devices = UnitDevices(self.node.config)
-        return self._unit_devices.keep(self.state, rescan=rescan)
+        return self._unit_devices.keep(self.state, rescan=rescan, unclear=frozenset(map(unit_at, self._unclear)))
 
     def _save(self, decided: Turn) -> Trouble | None:
         """Make the decision durable before acting on it. A decision that can't be saved has not happened: return the reason."""
@@ -622,6 +627,9 @@ class Agent:
         self.notices.pop(_UNITS, None)
         if homeless := units_without_cpus(wanted):
             self.notices[_UNITS] = homeless
+        self.notices.pop(_UNCLEAR, None)
+        if unclear := unclear_units(world.observed):
+            self.notices[_UNCLEAR] = units_of_unknown_pods(unclear)
         return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
     def _write(

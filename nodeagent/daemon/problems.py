@@ -1,6 +1,6 @@
 """Current problems, in the words that `inspect` shows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld
 from nodeagent.core.host.claims import Claimed, DeviceClaim
@@ -80,6 +80,15 @@ def units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
         "they run (bring a reserved CPU back online, or end a pod that has exclusive CPUs)"
         if units
         else ""
+    )
+
+
+def units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
+    """Tell of pinned units whose pods aren't known since the state was lost, as manifests can't be read; with the CPUs that they are on."""
+    said = ", ".join(f"{unit} stays on CPUs {cpus}" for unit, cpus in sorted(units.items()))
+    return (
+        f"{said}, where a pod has pinned {'it' if len(units) == 1 else 'them'}: whose manifest that is can't be known while some can't be "
+        "read (correct what is said of manifests here, or `nodeagent pin` anew: others get none of these CPUs before)"
     )
 
 

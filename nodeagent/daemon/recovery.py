@@ -37,6 +37,7 @@ from nodeagent.daemon.startup import (
     begin_turn,
 )
 from nodeagent.daemon.strict_recovery import decoded_records
+from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.edge import state_files
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
 
@@ -205,7 +206,8 @@ def _made_anew(
     adopted = {pod.entry.pod.uid for pod in pods}
     lost = lost_pods({uid: held for uid, held in recorded.items() if uid not in adopted}, names)
     known = {entry.pod.uid for entry in entries}
-    lost = may_run(lost, evidence.observed, known, is_all_told=not node.config.nri_socket)
+    is_all_told = not node.config.nri_socket and not UnitRecords(node.config).look()
+    lost = may_run(lost, evidence.observed, known, is_all_told=is_all_told)
     managers = _knowing(node, (pod.entry.pod for pod in pods), devices)
     placed = settled(managers, tuple(pod.claim for pod in pods), initial(node.managers, lost))
     state = NodeState(placed.promises, tuple(_judged(pod.entry, placed, now_ms) for pod in pods))

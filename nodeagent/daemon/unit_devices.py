@@ -76,12 +76,13 @@ class UnitDevices:
         self._settled: dict[str, tuple[str, ...]] = {}
         """By unit, the devices that it may use, as last seen."""
 
-    def keep(self, state: NodeState, *, rescan: bool) -> tuple[Trouble, ...]:
+    def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Trouble, ...]:
         """Have each unit be allowed what it has, and no other what it had. Returns what could not be done: it is tried again.
 
         Args:
             state: saved.
             rescan: look again at what systemd has.
+            unclear: units whose pods aren't known now: they keep what they are allowed.
         """
         if self._added is None:
             try:
@@ -90,7 +91,7 @@ class UnitDevices:
                 return (trouble_of(err),)
         wanted = _devices_of_units(state)
         troubles = []
-        for unit in sorted(wanted.keys() | self._added.keys()):
+        for unit in sorted(wanted.keys() | (self._added.keys() - unclear)):
             devices = wanted.get(unit, ())
             if not rescan and self._settled.get(unit, ()) == devices and (devices or unit not in self._added):
                 continue

@@ -120,6 +120,15 @@ def test_an_agent_that_comes_later_takes_away_what_another_has_added(desk: Desk)
     assert desk.allowed("listed.service") == (OWN, "/dev/kvm rw")
 
 
+def test_a_unit_whose_pod_is_not_known_now_keeps_what_it_is_allowed(desk: Desk) -> None:
+    desk.keep("listed.service", DISK)
+    desk.begin()
+    nobody = empty_state(node(SMALL))
+    for unclear, allowed in ((frozenset({"listed.service"}), (OWN, *GIVEN)), (frozenset(), (OWN,))):
+        assert desk.agents.keep(nobody, rescan=True, unclear=unclear) == ()
+        assert desk.allowed("listed.service") == allowed
+
+
 def test_it_is_recorded_before_it_is_done_and_forgotten_after_it_is_undone(desk: Desk) -> None:
     desk.systemd.fails = True
     assert desk.keep("closed.service", DISK) == ["cannot set it (try)"]

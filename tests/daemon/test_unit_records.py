@@ -15,7 +15,7 @@ from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.formats.kernel.unit_record import parse_unit_record, print_unit_record
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine, Unit
-from tests.support.pods import app, pod, unit
+from tests.support.pods import app, manifests, pod, unit
 from tests.support.world import SMALL, node
 
 BEFORE = UnitSettings(CpuSet.parse("0-3"), NumaSet.of(0))
@@ -91,9 +91,52 @@ def test_while_it_is_not_known_whether_it_has_a_manifest_it_stays(daemon: Daemon
     assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
 
 
-def test_it_goes_back_when_its_pod_is_refused(daemon: Daemon) -> None:
+def test_others_keep_off_its_cpus_while_it_is_not_known_whose_it_is(daemon: Daemon) -> None:
+    own = settings(daemon)
     restart_without_state(daemon)
-    daemon.files.pods = (pod("a", app(cpu="7")), DB)
+    a, b = pod("a", app(cpu="5")), pod("b", app(cpu="2"))
+    daemon.files.look_again = PodSource(manifests(a, b), unreadable=frozenset({"db.yaml"}))
+    daemon.rest()
+    assert settings(daemon) == own
+    promises = daemon.agent.state.promises
+    assert promises.own_set(a.uid, "app") == CpuSet.parse("1-7") - own.allowed_cpus
+    assert promises.own_set(b.uid, "app") == own.allowed_cpus, "there are no others"
+    assert daemon.machine.running_containers() == ("poduid-a/app",), "and it waits for these"
+    (problem,) = daemon.agent.view.problems
+    assert problem.startswith(f"db.service stays on CPUs {own.allowed_cpus}, where a pod has pinned it: ")
+    daemon.files.look_again = PodSource(manifests(a, b))
+    daemon.rest()
+    assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
+    assert daemon.machine.running_containers() == ("poduid-a/app", "poduid-b/app")
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+def test_it_keeps_its_cpus_when_its_manifest_can_be_read_again(daemon: Daemon, *, is_active: bool) -> None:
+    daemon.files.pods = (pod("first", app(cpu="1")), DB)
+    daemon.rest()
+    daemon.files.pods = (DB,)
+    daemon.rest()
+    own = settings(daemon)
+    daemon.machine.units["db.service"].is_active = is_active
+    restart_without_state(daemon)
+    a = pod("a", app(cpu="1"))
+    daemon.files.look_again = PodSource(manifests(a), unreadable=frozenset({"db.yaml"}))
+    daemon.rest()
+    daemon.files.look_again = PodSource(manifests(a, pod("b", app(cpu="4")), DB))
+    daemon.rest()
+    assert (settings(daemon), recorded(daemon)) == (own, {"db.service": BEFORE})
+    assert daemon.agent.state.promises.own_set(DB.uid, "db") == own.allowed_cpus
+    assert [entry.pod.name for entry in daemon.agent.state.entries if entry.refusal is None] == ["a", "db", "b"]
+    daemon.files.look_again = PodSource()
+    daemon.rest()
+    assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
+
+
+def test_it_goes_back_when_its_pod_is_refused(daemon: Daemon) -> None:
+    """Its manifest has become another one meanwhile, with a unit that was never pinned."""
+    daemon.machine.units["web.service"] = Unit(UnitSettings())
+    restart_without_state(daemon)
+    daemon.files.pods = (pod("a", app(cpu="6")), pod("db", unit("db.service", "1"), unit("web.service", "1")))
     daemon.rest()
     assert [entry.pod.name for entry in daemon.agent.state.entries if entry.refusal] == ["db"]
     assert (settings(daemon), recorded(daemon)) == (BEFORE, {})

@@ -32,6 +32,7 @@ from nodeagent.core.model.cgroup import (
     ObservedCgroups,
     UnitSettings,
     Value,
+    unclear_units,
 )
 from nodeagent.core.model.cgroup_layout import is_of_systemd, is_ours
 from nodeagent.core.model.idset import CpuSet
@@ -137,6 +138,8 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
     occupied = CpuSet()
     for path in orphans:
         occupied |= observed[path].cpus_effective or CpuSet()
+    for cpus in unclear_units(observed).values():
+        occupied |= cpus
     for want in wants:
         occupied |= _stuck(want, observed)
     changes = (

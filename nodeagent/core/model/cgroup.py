@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from nodeagent.core.model.cgroup_layout import UNITS_UNCLEAR, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 
 MIN_QUOTA_US = 1_000
@@ -173,6 +174,16 @@ def _value(attributes: Attributes, wanted: Attribute) -> Value | None:
 
 ObservedCgroups = Mapping[str, ObservedCgroup]
 """By path; cgroups that don't exist are missing."""
+
+
+def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
+    """Return the units that a pod has pinned which isn't known now, and the CPUs that they are on, or will be on once they start."""
+    found = {}
+    for path, there in observed.items():
+        if path.startswith(f"{UNITS_UNCLEAR}/"):
+            told = there.get(Attribute.CPUSET_CPUS)
+            found[unit_at(path)] = told if isinstance(told, CpuSet) else there.cpus_effective or CpuSet()
+    return found
 
 
 def cpu_shares(cpu_milli: int) -> int:

@@ -16,6 +16,8 @@ UNITS = "units"
 """In front of the paths of systemd's units that pods stand for: where their cgroups really are is systemd's to say."""
 UNITS_LEFT = f"{UNITS}/left"
 """In front of units that no pod stands for any more, and that have not been given back."""
+UNITS_UNCLEAR = f"{UNITS}/unclear"
+"""In front of units for which a pod has stood that isn't known now, and may be again: they stay as they are."""
 _PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
 
 

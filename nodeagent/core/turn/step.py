@@ -33,7 +33,7 @@ from nodeagent.core.admission.resize import (
 )
 from nodeagent.core.admission.units import UnitTaken, unit_taken
 from nodeagent.core.metrics.deltas import MetricDelta
-from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.cgroup import ObservedCgroups, unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
@@ -581,6 +581,14 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide:
     return draft
 
 
+def _has_pinned(entry: PodEntry, state: NodeState, world: World) -> bool:
+    """Whether all units of a pod have what they were told for a pod that nobody knows any more."""
+    if not entry.is_of_systemd or unit_taken(entry.pod, state.pods_of_units()) is not None:
+        return False
+    units = [world.observed.get(entry.container_path(status.name)) for status in entry.containers]
+    return all(one is not None and one.unit_before not in {None, one.unit} for one in units)
+
+
 def _without_gone(draft: _Draft, wanted: Mapping[str, Manifest], world: World) -> _Draft:
     """Give back what lost pods have had that run no more."""
     lost = draft.state.promises.lost_pods
@@ -605,9 +613,10 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
     """
     gate = world.config.placement.gate("PodLevelResources")
     running = populated_pods(world.observed) if new else frozenset()
-    entries = [(m, new_entry(m, world.now_ms, pod_level_resources=gate)) for m in new]
-    there = [entry for _, entry in entries if entry.pod_path in running]
-    left = [manifest for manifest, entry in entries if entry.pod_path not in running]
+    entries = [new_entry(m, world.now_ms, pod_level_resources=gate) for m in new]
+    there = [entry for entry in entries if entry.pod_path in running or _has_pinned(entry, draft.state, world)]
+    waiting = {entry.pod.uid for entry in there if world.runs is None or entry.pod_path in running}
+    left = [manifest for manifest in new if manifest.pod.uid not in waiting]
     if not there or world.runs is None:  # what they are is unknown: they wait as they are
         return draft, left
     lost = {one.uid: one.held for one in draft.state.promises.lost_pods}
@@ -625,14 +634,16 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
         TurnEvent(EventKind.PROMISE_CHANGED, each.pod, origins[each.pod.uid], each.container, each.fields)
         for each in placed.differences
     ]
-    return draft.plus(state, *events), left
+    return draft.plus(state, *events), [manifest for manifest in left if manifest.pod.uid not in adopted]
 
 
 def cpus_of_orphans(state: NodeState, world: World) -> CpuSet:
-    """CPUs used by processes that belong to no pod: pods with these CPUs must wait until the processes end."""
+    """CPUs used by processes that belong to no pod, or to one that isn't known now: pods with these CPUs must wait until they are free."""
     owned = {entry.pod_path for entry in state.entries if entry.is_active}
     unknown = populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}
     cpus = CpuSet()
+    for there in unclear_units(world.observed).values():
+        cpus |= there
     for path, group in world.observed.items() if unknown else ():
         if group.is_populated and path.rpartition("/")[0] in unknown:
             cpus |= group.cpus_effective or CpuSet()
