@@ -321,7 +321,11 @@ class Agent:
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
         outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
-        troubles += self._runtime.answer(self.state, wanted, not_left(outcome))
+        # What a unit has had until now, a container may be given.
+        troubles += [
+            *self._allow_devices(rescan=bool(reasons & READ_MACHINE)),
+            *self._runtime.answer(self.state, wanted, not_left(outcome)),
+        ]
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self._tell(placed, rescan=bool(reasons & READ_MACHINE))
@@ -528,8 +532,7 @@ class Agent:
     def _tell(self, placed: Mapping[str, ContainerPlacement], *, rescan: bool) -> tuple[Trouble, ...]:
         """Write what containers and the users of claims are told; returns what could not be."""
         untold = self.placements.keep(self.state, placed, rescan=rescan, alive=self._alive)
-        untold += self._claim_statuses.keep(self.state, rescan=rescan, alive=self._alive)
-        return (*untold, *self._allow_devices(rescan=rescan))
+        return untold + self._claim_statuses.keep(self.state, rescan=rescan, alive=self._alive)
 
     def _allow_devices(self, *, rescan: bool) -> tuple[Trouble, ...]:
         """Have systemd's units be allowed the devices that are their own; returns what could not be done."""

@@ -6,16 +6,24 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.device_access import DeviceFile
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.promises import HeldDevice, PodPromises, with_pod
 from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry
+from nodeagent.daemon import unit_devices
+from nodeagent.daemon.agent import NO_RUNTIME
+from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.unit_devices import Rules, UnitDevices
 from nodeagent.edge.units import UnitsError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.kernel.unit_properties import DeviceRules
-from tests.support.pods import app, pod
+from tests.support.daemon_model import Daemon, watched
+from tests.support.node_model import Machine, Unit
+from tests.support.pods import app, pod, unit
 from tests.support.world import SMALL, empty_state, node
 
 DISK, CARD = "0000:01:00.0", "0000:02:00.0"
@@ -127,6 +135,39 @@ def test_a_unit_whose_pod_is_not_known_now_keeps_what_it_is_allowed(desk: Desk) 
     for unclear, allowed in ((frozenset({"listed.service"}), (OWN, *GIVEN)), (frozenset(), (OWN,))):
         assert desk.agents.keep(nobody, rescan=True, unclear=unclear) == ()
         assert desk.allowed("listed.service") == allowed
+
+
+def test_what_a_unit_had_is_taken_from_it_before_a_container_may_be_given_it(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Device(DISK, DeviceKind.NVME, 0x010802, names=("nvme0",))
+    gives = (DeviceSelection("example.com/x", (DeviceSelector(kind=DeviceKind.NVME),)),)
+    allowed: list[Rules] = []
+
+    class Runtime(type(NO_RUNTIME)):  # type: ignore[misc]
+        def answer(self, *_: object) -> tuple[Trouble, ...]:
+            allowed.append(desk.allowed("listed.service"))
+            return ()
+
+    machine = Machine(node(SMALL, devices=gives))
+    machine.units["listed.service"] = Unit(UnitSettings())
+    daemon = Daemon(machine, tmp_path / "state", runtime=Runtime())
+    daemon.directory.mkdir()
+    monkeypatch.setattr(
+        unit_devices, "UnitDevices", lambda config: UnitDevices(config, desk.systemd, lambda address: FILES[address])
+    )
+    pinned = pod("p", unit("listed.service", "1", devices={"example.com/x": 1}))
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = (pinned,)
+        daemon.start()
+        daemon.hardware.placed = PlacedDevices.of((disk,), daemon.hardware.topology)
+        daemon.rest()
+        assert desk.allowed("listed.service") == (OWN, *GIVEN)
+        daemon.files.pods = ()
+        allowed.clear()
+        while daemon.agent.state.promises.taken_devices():
+            daemon.turn()
+    assert allowed[-1] == (OWN,), "in the turn in which it is free"
 
 
 def test_it_is_recorded_before_it_is_done_and_forgotten_after_it_is_undone(desk: Desk) -> None:
