@@ -144,14 +144,14 @@ def test_what_a_unit_had_is_taken_from_it_before_a_container_may_be_given_it(
     gives = (DeviceSelection("example.com/x", (DeviceSelector(kind=DeviceKind.NVME),)),)
     allowed: list[Rules] = []
 
-    class Runtime(type(NO_RUNTIME)):  # type: ignore[misc]
-        def answer(self, *_: object) -> tuple[Trouble, ...]:
-            allowed.append(desk.allowed("listed.service"))
-            return ()
+    def answer(*_: object) -> tuple[Trouble, ...]:
+        allowed.append(desk.allowed("listed.service"))
+        return ()
 
+    monkeypatch.setattr(type(NO_RUNTIME), "answer", answer)
     machine = Machine(node(SMALL, devices=gives))
     machine.units["listed.service"] = Unit(UnitSettings())
-    daemon = Daemon(machine, tmp_path / "state", runtime=Runtime())
+    daemon = Daemon(machine, tmp_path / "state")
     daemon.directory.mkdir()
     monkeypatch.setattr(
         unit_devices, "UnitDevices", lambda config: UnitDevices(config, desk.systemd, lambda address: FILES[address])

@@ -465,7 +465,6 @@ class Daemon:
     requests: list[StartRequest] = field(default_factory=list)
     """What the launcher was asked to start."""
     boot: str = "boot"
-    runtime: agent_module.ContainerRuntime = agent_module.NO_RUNTIME
 
     def start(self) -> Agent:
         """A new process, up to its first turn."""
@@ -511,7 +510,6 @@ class Daemon:
             recovery=start.recovery,
             alive=self.alive,
             let_in=self.jobs.let_in,
-            runtime=self.runtime,
             systemd=systemd,
         )
         self.jobs.retry = self.agent.retry
