@@ -56,6 +56,7 @@ from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.placements import Placements
 from nodeagent.daemon.problems import (
+    lost_pods_problem,
     misnamed_pods,
     refused_change,
     refused_containers,
@@ -99,6 +100,7 @@ _PLUGINS = "plugins"
 _RECORD = "record"
 _RUNTIME = "runtime"
 _UNITS = "units"
+_LOST = "lost pods"
 _UNCLEAR = "units whose pods are not known"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
@@ -630,6 +632,9 @@ class Agent:
         self.notices.pop(_UNITS, None)
         if homeless := units_without_cpus(wanted):
             self.notices[_UNITS] = homeless
+        self.notices.pop(_LOST, None)
+        if lost := lost_pods_problem(self.state.promises.lost_pods):
+            self.notices[_LOST] = lost
         self.notices.pop(_UNCLEAR, None)
         if unclear := unclear_units(world.observed):
             self.notices[_UNCLEAR] = units_of_unknown_pods(unclear)

@@ -7,6 +7,7 @@ from nodeagent.core.host.claims import Claimed, DeviceClaim
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.promises import LostPod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.turn.step import TurnEvent
@@ -89,6 +90,21 @@ def units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
     return (
         f"{said}, where a pod has pinned {'it' if len(units) == 1 else 'them'}: whose manifest that is can't be known while some can't be "
         "read (correct what is said of manifests here, or `nodeagent pin` anew: others get none of these CPUs before)"
+    )
+
+
+def lost_pods_problem(lost: Iterable[LostPod]) -> str:
+    """Tell of pods that aren't known since the state was lost, and have devices by records; empty: there are none."""
+    said = "; ".join(
+        f"pod {one.name or one.uid} has {', '.join(sorted({card.id for _, own in one.held.devices for card in own}))}"
+        for one in lost
+        if one.held.devices
+    )
+    return (
+        f"{said}: records say so, as the state that knew the pod was lost; nobody else gets it before the pod is known again, or has no "
+        "processes (bring back its manifest, or end it; what a container runtime runs is known once that is connected)"
+        if said
+        else ""
     )
 
 

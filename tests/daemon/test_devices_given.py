@@ -94,9 +94,12 @@ def test_what_a_pod_has_that_nobody_knows_for_now_is_no_other_ones(daemon: Daemo
         assert held(daemon, "b")[0] in {"TopologyAffinityError", f"OutOf{NIC}"}
         (other,) = held(daemon, "c")
         assert [other] != given
+        said = f"pod uid-a has {given[0]}: records say so, "
+        assert [one for one in daemon.agent.view.problems if one.startswith(said)]
     daemon.files.pods = (asking("a"), asking("c"))
     daemon.rest()
     assert (held(daemon, "a"), held(daemon, "c")) == (given, [other])
+    assert daemon.agent.view.problems == ()
 
 
 def test_what_the_node_has_not_is_refused_until_it_has_it(daemon: Daemon) -> None:
