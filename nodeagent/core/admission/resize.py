@@ -193,11 +193,10 @@ def _in_some_class(managers: Managers, promises: Promises, old: Pod, new: Pod) -
 def _decided(managers: Managers, promises: Promises, old: Pod, demand: PodDemand) -> Promises | NotResized:
     providers = seen_by(managers.providers, demand)
     before = {container.name: container for container in demand_of(managers.rules, old).containers}
-    # those that give something back come first: others of the pod may need it
-    turns = sorted(demand.containers, key=lambda now: now.cpus >= before[now.name].cpus)
     try:
-        for now in turns:
-            for given in (_with_cpus, _with_memory):
+        for given, amount in ((_with_cpus, _cpus), (_with_memory, _bytes)):
+            # those that give something back come first: others of the pod may need it
+            for now in sorted(demand.containers, key=lambda now: amount(now) >= amount(before[now.name])):
                 answer = given(providers, promises, demand, before[now.name], now)
                 if isinstance(answer, NotResized):
                     return answer
@@ -205,6 +204,14 @@ def _decided(managers: Managers, promises: Promises, old: Pod, demand: PodDemand
     except PluginFailedError as err:
         return NotResized(Reason.CPU_PLUGIN_FAILED.value, str(err))
     return promises
+
+
+def _cpus(container: ContainerDemand) -> int:
+    return container.cpus
+
+
+def _bytes(container: ContainerDemand) -> int:
+    return sum(size for _, size in container.memory or ())
 
 
 # CPUs

@@ -260,6 +260,39 @@ def test_memory_grows_and_shrinks_on_its_node() -> None:
     assert violations(of.managers, agent.state.promises, (entry(agent).pod,)) == ()
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((("1", 1), ("1", 6)), (("1", 2), ("1", 5))),
+        ((("1", 6), ("3", 1)), (("3", 5), ("1", 2))),
+    ],
+)
+def test_containers_of_one_pod_can_exchange_memory(
+    before: tuple[tuple[str, int], ...], after: tuple[tuple[str, int], ...]
+) -> None:
+    """Who gives memory back comes first, whatever becomes of its CPUs."""
+    reserved = (ReservedMemory(0, amounts(memory="1Gi")),)
+    of = node(
+        SMALL,
+        memory_manager_policy="Static",
+        reserved_memory=reserved,
+        memory_reservation=amounts(memory="1Gi"),
+        resize_below_admitted_cpus=True,
+    )
+
+    def made_of(sizes: tuple[tuple[str, int], ...]) -> Pod:
+        return pod("a", *(app(name, cpu=cpu, memory=f"{gib}Gi") for name, (cpu, gib) in zip("xy", sizes, strict=True)))
+
+    _, agent = started(of, made_of(before))
+    agent.want(made_of(after))
+    agent.settle()
+    assert refusals(agent) == []
+    held = agent.state.promises.of_pod("uid-a")
+    assert [sum(block.size_bytes for block in held.blocks(name) or ()) >> 30 for name in "xy"] == [
+        gib for _, gib in after
+    ]
+
+
 def test_a_pod_keeps_its_limit_while_a_container_of_its_uses_more_than_its_new_one() -> None:
     def of(x: str, y: str) -> Pod:
         return pod("a", app("x", cpu="1", memory=x), app("y", cpu="1", memory=y))
