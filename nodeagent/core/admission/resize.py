@@ -79,6 +79,19 @@ def is_resizable(entry: PodEntry) -> bool:
     return entry.holds and entry.deleting_since_ms is None and not entry.is_of_runtime
 
 
+def gives_back(old: Pod, new: Pod) -> bool:
+    """Whether a container of a resized pod, or the pod as a whole, asks for less of something."""
+    pairs = [(was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]
+    if old.resources is not None and new.resources is not None:
+        pairs.append((old.resources, new.resources))
+    for was, now in pairs:
+        for resource, amount in was.requests:
+            left = now.requests.get(resource)
+            if left is None or left.nano < amount.nano:
+                return True
+    return False
+
+
 def moves_instead(new: Pod, answer: object) -> bool:
     """Whether a pod is decided on anew because it can't be resized: units of systemd's are given other CPUs while they run, where a pod
     would have to end first.

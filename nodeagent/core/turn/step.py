@@ -25,6 +25,7 @@ from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Us
 from nodeagent.core.admission.resize import (
     NotResized,
     differences,
+    gives_back,
     is_resizable,
     is_resize,
     moves_instead,
@@ -245,12 +246,14 @@ def _resize(draft: _Draft, successors: Mapping[str, Manifest], world: World) -> 
         The draft, and the changed manifests of all other pods.
     """
     others = dict(successors)
-    for entry in draft.state.entries if successors else ():
-        manifest = successors.get(entry.pod.uid)
-        if manifest is None:
-            continue
-        if not is_resizable(entry) or not is_resize(entry.pod, manifest.pod):
-            continue
+    changed = (entry for entry in draft.state.entries if entry.pod.uid in successors) if successors else ()
+    found = [
+        (entry, successors[entry.pod.uid])
+        for entry in changed
+        if is_resizable(entry) and is_resize(entry.pod, successors[entry.pod.uid].pod)
+    ]
+    # those that give something back come first: others may have waited for it
+    for entry, manifest in sorted(found, key=lambda one: not gives_back(one[0].pod, one[1].pod)):
         resized_to = _resized(draft, entry, manifest, world) if _is_to_try(entry, manifest, world) else draft
         if resized_to is not None:
             draft = resized_to

@@ -124,6 +124,20 @@ def test_one_that_does_not_fit_yet_is_resized_when_others_have_gone_and_before_n
     assert "poduid-a/app" in machine.running_containers()
 
 
+def test_what_one_gives_back_another_that_waits_for_it_gets_before_new_ones() -> None:
+    """All of it comes in one turn, and the one that waits is the first of them."""
+    small = pod("a", app(cpu="2"))
+    _, agent = started(NODE, small, pod("b", app(cpu="1")))
+    agent.want(small, pod("b", app(cpu="5")))
+    agent.settle()
+    wanted = pod("a", app(cpu="5"))
+    agent.want(wanted, pod("b", app(cpu="2")), pod("new", app(cpu="3")))
+    agent.settle()
+    assert refusals(agent) == []
+    assert len(own(agent)) == 5
+    assert entry(agent, "new").refusal is not None
+
+
 def test_one_that_is_given_up_leaves_nothing() -> None:
     big = pod("b", app(cpu="4"))
     _, agent = started(NODE, pod("a", app(cpu="2")), big)
