@@ -186,7 +186,8 @@ def _of_claims(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
             if any(used.uses(claim.name, one.request.partition("/")[0]) for used in was.claims)
         }
         for resource, driver in ((CPU, CPU_DRIVER), (MEMORY, MEMORY_DRIVER)):
-            if driver in drivers and was.resources.requests.get(resource) != now.resources.requests.get(resource):
+            amounts = (container.resources.requests.get(resource) for container in (was, now))
+            if driver in drivers and not _is_as_much(*amounts):
                 what = "CPUs" if resource == CPU else "memory"
                 why = f"container {was.name} has its {what} by a claim, which stays as it is: change the claim with the pod"
                 return _never(why)
@@ -378,9 +379,14 @@ def restarted(old: Pod, new: Pod) -> frozenset[str]:
         for was, now in zip(old.containers, new.containers, strict=True)
         if not now.unit
         for resource in now.restarts_for
-        if was.resources.requests.get(resource) != now.resources.requests.get(resource)
-        or _limit(old, was, resource) != _limit(new, now, resource)
+        if not _is_as_much(was.resources.requests.get(resource), now.resources.requests.get(resource))
+        or not _is_as_much(_limit(old, was, resource), _limit(new, now, resource))
     )
+
+
+def _is_as_much(was: Quantity | None, now: Quantity | None) -> bool:
+    """Whether two amounts are the same, however they are written: `1Gi` is `1073741824`."""
+    return was == now if was is None or now is None else was.nano == now.nano
 
 
 def _limit(pod: Pod, container: Container, resource: str) -> Quantity | None:

@@ -504,6 +504,17 @@ def test_who_wants_a_restart_for_it_gets_one_and_nobody_else() -> None:
     assert len(machine.starts) == 3
 
 
+def test_an_amount_that_is_only_written_otherwise_restarts_nobody() -> None:
+    def of(memory: str) -> Pod:
+        return pod("a", app(cpu="2", memory=memory, restarts_for=("memory",)))
+
+    machine, agent = started(NODE, of("64Mi"))
+    agent.want(of("67108864"))
+    agent.settle()
+    assert entry(agent).pod == of("67108864")
+    assert_nothing_was_restarted(machine, "poduid-a/app")
+
+
 def test_who_ignores_it_is_killed_and_starts_again_at_once_under_any_policy() -> None:
     def of(cpu: str) -> Pod:
         return pod("a", app("x", cpu=cpu, restarts_for=("cpu",)), restart_policy=RestartPolicy.ON_FAILURE)
