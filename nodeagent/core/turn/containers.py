@@ -361,8 +361,10 @@ def _admitted(
         there = world.managers.with_devices(world.allocatable, state.promises)
         short = insufficient(pod, usage_of(others, pod_level_resources=gate), there, pod_level_resources=gate)
         if short is not None:
+            _, made = _made(state.runtime, decide.key, decide.id)
+            is_running = decide.is_of_pod or (made is not None and made.is_placed)
             reason = RESIZE_INFEASIBLE if short.requested > short.capacity else RESIZE_DEFERRED
-            return _refused(taken, decide, pod, reason if decide.is_of_pod else short.reason, short.message, node)
+            return _refused(taken, decide, pod, reason if is_running else short.reason, short.message, node)
     name = decide.key.name
     promises = state.promises
     freed: tuple[MetricDelta, ...] = ()

@@ -52,7 +52,7 @@ from nodeagent.core.turn.step import EventKind, World, step
 from nodeagent.daemon.containers import misnamed, stated
 from nodeagent.daemon.problems import misnamed_pods, refused_containers
 from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar
-from tests.support.runtime_pods import kubelets, sandbox_of, told
+from tests.support.runtime_pods import kubelets, sandbox_of, told, told_resources
 from tests.support.world import SMALL, START_MS, Node, empty_state, node
 
 NODE = node(SMALL, config={"check_allocatable": True})
@@ -422,6 +422,20 @@ def test_a_pod_as_a_whole_is_told_to_have_other_amounts(gates: tuple[tuple[str, 
     runtime.end("m")
     runtime.says["uid-whole"] = kubelets(as_a_whole("3"))
     runtime.run(as_a_whole("3"), "main", "n")
+
+
+def test_who_shares_gets_more_once_others_have_gone() -> None:
+    runtime = Runtime()
+    runtime.run(pod("big", app(cpu="5")), "app", "b")
+    small = pod("small", app(resources=burstable("1")))
+    runtime.run(small, "app", "s")
+    more = told_resources(app(resources=burstable("4")))
+    denied = [runtime.call(Event.UPDATE_CONTAINER, "s", resources=more) for _ in range(2)]
+    assert all(isinstance(one, Denial) and one.reason.startswith(f"{RESIZE_DEFERRED}: ") for one in denied)
+    runtime.end("b")
+    runtime.look()
+    assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "s", resources=more), Response)
+    assert str(runtime.state.entries[0].pod.container("app").resources.requests.get("cpu")) == "4"
 
 
 def test_nobody_is_asked_about_a_pod_that_kubelet_says_nothing_of() -> None:
