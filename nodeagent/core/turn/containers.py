@@ -24,6 +24,7 @@ from nodeagent.core.model.promises import Promises, dropped, put, with_pod
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
     INVALID_NAME,
+    OF_RESIZES,
     POD_NOT_KNOWN,
     RESIZE_DEFERRED,
     RESIZE_INFEASIBLE,
@@ -513,6 +514,9 @@ def _refused(
     is_kept: bool = True,
 ) -> tuple[Taken, tuple[Todo, ...]]:
     state = taken.state
+    if decide.is_of_pod and not reason.startswith(OF_RESIZES):
+        # It is kept with a container that has what it asks for: that may be made again.
+        reason, message = RESIZE_INFEASIBLE, f"{reason}: {message}"
     stepped = settled(state.runtime, decide.key, decide.id, f"{reason}: {message}")
     refusal = RecordedRefusal(reason, message, node.world.now_ms)
     before = state.entry(pod.uid)

@@ -424,6 +424,24 @@ def test_a_pod_as_a_whole_is_told_to_have_other_amounts(gates: tuple[tuple[str, 
     runtime.run(as_a_whole("3"), "main", "n")
 
 
+def test_a_pod_whose_other_amounts_are_refused_as_a_whole_gets_its_containers_made_again() -> None:
+    """kubelet already says what somebody wants of a container, and hasn't asked the runtime for it yet."""
+    runtime = Runtime(node(SMALL, topology_manager_policy="restricted", topology_manager_scope="pod"))
+
+    def of(cpu: str, whole: str) -> Pod:
+        return pod("whole", app("main", resources=burstable(cpu)), resources=burstable(whole))
+
+    runtime.says["uid-whole"] = kubelets(of("100m", "1"))
+    runtime.run(of("100m", "1"), "main", "m")
+    runtime.says["uid-whole"] = kubelets(of("500m", "2"))
+    denied = runtime.call(Event.UPDATE_POD_SANDBOX, "m")
+    assert isinstance(denied, Denial)
+    assert denied.reason.startswith(f"{RESIZE_INFEASIBLE}: {POD_NOT_KNOWN}: ")
+    runtime.running.discard("m")
+    runtime.call(Event.STOP_CONTAINER, "m")
+    runtime.run(of("100m", "1"), "main", "n")
+
+
 def test_who_shares_gets_more_once_others_have_gone() -> None:
     runtime = Runtime()
     runtime.run(pod("big", app(cpu="5")), "app", "b")
