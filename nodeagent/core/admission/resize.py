@@ -16,6 +16,7 @@ from nodeagent.core.admission.one_pod import Providers
 from nodeagent.core.cpu.manager import CpuManager, check_full_cores, choose_near, over
 from nodeagent.core.cpu.points import CpuShortage, PluginFailedError, Question
 from nodeagent.core.memory import manager as memory_manager
+from nodeagent.core.memory.accounting import NodeAccounts
 from nodeagent.core.model.claims import CPU_DRIVER, MEMORY_DRIVER
 from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
@@ -281,10 +282,7 @@ def _more(
         bound = manager.layout.cpus_of_nodes(NumaMask(hint.bits))
         free, all_cpus = CpuMask(free & bound), CpuMask(all_cpus & bound)
         where = f" on NUMA node{'s' if len(hint) > 1 else ''} {hint}"
-        stays = (
-            f": there it stays while it runs (topologyManagerPolicy {providers.topology.policy.value}); "
-            "end the pod, and start it anew, to let the topology manager choose again"
-        )
+        stays = _stays(providers)
     if now.cpus > all_cpus.bit_count():
         return _never(
             f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}{stays}"
@@ -356,6 +354,8 @@ def _with_memory(
         return _later(f"init containers of the pod hold memory that {name} takes over when they have ended")
     nodes = promises.memory_nodes(pod.uid, now.name) or NumaSet()
     hint = held.hint(now.name)
+    if providers.topology.policy in _STRICT and (what := _beyond(manager.machine, nodes, now)):
+        return _never(f"{name} would have more {what} than there is on NUMA {nodes}{_stays(providers)}")
     without = memory_manager.release_container(manager, promises, pod.uid, now.name)
     left = without.of_pod(pod.uid)
     asked = with_pod(without, pod.uid, replace(left, hints=put(left.hints, now.name, Hint(nodes, preferred=False))))
@@ -370,6 +370,22 @@ def _with_memory(
     known = [one for one, _ in held.hints]
     hints = put(given.hints, now.name, hint) if now.name in known else dropped(given.hints, now.name)
     return replace(with_pod(after, pod.uid, replace(given, hints=hints)), memory_reuse=promises.memory_reuse)
+
+
+def _beyond(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
+    """Return a resource of which a container asks for more than these NUMA nodes have for pods."""
+    for resource, size in now.memory or ():
+        tables = (node.table(resource) for node in machine if node.id in nodes)
+        if size > sum(table.allocatable for table in tables if table is not None):
+            return resource
+    return None
+
+
+def _stays(providers: Providers) -> str:
+    return (
+        f": there it stays while it runs (topologyManagerPolicy {providers.topology.policy.value}); "
+        "end the pod, and start it anew, to let the topology manager choose again"
+    )
 
 
 def restarted(old: Pod, new: Pod) -> frozenset[str]:

@@ -274,6 +274,28 @@ def test_memory_grows_and_shrinks_on_its_node() -> None:
     assert violations(of.managers, agent.state.promises, (entry(agent).pod,)) == ()
 
 
+def test_more_memory_than_its_numa_node_has_is_never_there() -> None:
+    """Others may give back what they have, and not what there isn't."""
+    reserved = (ReservedMemory(0, amounts(memory="1Gi")),)
+    of = node(
+        MACHINE,
+        topology_manager_policy="single-numa-node",
+        memory_manager_policy="Static",
+        reserved_memory=reserved,
+        memory_reservation=amounts(memory="1Gi"),
+    )
+    each = of.managers.topology.memory_bytes // 4 >> 30
+    beside = pod("b", app(cpu="1", memory="2Gi"), numa_node=0)
+    _, agent = started(of, pod("a", app(cpu="2", memory="1Gi"), numa_node=0), beside)
+    for gib, reason in ((each - 1, RESIZE_DEFERRED), (each, RESIZE_INFEASIBLE)):
+        agent.want(pod("a", app(cpu="2", memory=f"{gib}Gi"), numa_node=0), beside)
+        agent.settle()
+        change = entry(agent).refused_change
+        assert change is not None
+        assert change.refusal.reason == reason
+    assert change.refusal.message.startswith("container app would have more memory than there is on NUMA 0: ")
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
