@@ -319,7 +319,11 @@ def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | 
 
 
 def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | None:
-    refusal = check_full_cores(manager, asked) if manager.options.full_pcpus_only else None
+    if not manager.options.full_pcpus_only:
+        return None
+    # What it has counts as well, which nobody has at an admission.
+    there = replace(asked.promises, default=asked.promises.default | asked.free)
+    refusal = check_full_cores(manager, replace(asked, promises=there))
     if refusal is None:
         return None
     is_possible = manager.layout.adds_up(manager.layout.online, asked.count)

@@ -13,7 +13,7 @@ from nodeagent.core.admission.managers import violations
 from nodeagent.core.admission.resize import is_resize
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
-from nodeagent.core.model.config import ReservedMemory
+from nodeagent.core.model.config import Errata, ReservedMemory
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
@@ -346,6 +346,17 @@ def test_a_pod_keeps_its_limit_while_a_container_of_its_uses_more_than_its_new_o
     machine.in_use["poduid-a/x"] = 200 << 20
     agent.settle()
     assert limits() == [ByteLimit(mib << 20) for mib in (350, 200, 150)]
+
+
+@pytest.mark.parametrize("errata", Errata)
+def test_all_whole_cores_of_the_node_can_be_had_and_given_back(errata: Errata) -> None:
+    """There are three, with the one that it has."""
+    of = node(SMALL, reserved="0,4", cpu_manager_policy_options=(("full-pcpus-only", "true"),), errata=errata)
+    _, agent = started(of, pod("a", app(cpu="2")))
+    for count in ("6", "4"):
+        agent.want(pod("a", app(cpu=count)))
+        agent.settle()
+        assert len(own(agent)) == int(count)
 
 
 def test_whole_cores_stay_whole() -> None:
