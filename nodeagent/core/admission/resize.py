@@ -287,7 +287,7 @@ def _more(
         return _never(
             f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}{stays}"
         )
-    missing, left = now.cpus - len(own), CpuSet(free)
+    missing, left = now.cpus - len(own), CpuSet(free) | (_left_by_init(promises, pod, now) & CpuSet(all_cpus))
     asked = Question(manager.topology, promises, pod, now.name, own | left, now.cpus)
     if manager.plugins:
         asked = replace(manager.offered(over(asked, left.bits, missing)), count=now.cpus)
@@ -303,6 +303,20 @@ def _more(
     chosen = _among(manager, asked, own, NumaMask(nodes.bits))
     veto = manager.vetoed(asked, chosen) if manager.plugins and isinstance(chosen, CpuSet) else None
     return chosen if veto is None else _later(veto.message)
+
+
+def _left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
+    """CPUs of init containers that end before a container starts: they stay with the pod, and no other container of it has them."""
+    held, before = promises.of_pod(pod.uid), True
+    left, others = CpuSet(), CpuSet()
+    for container in pod.containers:
+        before = before and container.name != now.name
+        cpus = held.own_set(container.name) or CpuSet()
+        if before and container.kind is ContainerKind.INIT:
+            left |= cpus
+        else:
+            others |= cpus
+    return left - others
 
 
 def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
@@ -340,7 +354,10 @@ def _holding(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSe
     first_sets = dropped(held.first_cpus, name) if is_first else put(held.first_cpus, name, first)
     after = replace(held, cpus=put(held.cpus, name, chosen), first_cpus=first_sets)
     default = (promises.default - chosen) | (own - chosen - beside)
-    return replace(with_pod(promises, uid, after), default=default)
+    reuse = promises.cpu_reuse
+    if reuse is not None and reuse.pod_uid == uid:
+        reuse = replace(reuse, cpus=reuse.cpus - chosen) if reuse.cpus - chosen else None
+    return replace(with_pod(promises, uid, after), default=default, cpu_reuse=reuse)
 
 
 # Memory

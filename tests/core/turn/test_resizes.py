@@ -138,6 +138,30 @@ def test_what_one_gives_back_another_that_waits_for_it_gets_before_new_ones() ->
     assert entry(agent, "new").refusal is not None
 
 
+def test_a_container_grows_on_what_init_containers_have_left_to_its_pod() -> None:
+    """Their CPUs stay with the pod, and nobody else can have them."""
+
+    def of(cpu: str) -> Pod:
+        return pod("a", init(cpu="5"), sidecar(cpu="1"), app(cpu=cpu))
+
+    beside = pod("b", app(cpu="2"))
+    machine, agent = started(NODE, of("2"), beside)
+    machine.exit(machine.run_of("init"), 0)
+    agent.settle()
+    first, before = own(agent), agent.state.promises
+    agent.want(of("4"), beside)
+    agent.settle()
+    assert (len(own(agent)), own(agent) >= first) == (4, True)
+    assert own(agent) | own(agent, container="side") == own(agent, container="init")
+    agent.want(of("5"), beside)
+    agent.settle()
+    assert refusals(agent) == [("a", RESIZE_DEFERRED)]
+    agent.want(of("2"), beside)
+    agent.settle()
+    assert own(agent) == first
+    assert agent.state.promises.default == before.default
+
+
 def test_one_that_is_given_up_leaves_nothing() -> None:
     big = pod("b", app(cpu="4"))
     _, agent = started(NODE, pod("a", app(cpu="2")), big)
