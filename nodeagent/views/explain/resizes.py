@@ -60,16 +60,18 @@ def resize_part(one: Resizing) -> Document:
         ],
         "freeing": list(one.freeing),
         "isDeferred": isinstance(answer, NotResized) and answer.is_deferred,
-        "whole": _whole(one.new) if one.old.resources != one.new.resources else None,
-        "wholeBefore": _whole(one.old) if one.old.resources != one.new.resources else None,
+        "whole": _whole(one.new, one.old),
+        "wholeBefore": _whole(one.old, one.new),
     }
 
 
-def _whole(pod: Pod) -> str | None:
-    """Say what a pod has as a whole (spec.resources)."""
-    if pod.resources is None:
+def _whole(pod: Pod, other: Pod) -> str | None:
+    """Say what a pod has as a whole (spec.resources), and another has not: limits, or requests where these alone are others."""
+    mine, theirs = pod.resources, other.resources
+    if mine is None or theirs is None or mine == theirs:
         return None
-    return ", ".join(f"{name} {amount}" for name, amount in pod.resources.limits or pod.resources.requests)
+    are_limits = mine.limits and mine.limits != theirs.limits
+    return ", ".join(f"{name} {amount}" for name, amount in (mine.limits if are_limits else mine.requests))
 
 
 def refused_lines(one: Resizing) -> list[str]:

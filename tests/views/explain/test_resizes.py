@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from nodeagent.views.explain.resizes import resize_lines
+from nodeagent.core.explain.resizing import resizing
+from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.model.pod import ResourceRequirements
+from nodeagent.views.explain.resizes import resize_lines, resize_part
+from tests.support.node_model import started
+from tests.support.pods import amounts, app, pod
+from tests.support.world import SMALL, node
 
 
 def change(**fields: str | None) -> dict[str, Any]:
@@ -45,3 +51,14 @@ def test_whose_end_would_help_is_named() -> None:
 def test_that_nobodys_end_alone_would_help_is_said_only_if_all_were_tried() -> None:
     assert refused()[1:] == ["no single pod's end would let it through"]
     assert len(refused(all_tried=False)) == 1
+
+
+def test_of_a_pod_as_a_whole_requests_are_told_that_alone_change() -> None:
+    of = node(SMALL)
+    old, new = (
+        pod("a", app(), resources=ResourceRequirements(amounts(request), amounts("4"))) for request in ("1", "2")
+    )
+    _, agent = started(of, old)
+    part = resize_part(resizing(WhatIf.of(of.managers, agent.state.promises, (old,), of.allocatable), old, new))
+    (line,) = resize_lines(part, is_resized=True)
+    assert line == "the pod as a whole: cpu 1, memory 64Mi → cpu 2, memory 64Mi"
