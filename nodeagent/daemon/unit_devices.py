@@ -75,6 +75,8 @@ class UnitDevices:
         """By unit, what was added to its rules. None: not read yet."""
         self._settled: dict[str, tuple[str, ...]] = {}
         """By unit, the devices that it may use, as last seen."""
+        self._numbered: dict[str, frozenset[DeviceFile]] = {}
+        """By unit, the files as they were when it was allowed them: systemd looks up their numbers then."""
 
     def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Trouble, ...]:
         """Have each unit be allowed what it has, and no other what it had. Returns what could not be done: it is tried again.
@@ -93,7 +95,7 @@ class UnitDevices:
         troubles = []
         for unit in sorted(wanted.keys() | (self._added.keys() - unclear)):
             devices = wanted.get(unit, ())
-            if not rescan and self._settled.get(unit, ()) == devices and (devices or unit not in self._added):
+            if not rescan and self._settled.get(unit) == devices:
                 continue
             try:
                 self._settle(unit, devices)
@@ -107,15 +109,33 @@ class UnitDevices:
         there, added = self._systemd.show(unit), self._added.get(unit, ())
         own = tuple(rule for rule in there.allowed if rule not in added)
         wanted: Rules = ()
+        files, gone = frozenset[DeviceFile](), None
         if there.load_state == LOADED and (own or there.is_closed):
-            files = {file.path for device in devices for file in self._files(device)}
+            files, gone = self._files_of(devices)
             # What it says itself of a file counts: systemd has one rule for each.
-            wanted = tuple(f"{path} rw" for path in sorted(files - {rule.partition(" ")[0] for rule in own}))
+            wanted = tuple(
+                f"{path} rw"
+                for path in sorted({file.path for file in files} - {rule.partition(" ")[0] for rule in own})
+            )
         self._record(unit, tuple(dict.fromkeys((*added, *wanted))))
-        if there.load_state == LOADED and set(there.allowed) != {*own, *wanted}:
+        is_renumbered = bool(wanted) and self._numbered.get(unit, files) != files
+        if there.load_state == LOADED and (set(there.allowed) != {*own, *wanted} or is_renumbered):
             self._systemd.set(unit, (*own, *wanted))
         self._record(unit, wanted)
+        self._numbered[unit] = files
+        if gone is not None:
+            raise gone  # and the rest is as it should be: its names and numbers may be somebody else's now
         self._settled[unit] = devices
+
+    def _files_of(self, devices: tuple[str, ...]) -> tuple[frozenset[DeviceFile], SysfsError | None]:
+        """Return the files of those that are there, and what is wrong with the first that isn't."""
+        found, gone = set[DeviceFile](), None
+        for device in devices:
+            try:
+                found |= {*self._files(device)}
+            except SysfsError as err:
+                gone = gone or err
+        return frozenset(found), gone
 
     def _record(self, unit: str, rules: Rules) -> None:
         """Before it is added, and once it has been taken away."""

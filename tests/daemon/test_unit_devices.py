@@ -217,3 +217,39 @@ def test_a_damaged_record_is_none(desk: Desk) -> None:
     (directory / "allowed").write_text("{")
     assert desk.keep("closed.service", DISK) == []
     assert desk.allowed("closed.service") == GIVEN
+
+
+def test_one_device_that_is_gone_keeps_neither_another_nor_what_others_may_have_now(desk: Desk) -> None:
+    """The kernel gives the names and numbers of what is unplugged to what is plugged in next, be it another pod's."""
+    other = "0000:03:00.0"
+    desk.files = {**FILES, other: (DeviceFile("/dev/uio3", is_block=False, major=244, minor=3),)}
+    there = dict(desk.files)
+
+    def files(address: str) -> tuple[DeviceFile, ...]:
+        if address not in there:
+            raise SysfsError(f"/sys/bus/pci/devices/{address}", "there is no such device", hint="plug it in")
+        return there[address]
+
+    desk.agents = UnitDevices(desk.config, desk.systemd, files)
+    assert desk.keep("listed.service", DISK, other) == []
+    del there[DISK]
+    (problem,) = desk.keep("listed.service", DISK, other, rescan=True)
+    assert "there is no such device" in problem
+    assert desk.allowed("listed.service") == (OWN, "/dev/uio3 rw")
+    there[DISK] = FILES[DISK]
+    assert desk.keep("listed.service", DISK, other) == []
+    assert desk.allowed("listed.service") == (OWN, *GIVEN, "/dev/uio3 rw")
+    del there[other]
+    desk.keep("listed.service", other)
+    assert desk.allowed("listed.service") == (OWN,), "what it had goes, though it can't have the next"
+
+
+def test_a_file_that_has_other_numbers_is_allowed_anew(desk: Desk) -> None:
+    """systemd asks for the numbers when it is told the name, and the kernel may give the old ones to somebody else."""
+    desk.keep("closed.service", DISK)
+    desk.keep("closed.service", DISK, rescan=True)
+    assert len(desk.systemd.told) == 1
+    controller, disk = FILES[DISK]
+    desk.files = {DISK: (controller, replace(disk, minor=7))}
+    desk.keep("closed.service", DISK, rescan=True)
+    assert desk.systemd.told == [("closed.service", GIVEN)] * 2
