@@ -18,7 +18,7 @@ from nodeagent.edge.device_files import files_of
 from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.units import UnitsError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
-from nodeagent.formats.kernel.unit_properties import LOADED, DeviceRules
+from nodeagent.formats.kernel.unit_properties import LOADED, NOT_FOUND, DeviceRules
 from nodeagent.formats.syntax.json_values import MisfitError, parsed
 
 Rules = tuple[str, ...]
@@ -42,6 +42,10 @@ class RuleKeeper(Protocol):
         """Let a unit use what these rules name, and nothing else; raises UnitsError."""
         ...
 
+    def keeps(self, unit: str, /) -> bool:
+        """Whether what was set counts once there is such a unit again."""
+        ...
+
 
 class SystemctlRules:
     """By its command."""
@@ -51,6 +55,9 @@ class SystemctlRules:
 
     def set(self, unit: str, rules: Rules) -> None:
         units.set_device_rules(unit, rules)
+
+    def keeps(self, unit: str) -> bool:
+        return units.keeps_device_rules(unit)
 
 
 class UnitDevices:
@@ -107,6 +114,9 @@ class UnitDevices:
     def _settle(self, unit: str, devices: tuple[str, ...]) -> None:
         assert self._added is not None
         there, added = self._systemd.show(unit), self._added.get(unit, ())
+        if there.load_state != LOADED and (there.load_state != NOT_FOUND or self._systemd.keeps(unit)):
+            self._settled[unit] = devices  # what was added counts again as soon as it is loaded
+            return
         own = tuple(rule for rule in there.allowed if rule not in added)
         wanted: Rules = ()
         files, gone = frozenset[DeviceFile](), None

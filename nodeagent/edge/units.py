@@ -4,6 +4,7 @@ Changed through systemctl, so that systemd stays the only writer of these cgroup
 allowed that it could not set, and after a daemon-reload another drop-in may count.
 """
 
+import os
 import shlex
 import subprocess
 import time
@@ -23,6 +24,8 @@ from nodeagent.formats.kernel.unit_properties import (
 )
 
 CGROUPS = Path("/sys/fs/cgroup")
+CONTROL = Path("/run/systemd/system.control")
+"""Where `set-property --runtime` keeps what it sets, but for transient units: theirs goes with them."""
 OURS = "nodeagent.slice"
 CALL_SECONDS = 5.0
 """A daemon-reload, which systemd finishes before it answers anybody, takes seconds on a host with thousands of units."""
@@ -173,6 +176,11 @@ def set_device_rules(unit: str, rules: Sequence[str], systemctl: str = "systemct
         UnitsError: with what systemd said.
     """
     _set_properties(unit, ("DeviceAllow=", *(f"DeviceAllow={rule}" for rule in rules)), systemctl, deadline())
+
+
+def keeps_device_rules(unit: str, control: Path = CONTROL) -> bool:
+    """Whether systemd has a drop-in of `set_device_rules`: it stays when the unit's own file goes, and counts when that is back."""
+    return os.path.exists(control / f"{unit}.d" / "50-DeviceAllow.conf")  # noqa: PTH110 - what can't be looked at isn't there
 
 
 def set_unit(

@@ -48,6 +48,10 @@ class Systemd:
         }
         self.told: list[tuple[str, Rules]] = []
         self.fails = False
+        self.kept: set[str] = set()
+
+    def keeps(self, unit: str) -> bool:
+        return unit in self.kept
 
     def show(self, unit: str) -> DeviceRules:
         return self.units.get(unit, DeviceRules("not-found", "auto", ()))
@@ -253,3 +257,18 @@ def test_a_file_that_has_other_numbers_is_allowed_anew(desk: Desk) -> None:
     desk.files = {DISK: (controller, replace(disk, minor=7))}
     desk.keep("closed.service", DISK, rescan=True)
     assert desk.systemd.told == [("closed.service", GIVEN)] * 2
+
+
+@pytest.mark.parametrize("load_state", ["masked", "bad-setting", "error", "not-found"])
+def test_a_unit_that_can_not_be_loaded_for_a_while_loses_what_was_added_afterwards(desk: Desk, load_state: str) -> None:
+    desk.keep("listed.service", DISK)
+    loaded = desk.systemd.units["listed.service"]
+    desk.systemd.kept = {"listed.service"}
+    desk.systemd.units["listed.service"] = DeviceRules(load_state, "auto", ())
+    assert desk.keep("listed.service", DISK, rescan=True) == []
+    assert desk.keep("listed.service", rescan=True) == []
+    desk.begin()
+    desk.systemd.units["listed.service"] = loaded
+    desk.keep("other.service")
+    assert desk.allowed("listed.service") == (OWN,)
+    assert not list(Path(desk.config.runtime_directory).rglob("allowed"))

@@ -6,7 +6,15 @@ import pytest
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.edge import units
-from nodeagent.edge.units import UnitsError, clear_allowed_cpus, read_units, set_allowed_cpus, set_unit, show_units
+from nodeagent.edge.units import (
+    UnitsError,
+    clear_allowed_cpus,
+    keeps_device_rules,
+    read_units,
+    set_allowed_cpus,
+    set_unit,
+    show_units,
+)
 
 
 @pytest.fixture
@@ -173,3 +181,12 @@ def test_what_cannot_be_set_is_named(systemctl: Path) -> None:
     (systemctl.parent / "status").write_text("1")
     with pytest.raises(UnitsError, match=r"cannot set AllowedCPUs=2 AllowedMemoryNodes=0 of a\.service"):
         set_unit("a.service", cpus=CpuSet.of(2), memory_nodes=NumaSet.of(0), systemctl=str(systemctl))
+
+
+def test_what_was_set_is_kept_as_long_as_its_drop_in_is_there(tmp_path: Path) -> None:
+    directory = tmp_path / "db.service.d"
+    directory.mkdir()
+    assert not keeps_device_rules("db.service", tmp_path)
+    (directory / "50-DeviceAllow.conf").write_text("[Service]\nDeviceAllow=\n")
+    assert keeps_device_rules("db.service", tmp_path)
+    assert not keeps_device_rules("a.service", tmp_path)

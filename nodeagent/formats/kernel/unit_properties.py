@@ -11,7 +11,7 @@ PROPERTIES = ("Id", "LoadState", "ActiveState", "Job", "ControlGroup", "Slice", 
 """Those to ask for. One that a unit doesn't have, such as a job, is left out of the answer."""
 _ALLOWED = "DeviceAllow"
 DEVICE_PROPERTIES = ("LoadState", "DevicePolicy", _ALLOWED)
-LOADED = "loaded"
+LOADED, NOT_FOUND = "loaded", "not-found"
 _DOWN = frozenset({"inactive", "failed"})
 """States in which a unit has ended; one that systemd restarts by itself is being activated meanwhile."""
 _ROOT_SLICE = "-.slice"
