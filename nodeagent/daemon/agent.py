@@ -323,19 +323,16 @@ class Agent:
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
         outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
-        # What a unit has had until now, a container may be given.
-        troubles += [
-            *self._allow_devices(rescan=bool(reasons & READ_MACHINE)),
-            *self._runtime.answer(self.state, wanted, not_left(outcome)),
-        ]
+        # In this order: what a unit gives back is taken from it before a container is created with it.
+        troubles += self._allow_devices(rescan=bool(reasons & READ_MACHINE))
+        troubles += self._runtime.answer(self.state, wanted, not_left(outcome))
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
-        untold = self._tell(placed, rescan=bool(reasons & READ_MACHINE))
         troubles += [
             *unknown,
             *self._kept.answer.troubles,
             *orphans,
-            *untold,
+            *self._tell(placed, rescan=bool(reasons & READ_MACHINE)),
             *disturbing,
             *self._act(world, outcome, placed),
         ]

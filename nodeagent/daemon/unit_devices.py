@@ -177,11 +177,14 @@ def _parsed(content: bytes) -> Rules:
 
 
 def _devices_of_units(state: NodeState) -> Mapping[str, tuple[str, ...]]:
-    """Return the addresses of what each unit has; what device plugins have given is theirs to explain."""
+    """Return the addresses of what each unit has; what device plugins have given is theirs to explain.
+
+    One that is being given back has none any more: they are free with its pod, which may be in the same turn as somebody else's start.
+    """
     found = {}
     for entry in state.entries:
         held = state.promises.of_pod(entry.pod.uid)
-        if not entry.is_of_systemd or not held.devices:
+        if not entry.is_of_systemd or entry.deleting_since_ms is not None or not held.devices:
             continue
         plugged = {resource for _, answers in held.device_answers for resource, _ in answers}
         for container in entry.pod.containers:

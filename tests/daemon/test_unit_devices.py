@@ -272,3 +272,12 @@ def test_a_unit_that_can_not_be_loaded_for_a_while_loses_what_was_added_afterwar
     desk.keep("other.service")
     assert desk.allowed("listed.service") == (OWN,)
     assert not list(Path(desk.config.runtime_directory).rglob("allowed"))
+
+
+def test_a_unit_that_is_being_given_back_has_lost_its_devices_before_they_are_free(desk: Desk) -> None:
+    desk.keep("listed.service", DISK)
+    state = holding("listed.service", DISK)
+    (entry,) = state.entries
+    ending = replace(state, entries=(replace(entry, deleting_since_ms=1),))
+    assert desk.agents.keep(ending, rescan=False) == ()
+    assert desk.allowed("listed.service") == (OWN,)
