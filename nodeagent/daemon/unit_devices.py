@@ -34,11 +34,11 @@ def unit_device_directory(config: Config) -> str:
 class RuleKeeper(Protocol):
     """What is asked of systemd."""
 
-    def show(self, unit: str, /) -> DeviceRules:
-        """Return what a unit may use; raises UnitsError."""
+    def show(self, unit: str, until: float, /) -> DeviceRules:
+        """Return what a unit may use, if it says so by then; raises UnitsError."""
         ...
 
-    def set(self, unit: str, rules: Rules, /) -> None:
+    def set(self, unit: str, rules: Rules, until: float, /) -> None:
         """Let a unit use what these rules name, and nothing else; raises UnitsError."""
         ...
 
@@ -50,11 +50,11 @@ class RuleKeeper(Protocol):
 class SystemctlRules:
     """By its command."""
 
-    def show(self, unit: str) -> DeviceRules:
-        return units.show_device_rules(unit)
+    def show(self, unit: str, until: float) -> DeviceRules:
+        return units.show_device_rules(unit, until=until)
 
-    def set(self, unit: str, rules: Rules) -> None:
-        units.set_device_rules(unit, rules)
+    def set(self, unit: str, rules: Rules, until: float) -> None:
+        units.set_device_rules(unit, rules, until=until)
 
     def keeps(self, unit: str) -> bool:
         return units.keeps_device_rules(unit)
@@ -99,21 +99,21 @@ class UnitDevices:
             except PlacementFileError as err:
                 return (trouble_of(err),)
         wanted = _devices_of_units(state)
-        troubles = []
+        troubles, until = [], units.deadline()
         for unit in sorted(wanted.keys() | (self._added.keys() - unclear)):
             devices = wanted.get(unit, ())
             if not rescan and self._settled.get(unit) == devices:
                 continue
             try:
-                self._settle(unit, devices)
+                self._settle(unit, devices, until)
             except (UnitsError, SysfsError, PlacementFileError) as err:
                 self._settled.pop(unit, None)
                 troubles.append(trouble_of(err))
         return tuple(troubles)
 
-    def _settle(self, unit: str, devices: tuple[str, ...]) -> None:
+    def _settle(self, unit: str, devices: tuple[str, ...], until: float) -> None:
         assert self._added is not None
-        there, added = self._systemd.show(unit), self._added.get(unit, ())
+        there, added = self._systemd.show(unit, until), self._added.get(unit, ())
         if there.load_state != LOADED and (there.load_state != NOT_FOUND or self._systemd.keeps(unit)):
             self._settled[unit] = devices  # what was added counts again as soon as it is loaded
             return
@@ -130,7 +130,7 @@ class UnitDevices:
         self._record(unit, tuple(dict.fromkeys((*added, *wanted))))
         is_renumbered = bool(wanted) and self._numbered.get(unit, files) != files
         if there.load_state == LOADED and (set(there.allowed) != {*own, *wanted} or is_renumbered):
-            self._systemd.set(unit, (*own, *wanted))
+            self._systemd.set(unit, (*own, *wanted), until)
         self._record(unit, wanted)
         self._numbered[unit] = files
         if gone is not None:

@@ -149,33 +149,42 @@ def show_units(names: Collection[str], systemctl: str = "systemctl") -> dict[str
         raise UnitsError(f"{what}: its answer makes no sense: {err}", hint=f"see `{shlex.join(command)}`") from err
 
 
-def show_device_rules(unit: str, systemctl: str = "systemctl") -> DeviceRules:
+def show_device_rules(unit: str, systemctl: str = "systemctl", *, until: float | None = None) -> DeviceRules:
     """Return which devices a unit may use.
+
+    Args:
+        unit: its name.
+        systemctl: the program.
+        until: a `deadline()`. None: one of its own.
 
     Raises:
         UnitsError: with what systemd said.
     """
     what = f"cannot ask systemd about {unit}"
     command = (systemctl, "--no-ask-password", "show", f"--property={','.join(DEVICE_PROPERTIES)}", "--", unit)
-    answer = _run(what, command, CALL_SECONDS)
+    answer = _run(what, command, (deadline() if until is None else until) - time.monotonic())
     try:
         return parse_device_rules(answer)
     except ValueError as err:
         raise UnitsError(f"{what}: its answer makes no sense: {err}", hint=f"see `{shlex.join(command)}`") from err
 
 
-def set_device_rules(unit: str, rules: Sequence[str], systemctl: str = "systemctl") -> None:
+def set_device_rules(
+    unit: str, rules: Sequence[str], systemctl: str = "systemctl", *, until: float | None = None
+) -> None:
     """Replace what a unit may use beside what every program needs, until the next boot; what runs there may or may not at once.
 
     Args:
         unit: its name. It need not be active.
         rules: as `DeviceAllow=` has them.
         systemctl: the program.
+        until: a `deadline()`. None: one of its own.
 
     Raises:
         UnitsError: with what systemd said.
     """
-    _set_properties(unit, ("DeviceAllow=", *(f"DeviceAllow={rule}" for rule in rules)), systemctl, deadline())
+    properties = ("DeviceAllow=", *(f"DeviceAllow={rule}" for rule in rules))
+    _set_properties(unit, properties, systemctl, deadline() if until is None else until)
 
 
 def keeps_device_rules(unit: str, control: Path = CONTROL) -> bool:

@@ -47,16 +47,19 @@ class Systemd:
             "strict.service": DeviceRules("loaded", "strict", (OWN, "/dev/nvme0 r")),
         }
         self.told: list[tuple[str, Rules]] = []
+        self.asked: list[float] = []
         self.fails = False
         self.kept: set[str] = set()
 
     def keeps(self, unit: str) -> bool:
         return unit in self.kept
 
-    def show(self, unit: str) -> DeviceRules:
+    def show(self, unit: str, until: float) -> DeviceRules:
+        self.asked.append(until)
         return self.units.get(unit, DeviceRules("not-found", "auto", ()))
 
-    def set(self, unit: str, rules: Rules) -> None:
+    def set(self, unit: str, rules: Rules, until: float) -> None:
+        self.asked.append(until)
         if self.fails:
             raise UnitsError("cannot set it", hint="try")
         self.told.append((unit, rules))
@@ -281,3 +284,12 @@ def test_a_unit_that_is_being_given_back_has_lost_its_devices_before_they_are_fr
     ending = replace(state, entries=(replace(entry, deleting_since_ms=1),))
     assert desk.agents.keep(ending, rescan=False) == ()
     assert desk.allowed("listed.service") == (OWN,)
+
+
+def test_all_units_together_wait_as_long_as_one_for_a_systemd_that_does_not_answer(desk: Desk) -> None:
+    """The agent's own watchdog has less patience than five seconds for each."""
+    desk.keep("listed.service", DISK)
+    desk.systemd.asked.clear()
+    assert desk.keep("closed.service", CARD) == []
+    assert len(desk.systemd.asked) > 2
+    assert len({*desk.systemd.asked}) == 1
