@@ -167,11 +167,12 @@ def test_a_device_plugins_devices_come_with_all_that_it_answers(two_cards: Guest
     node = Node(two_cards)
     node.clear()
     usual = node.guest.get(CONFIG)
-    node.run("mkdir -p /opt/gpu /root/found && echo of-the-plugin >/opt/gpu/library")
+    node.run("mkdir -p /opt/gpu /root/found && echo of-the-plugin >/opt/gpu/library && rm -f /dev/plugged")
+    node.run("mknod /dev/plugged c 1 5")
     node.guest.put(CONFIG, PLUGGED)
     answer = MESSAGES.ContainerAllocateResponse(
         envs={"GPU_VISIBLE": "yes", "HOME": "/gpu"},
-        devices=[MESSAGES.DeviceSpec(container_path="/dev/gpu", host_path="/dev/zero", permissions="rw")],
+        devices=[MESSAGES.DeviceSpec(container_path="/dev/gpu", host_path="/dev/plugged", permissions="rw")],
         mounts=[MESSAGES.Mount(container_path="/usr/lib/gpu", host_path="/opt/gpu", read_only=True)],
     )
     with (

@@ -97,3 +97,9 @@ def test_a_device_that_is_gone_is_told() -> None:
     why = access_of((DISK,), (), (), takes_cdi=True, files=gone)
     assert isinstance(why, str)
     assert why.startswith("device 0000:01:00.0 (example.com/disk): cannot use /sys/bus/pci/devices/0000:01:00.0: ")
+
+
+def test_the_agents_unit_lets_it_see_the_files_that_plugins_name_and_open_none() -> None:
+    unit = (Path(__file__).parents[2] / "systemd" / "nodeagent.service").read_text().splitlines()
+    assert "PrivateDevices=yes" not in unit, "its /dev would have none of them, and every container with one be denied"
+    assert {"ReadOnlyPaths=/dev", "DevicePolicy=closed"} <= {*unit}
