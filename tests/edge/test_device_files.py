@@ -106,3 +106,13 @@ def test_nonsense_is_none_of_its_files(root: Path, numbers: str, name: str, prob
 def test_one_that_is_gone_or_none_is_told(root: Path, address: str) -> None:
     with pytest.raises(SysfsError, match=r": there is no such device"):
         files_of(address, str(root))
+
+
+def test_what_newer_kernels_need_for_vfio_and_what_those_without_an_iommu_have(root: Path) -> None:
+    put(root, "class/misc/iommu", "10:124", "iommu")
+    put(root, "class/vfio/noiommu-3", "243:3", "vfio/noiommu-3")
+    put(root, below("vfio-dev/vfio0"), "511:0", "vfio/devices/vfio0", "vfio-dev")
+    (root / "sys" / below("iommu_group")).symlink_to("../../../kernel/iommu_groups/3")
+    assert paths(root) == ["/dev/vfio/devices/vfio0"]
+    (root / "sys" / below("driver")).symlink_to("../../drivers/mlx5-vfio-pci")
+    assert paths(root) == ["/dev/iommu", "/dev/vfio/devices/vfio0", "/dev/vfio/noiommu-3"]

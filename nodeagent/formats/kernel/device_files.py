@@ -57,7 +57,9 @@ def shared_files(driver: str, iommu_group: str, files: tuple[DeviceFile, ...]) -
         files: the function's own.
     """
     if "vfio" in driver:
-        return ("misc/vfio", *((f"vfio/{iommu_group}",) if iommu_group else ()))
+        # A group has one of the two files, the second where there is no IOMMU; /dev/iommu is for files of single functions (iommufd).
+        groups = (f"vfio/{iommu_group}", f"vfio/noiommu-{iommu_group}") if iommu_group else ()
+        return ("misc/vfio", "misc/iommu", *groups)
     if any(file.path.startswith(_VERBS) for file in files):
         return ("misc/rdma_cm",)
     return ("kfd/kfd",) if driver == "amdgpu" else ()
