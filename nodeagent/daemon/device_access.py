@@ -43,10 +43,11 @@ def access_of(
             found |= {file.path: file for file in (files or files_of)(device.id)}
         except SysfsError as err:
             return f"device {device.id} ({device.resource}): {err.message}"
-    parts = []
+    parts, variables = [], dict[str, str]()
     for resource, answer in answers:
         try:
             part = access(answer)
+            variables = dict(container_variables(((resource, answer),), own)) | variables  # the first resource counts
         except ProtobufError as err:
             return f"what the device plugin of {resource} has answered: {err}"
         if part.cdi_devices and not takes_cdi:
@@ -61,7 +62,7 @@ def access_of(
             found[file.path] = file
         parts.append(part)
     return DeviceAccess(
-        variables=(*container_variables(answers, own), *device_variables(devices)),
+        variables=(*sorted(variables.items()), *device_variables(devices)),
         files=tuple(found[path] for path in sorted(found)),
         mounts=tuple({one.path: one for part in parts for one in part.mounts}.values()),
         annotations=tuple(sorted({name: value for part in parts for name, value in part.annotations}.items())),

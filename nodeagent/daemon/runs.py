@@ -62,6 +62,9 @@ class Runner:
             self._fail(launch.run_id, why)
             return None
         of_plugins = _of_plugins(launch)
+        if isinstance(of_plugins, str):
+            self._fail(launch.run_id, of_plugins)
+            return None
         process = process_of(container, (*of_plugins, *placement_variables(launch.placement), (PLACEMENT_FILE, file)))
         if process is None:  # manifests with this are refused: only a state saved before this limit has such a pod
             self._fail(launch.run_id, "command, args and env are too long: change the manifest")
@@ -122,12 +125,18 @@ class Runner:
         return None
 
 
-def _of_plugins(launch: Launch) -> tuple[tuple[str, str], ...]:
+def _of_plugins(launch: Launch) -> tuple[tuple[str, str], ...] | str:
+    """Return the variables that device plugins set; or why they can't be read."""
     if not launch.placement.device_answers:
         return ()
-    from nodeagent.formats.wire.device_plugins import container_variables  # noqa: PLC0415 - few containers have such devices
+    # few containers have such devices
+    from nodeagent.formats.wire.device_plugins import container_variables  # noqa: PLC0415
+    from nodeagent.formats.wire.protobuf import ProtobufError  # noqa: PLC0415
 
-    return container_variables(launch.placement.device_answers, {name for name, _ in launch.container.env})
+    try:
+        return container_variables(launch.placement.device_answers, {name for name, _ in launch.container.env})
+    except ProtobufError as err:  # it was read when it came; this is from a file
+        return f"what a device plugin has answered: {err}"
 
 
 def _why_not_started(failed: StartFailed, request: StartRequest) -> str:

@@ -90,6 +90,13 @@ def test_what_can_not_be_given_is_told(said, problem) -> None:
     assert problem in why
 
 
+def test_an_answer_of_a_damaged_state_is_told() -> None:
+    """Its beginning is the variables, which were read when it came, and by nobody since."""
+    why = found(GPU, answers=(("example.com/gpu", b"\x0a\x04\x0a\x02\xff\xfe"),))
+    assert isinstance(why, str)
+    assert why.startswith("what the device plugin of example.com/gpu has answered: ")
+
+
 def test_a_device_that_is_gone_is_told() -> None:
     def gone(_address: str) -> tuple[DeviceFile, ...]:
         raise SysfsError("/sys/bus/pci/devices/0000:01:00.0", "there is no such device")

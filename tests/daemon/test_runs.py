@@ -180,6 +180,17 @@ def test_a_pod_of_before_the_bound_on_its_strings_fails_to_start(host: Host) -> 
     assert reason(runs[launch.run_id]) == "command, args and env are too long: change the manifest"
 
 
+def test_a_container_whose_plugins_answer_is_damaged_fails_to_start(host: Host) -> None:
+    """As one that was read from another program's file when the state was lost."""
+    launch = first_attempt(pod_with("{name: c, command: [x]}"))
+    launch = replace(launch, placement=replace(PLACEMENT, device_answers=(("example.com/gpu", b"\x0a\x7f"),)))
+    runner = Runner(host.launcher.client)
+    assert runner.launch(launch, Config(), "/sys/fs/cgroup") is None
+    runs = runner.look()
+    assert isinstance(runs, dict)
+    assert (reason(runs[launch.run_id]) or "").startswith("what a device plugin has answered: ")
+
+
 def reason(run: Run) -> str | None:
     assert run.exit is not None
     return run.exit.start_error
