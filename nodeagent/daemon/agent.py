@@ -139,7 +139,7 @@ class ContainerRuntime(Protocol):
     def not_saved(self, why: Trouble, /) -> None: ...
     def occupied(self, state: NodeState, /) -> CpuSet: ...
     def answer(
-        self, state: NodeState, wanted: tuple[DesiredCgroup, ...], not_left: CpuSet, /
+        self, state: NodeState, wanted: tuple[DesiredCgroup, ...], not_left: CpuSet, of_units: Mapping[str, str], /
     ) -> tuple[Trouble, ...]: ...
     def count(self, metrics: MetricsRecorder, /) -> None: ...
 
@@ -171,7 +171,12 @@ class _NoRuntime:
         return CpuSet()
 
     def answer(
-        self, _state: NodeState, _wanted: tuple[DesiredCgroup, ...], _not_left: CpuSet, /
+        self,
+        _state: NodeState,
+        _wanted: tuple[DesiredCgroup, ...],
+        _not_left: CpuSet,
+        _of_units: Mapping[str, str],
+        /,
     ) -> tuple[Trouble, ...]:
         return ()
 
@@ -325,7 +330,7 @@ class Agent:
         outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
         # In this order: what a unit gives back is taken from it before a container is created with it.
         troubles += self._allow_devices(rescan=bool(reasons & READ_MACHINE))
-        troubles += self._runtime.answer(self.state, wanted, not_left(outcome))
+        troubles += self._runtime.answer(self.state, wanted, not_left(outcome), self._files_of_units())
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         troubles += [
@@ -543,6 +548,10 @@ class Agent:
 
             self._unit_devices = UnitDevices(self.node.config)
         return self._unit_devices.keep(self.state, rescan=rescan, unclear=frozenset(map(unit_at, self._unclear)))
+
+    def _files_of_units(self) -> Mapping[str, str]:
+        """Return the device files that could not be taken from a unit, each with its unit."""
+        return {} if self._unit_devices is None else self._unit_devices.overdue
 
     def _save(self, decided: Turn) -> Trouble | None:
         """Make the decision durable before acting on it. A decision that can't be saved has not happened: return the reason."""

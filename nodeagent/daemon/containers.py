@@ -7,7 +7,7 @@ The runtime's calls wait for their answers in a thread of its own, and so does w
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -370,13 +370,16 @@ class Containers:
             cpus |= one.overdue
         return cpus
 
-    def answer(self, state: NodeState, wanted: tuple[DesiredCgroup, ...], not_left: CpuSet) -> tuple[Trouble, ...]:
+    def answer(
+        self, state: NodeState, wanted: tuple[DesiredCgroup, ...], not_left: CpuSet, of_units: Mapping[str, str]
+    ) -> tuple[Trouble, ...]:
         """Answer the calls of this turn, whose state is saved and whose cgroups are written; have the rest pushed.
 
         Args:
             state: saved.
             wanted: what the cgroups of ours should hold.
             not_left: CPUs that somebody could not be made to leave, be it a systemd unit.
+            of_units: device files that could not be taken from a systemd unit, each with its unit.
         """
         assert self._node is not None
         opened, self._open = self._open, []
@@ -410,7 +413,7 @@ class Containers:
             if isinstance(asked.what, Call):
                 reserved = self._node.world.managers.reserved & self._node.kernel.online
                 found = verdict(asked.what, todo, promised(state, self._node), there, self._seen, pool, reserved)
-                found = self._with_devices(found, asked.what, state)
+                found = self._with_devices(found, asked.what, state, of_units)
             else:
                 found = response(there, pool=pool)
             if isinstance(found, Response):
@@ -430,7 +433,9 @@ class Containers:
         self._forget(state)
         return ()
 
-    def _with_devices(self, found: Response | Denial, call: Call, state: NodeState) -> Response | Denial:
+    def _with_devices(
+        self, found: Response | Denial, call: Call, state: NodeState, of_units: Mapping[str, str]
+    ) -> Response | Denial:
         """Add what a container that is created needs for devices of its own."""
         if call.event is not Event.CREATE_CONTAINER or call.container is None or isinstance(found, Denial):
             return found
@@ -444,6 +449,9 @@ class Containers:
         answers = next((own for name, own in held.device_answers if name == key.name), ())
         takes_cdi = self._runtime.nri_version >= _CDI_SINCE
         access = access_of(devices, answers, call.container.variables, takes_cdi=takes_cdi)
+        taken = () if isinstance(access, str) else tuple(file.path for file in access.files if file.path in of_units)
+        if taken:
+            access = f"unit {of_units[taken[0]]} may still use {taken[0]}: see `nodeagent inspect`"
         why = access if isinstance(access, str) else self.prepare(devices)
         if isinstance(access, str) or why is not None:
             return Denial(f"container {key.name}: {why}; the kubelet tries again")

@@ -84,6 +84,8 @@ class UnitDevices:
         """By unit, the devices that it may use, as last seen."""
         self._numbered: dict[str, frozenset[DeviceFile]] = {}
         """By unit, the files as they were when it was allowed them: systemd looks up their numbers then."""
+        self.overdue: Mapping[str, str] = {}
+        """Paths of files that systemd could not take from a unit that has no devices any more, and the unit of each."""
 
     def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Trouble, ...]:
         """Have each unit be allowed what it has, and no other what it had. Returns what could not be done: it is tried again.
@@ -99,8 +101,10 @@ class UnitDevices:
             except PlacementFileError as err:
                 return (trouble_of(err),)
         wanted = _devices_of_units(state)
+        overdue: dict[str, str] = {}
         troubles, until = [], units.deadline()
-        for unit in sorted(wanted.keys() | (self._added.keys() - unclear)):
+        concerned = wanted.keys() | (self._added.keys() - unclear)
+        for unit in sorted(concerned, key=lambda unit: (unit in wanted, unit)):
             devices = wanted.get(unit, ())
             if not rescan and self._settled.get(unit) == devices:
                 continue
@@ -109,6 +113,9 @@ class UnitDevices:
             except (UnitsError, SysfsError, PlacementFileError) as err:
                 self._settled.pop(unit, None)
                 troubles.append(trouble_of(err))
+                if not devices and isinstance(err, UnitsError):
+                    overdue |= {rule.partition(" ")[0]: unit for rule in self._added.get(unit, ())}
+        self.overdue = overdue
         return tuple(troubles)
 
     def _settle(self, unit: str, devices: tuple[str, ...], until: float) -> None:

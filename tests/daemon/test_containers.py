@@ -107,7 +107,9 @@ class Desk:
         self.runtime: Any = None
         self.devices: Callable[[Topology], PlacedDevices] = lambda _topology: PlacedDevices()
 
-    def turn(self, *, unsaved: str = "", not_left: str = "", retried: str = "") -> tuple[Trouble, ...]:
+    def turn(
+        self, *, unsaved: str = "", not_left: str = "", retried: str = "", of_unit: str = ""
+    ) -> tuple[Trouble, ...]:
         uids = frozenset({retried} - {""})
         node = self.node
         world = World(node.config, node.managers, node.allocatable, (), {}, {}, START_MS, retried=uids)
@@ -117,7 +119,8 @@ class Desk:
         else:
             self.state = decided.state
         self.occupied = self.containers.occupied(self.state)
-        return self.containers.answer(self.state, (), CpuSet.parse(not_left))
+        of_units = {of_unit: "old.service"} if of_unit else {}
+        return self.containers.answer(self.state, (), CpuSet.parse(not_left), of_units)
 
     def ask(self, call: Call | Synchronized, seconds: float = PATIENCE_SECONDS) -> "Future[Any]":
         """Call in a thread, as the link does."""
@@ -264,6 +267,13 @@ def test_without_what_a_device_needs_a_container_is_not_created(carded: Desk, mo
     denied = carded.answered(with_card("d"))
     assert denied.reason.startswith(f"container main: device {CARD} ({NIC}): cannot use /sys/bus/pci/devices/{CARD}")
     assert carded.log.lines[-1] == ("container_denied", {"problem": denied.reason})
+
+
+def test_a_container_waits_for_a_device_that_a_unit_could_not_be_made_to_give_back(carded: Desk) -> None:
+    denied = carded.answered(with_card("c"), of_unit=OF_CARD.path)
+    why = "unit old.service may still use /dev/uio0: see `nodeagent inspect`"
+    assert denied == Denial(f"container main: {why}; the kubelet tries again")
+    assert carded.answered(with_card("d"), of_unit="/dev/uio1").access.files == (OF_CARD,)
 
 
 def test_what_was_sent_counts_as_taken_until_it_is_seen(desk: Desk) -> None:

@@ -293,3 +293,15 @@ def test_all_units_together_wait_as_long_as_one_for_a_systemd_that_does_not_answ
     assert desk.keep("closed.service", CARD) == []
     assert len(desk.systemd.asked) > 2
     assert len({*desk.systemd.asked}) == 1
+
+
+def test_files_that_systemd_can_not_take_from_a_unit_are_told_until_it_can(desk: Desk) -> None:
+    desk.keep("closed.service", DISK)
+    desk.systemd.fails = True
+    desk.keep("closed.service", DISK, rescan=True)
+    assert desk.agents.overdue == {}
+    desk.keep("listed.service")
+    assert desk.agents.overdue == dict.fromkeys(("/dev/nvme0", "/dev/nvme0n1"), "closed.service")
+    desk.systemd.fails = False
+    desk.keep("listed.service")
+    assert desk.agents.overdue == {}
