@@ -277,7 +277,7 @@ def _adjustment(answer: Answer) -> dict[str, Any] | None:
         return None
     resources = None if answer.adjustment is None else _from_resources(answer.adjustment)
     access = answer.access or DeviceAccess()
-    # A file's mode and owner are the runtime's to say, as for those that kubelet names.
+    # A file's mode and owner are runc's: everybody's in the container. (Those that kubelet names have the host's, which others have on it.)
     files = [
         {"path": file.path, "type": "b" if file.is_block else "c", "major": file.major, "minor": file.minor}
         for file in access.files
