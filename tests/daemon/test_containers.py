@@ -568,3 +568,35 @@ def test_a_runtime_that_goes_and_comes_is_told_of_once(desk: Desk) -> None:
     assert desk.containers.problem() is None
     told = [name for name, _ in desk.log.lines if name in {"runtime_linked", "runtime_lost"}]
     assert told == ["runtime_linked", "runtime_lost", "runtime_linked"]
+
+
+def test_a_container_that_is_resized_while_it_runs_keeps_the_device_that_it_was_created_with(
+    carded: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has that device's files: another one that is free by now, and comes first, is of no use to it."""
+    cards = tuple(Device(f"0000:3{n}:00.0", DeviceKind.NETWORK, 0x020000) for n in "ab")
+    carded.devices = lambda topology: PlacedDevices.of(cards, topology)
+
+    def sharing(name: str, one: str, cpu: str, kind: Event = Event.CREATE_CONTAINER) -> Call:
+        of = pod(name, app("main", resources=burstable(cpu)))
+        call = event(kind, of, one)
+        call = replace(call, sandbox=sandbox_of(of, **{"devices.nodeagent.io/main": f"{NIC}=1"}))
+        assert call.container is not None
+        return replace(call, resources=call.container.resources)
+
+    def has(name: str) -> list[str]:
+        return [one.id for one in carded.state.promises.of_pod(f"uid-{name}").devices_of("main")]
+
+    monkeypatch.setattr(device_access, "files_of", lambda _: (OF_CARD,))
+    carded.answered(sharing("first", "f", "500m"))
+    assert isinstance(carded.answered(sharing("second", "s", "500m")), Answer)
+    carded.tree.cpusets["s"] = NODE.managers.reserved
+    assert carded.answered(sharing("second", "s", "500m", Event.START_CONTAINER)) == Answer()
+    assert (has("first"), has("second")) == (["0000:3a:00.0"], ["0000:3b:00.0"])
+    gone = sharing("first", "f", "500m", Event.STOP_CONTAINER)
+    carded.answered(gone)
+    carded.answered(replace(gone, event=Event.REMOVE_CONTAINER))
+    carded.turn()
+    assert has("first") == []
+    carded.answered(sharing("second", "s", "700m", Event.UPDATE_CONTAINER))
+    assert has("second") == ["0000:3b:00.0"]

@@ -4,6 +4,7 @@ The rules of who holds what are in core/runtime/registry.py; the managers decide
 have been told of so far: each that comes is one more of the same pod, which keeps what it has.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod, ResourceRequirements, Resources, qos_class
-from nodeagent.core.model.promises import Promises, dropped, put, with_pod
+from nodeagent.core.model.promises import PodPromises, Promises, dropped, put, with_pod
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
     INVALID_NAME,
@@ -372,8 +373,9 @@ def _admitted(
     for container in () if before is None else before.pod.containers:
         if _is_decided_anew(container.name, pod, before, decide, state):
             promises, deltas = remove_container(world.managers, promises, pod.uid, container.name)
+            promises = _with_its_devices(promises, state.promises.of_pod(pod.uid), pod, container.name)
             freed += deltas
-    promises = _with_its_own(promises, decide.key)
+    promises = _with_its_own(promises, pod, name)
     decision = _decision(promises, decide, pod, cpus_of_orphans(state, world), taken, node)
     if isinstance(decision, Rejected):
         taken = taken.plus(state, deltas=decision.deltas)
@@ -389,26 +391,33 @@ def _admitted(
     return taken.plus(replace(state, runtime=stepped.registry), event, deltas=(*freed, *decision.deltas)), stepped.todo
 
 
-def _with_its_own(promises: Promises, key: ContainerKey) -> Promises:
+def _with_its_own(promises: Promises, pod: Pod, name: str) -> Promises:
     """Let a container have the devices again that it has by records alone: its state was lost, and they are in its /dev."""
-    lost = next((one for one in promises.lost_pods if one.uid == key.pod_uid), None)
-    if lost is None or not lost.held.devices_of(key.name):
+    lost = next((one for one in promises.lost_pods if one.uid == pod.uid), None)
+    if lost is None or not lost.held.devices_of(name):
         return promises
-    answers = dict(lost.held.device_answers).get(key.name)
-    own = promises.of_pod(lost.uid)
-    own = replace(
-        own,
-        devices=put(own.devices, key.name, lost.held.devices_of(key.name)),
-        device_answers=own.device_answers if answers is None else put(own.device_answers, key.name, answers),
-    )
-    left = replace(
-        lost.held,
-        devices=dropped(lost.held.devices, key.name),
-        device_answers=dropped(lost.held.device_answers, key.name),
-    )
+    after = _with_its_devices(promises, lost.held, pod, name)
+    if after is promises:
+        return promises
+    held = lost.held
+    left = replace(held, devices=dropped(held.devices, name), device_answers=dropped(held.device_answers, name))
     others = (replace(one, held=left) if one is lost else one for one in promises.lost_pods)
-    promises = replace(promises, lost_pods=tuple(one for one in others if not one.held.is_nothing))
-    return with_pod(promises, lost.uid, own)
+    return replace(after, lost_pods=tuple(one for one in others if not one.held.is_nothing))
+
+
+def _with_its_devices(promises: Promises, before: PodPromises, pod: Pod, name: str) -> Promises:
+    """Leave a container the devices that it had, if it asks for as many: one that runs has their files, and gets no others."""
+    own = before.devices_of(name)
+    if Counter(one.resource for one in own) != {one: count.value() for one, count in pod.container(name).devices}:
+        return promises
+    answers = next((answers for key, answers in before.device_answers if key == name), ())
+    held = promises.of_pod(pod.uid)
+    held = replace(
+        held,
+        devices=put(held.devices, name, own) if own else held.devices,
+        device_answers=put(held.device_answers, name, answers) if answers else held.device_answers,
+    )
+    return with_pod(promises, pod.uid, held)
 
 
 def _decision(
