@@ -7,6 +7,8 @@ import pytest
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.turn.pod_sources import PodSource
@@ -130,6 +132,33 @@ def test_it_keeps_its_cpus_when_its_manifest_can_be_read_again(daemon: Daemon, *
     daemon.files.look_again = PodSource()
     daemon.rest()
     assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
+
+
+def test_it_keeps_its_device_when_its_manifest_can_be_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nic = "example.com/nic"
+    cards = tuple(Device(f"0000:0{number}:00.0", DeviceKind.NETWORK, 0, names=(f"eth{number}",)) for number in range(2))
+    machine = Machine(node(SMALL, devices=(DeviceSelection(nic, (DeviceSelector(kind=DeviceKind.NETWORK),)),)))
+    machine.units["db.service"] = Unit(BEFORE)
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    first, db = pod("first", app(devices={nic: 1})), pod("db", unit("db.service", "2", devices={nic: 1}))
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        daemon.hardware.placed = PlacedDevices.of(cards, daemon.hardware.topology)
+        for pods in ((first,), (first, db), (db,)):
+            daemon.files.pods = pods
+            daemon.rest()
+        before = daemon.agent.state.promises.of_pod(db.uid).devices
+        assert [one.id for _, own in before for one in own] == [cards[1].address]
+        restart_without_state(daemon)
+        daemon.files.look_again = PodSource(unreadable=frozenset({"db.yaml"}))
+        daemon.rest()
+        assert [one.uid for one in daemon.agent.state.promises.lost_pods] == [db.uid]
+        daemon.files.look_again = PodSource(manifests(db))
+        daemon.hardware.placed = PlacedDevices.of(cards, daemon.hardware.topology)
+        daemon.rest()
+        ((_, (own,)),) = daemon.agent.state.promises.of_pod(db.uid).devices
+        assert own.id == cards[1].address
+        assert daemon.agent.state.promises.lost_pods == ()
 
 
 def test_it_goes_back_when_its_pod_is_refused(daemon: Daemon) -> None:

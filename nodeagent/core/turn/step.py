@@ -598,7 +598,11 @@ def _without_gone(draft: _Draft, wanted: Mapping[str, Manifest], world: World) -
     if not lost:
         return draft
     own = {manifest.pod.uid for manifest in wanted.values()}
-    left = may_run(lost, world.observed, own, is_all_told=world.is_all_told)
+    gate = world.config.placement.gate("PodLevelResources")
+    coming = (new_entry(m, world.now_ms, pod_level_resources=gate) for m in wanted.values() if m.pod.units)
+    pinned = {entry.pod.uid for entry in coming if _has_pinned(entry, draft.state, world)}
+    there = {one.uid for one in may_run(lost, world.observed, own, is_all_told=world.is_all_told)}
+    left = tuple(one for one in lost if one.uid in there | pinned)
     return draft.plus(_with_lost(draft.state, left))
 
 
