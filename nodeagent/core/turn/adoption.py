@@ -308,22 +308,33 @@ def lost_pods(recorded: Mapping[str, PodPromises], names: Mapping[str, str]) -> 
 
 
 def may_run(
-    lost: Iterable[LostPod], observed: ObservedCgroups, known: Collection[str], *, is_all_told: bool
+    lost: Iterable[LostPod],
+    observed: ObservedCgroups,
+    known: Collection[str],
+    *,
+    is_all_told: bool,
+    made: Collection[tuple[str, str]] = (),
 ) -> tuple[LostPod, ...]:
-    """Return those lost pods that may have processes.
+    """Return those lost pods that may have processes, with what those may use.
 
     Args:
         lost: the pods.
         observed: the current cgroups of ours.
         known: UIDs of pods that are told to be ours: in no other cgroups.
         is_all_told: whether every container runtime has told of its pods: others are in cgroups of ours, or nowhere.
+        made: pods' UIDs and containers' names that there are in a runtime: of those that it has told of only these have anything.
     """
     running = populated_pods(observed)
-    return tuple(
-        one
-        for one in lost
-        if not (is_all_told or one.uid in known) or any(pod_path(qos, one.uid) in running for qos in QosClass)
-    )
+    left = []
+    for one in lost:
+        if not (is_all_told or one.uid in known) or any(pod_path(qos, one.uid) in running for qos in QosClass):
+            left.append(one)
+            continue
+        devices = tuple(each for each in one.held.devices if (one.uid, each[0]) in made)
+        answers = tuple(each for each in one.held.device_answers if (one.uid, each[0]) in made)
+        if devices:
+            left.append(replace(one, held=PodPromises(devices=devices, device_answers=answers)))
+    return tuple(left)
 
 
 def claims_of(records: Records) -> dict[str, PodPromises]:

@@ -601,9 +601,10 @@ def _without_gone(draft: _Draft, wanted: Mapping[str, Manifest], world: World) -
     gate = world.config.placement.gate("PodLevelResources")
     coming = (new_entry(m, world.now_ms, pod_level_resources=gate) for m in wanted.values() if m.pod.units)
     pinned = {entry.pod.uid for entry in coming if _has_pinned(entry, draft.state, world)}
-    there = {one.uid for one in may_run(lost, world.observed, own, is_all_told=world.is_all_told)}
-    left = tuple(one for one in lost if one.uid in there | pinned)
-    return draft.plus(_with_lost(draft.state, left))
+    made = {(entry.key.pod_uid, entry.key.name) for entry in draft.state.runtime.entries if entry.made}
+    left = {one.uid: one for one in may_run(lost, world.observed, own, is_all_told=world.is_all_told, made=made)}
+    left |= {one.uid: one for one in lost if one.uid in pinned}
+    return draft.plus(_with_lost(draft.state, tuple(one for _, one in sorted(left.items()))))
 
 
 def _with_lost(state: NodeState, lost: tuple[LostPod, ...]) -> NodeState:

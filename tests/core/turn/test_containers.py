@@ -21,7 +21,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
 from nodeagent.core.model.pod import Pod, QosClass
-from nodeagent.core.model.promises import LostPod, PodPromises
+from nodeagent.core.model.promises import HeldDevice, LostPod, PodPromises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
@@ -621,6 +621,37 @@ def test_after_a_lost_state_whoever_runs_keeps_the_device_that_is_in_its_dev() -
     runtime.run(pods["new"], "main", "n", **asks)
     ((_, (own,)),) = runtime.state.promises.of_pod(pods["new"].uid).devices
     assert own.id == cards[0].address
+
+
+def test_after_a_lost_state_who_is_refused_and_runs_keeps_the_device_that_is_in_its_dev() -> None:
+    nic = "example.com/nic"
+    cards = [Device(f"0000:0{number}:00.0", DeviceKind.NETWORK, 0, names=(f"eth{number}",)) for number in range(2)]
+    gives = (DeviceSelection(nic, (DeviceSelector(kind=DeviceKind.NETWORK),)),)
+    scope = {"topology_manager_policy": "restricted", "topology_manager_scope": "pod"}
+    of = node(SMALL, devices=gives, **scope)
+    runtime = Runtime(replace(of, managers=of.managers.knowing(PlacedDevices.of(cards, of.managers.topology))))
+    runs, asks = pod("runs", app("main", "1"), app("side", "1")), {"devices.nodeagent.io/main": f"{nic}=1"}
+    runtime.says[runs.uid] = kubelets(runs)
+    for name in ("main", "side"):
+        runtime.run(runs, name, name, **asks)
+    own = runtime.state.promises.of_pod(runs.uid).devices
+    others = (("gone", (HeldDevice(nic, cards[1].address),)),)
+    lost = LostPod(runs.uid, PodPromises(devices=(*others, *own)))
+    empty = empty_state(runtime.of)
+    runtime.state = replace(empty, promises=replace(empty.promises, lost_pods=(lost,)))
+    runtime.says.clear()
+    runtime.happens(runtime.listed())
+    assert [entry.refusal is not None for entry in runtime.state.entries] == [True], "kubelet doesn't answer now"
+
+    def turn() -> tuple[LostPod, ...]:
+        runtime.state = step(runtime.state, runtime.node().world).state
+        return runtime.state.promises.lost_pods
+
+    assert turn() == (replace(lost, held=PodPromises(devices=own)),), "what no container is there for is free"
+    runtime.says[runs.uid] = kubelets(runs)
+    runtime.happens(Retried(runs.uid))
+    runtime.happens(Looked(runtime.listed()))
+    assert (runtime.state.promises.of_pod(runs.uid).devices, turn()) == (own, ())
 
 
 def test_what_can_not_stay_where_it_was_found_is_moved_and_never_beside_another() -> None:
