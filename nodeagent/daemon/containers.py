@@ -291,8 +291,9 @@ class Containers:
 
     @property
     def has_told(self) -> bool:
-        """Whether it is known which containers there are; where nobody connects, nobody tells it."""
-        return self._strangers.has_listed or not self.is_served
+        """Whether it is known, and saved, which containers there are; where nobody connects, nobody tells it."""
+        is_saved = not any(isinstance(one.what, Synchronized) for one in self._unsaved)
+        return (self._strangers.has_listed and is_saved) or not self.is_served
 
     def decide(
         self, decided: Turn, world: World, kernel: Kernel, devices: "Callable[[Topology], PlacedDevices]"

@@ -339,6 +339,17 @@ def test_what_can_not_be_saved_is_denied_and_what_has_happened_is_taken_up_again
     assert desk.state.promises == empty_state(NODE).promises
 
 
+def test_what_there_is_counts_as_told_once_it_is_saved(tmp_path: Path) -> None:
+    """Until then records alone tell what its pods have."""
+    desk = Desk(tmp_path / "nri.sock")
+    assert not desk.containers.has_told
+    desk.answered(Synchronized(), unsaved="the disk is full")
+    assert not desk.containers.has_told
+    desk.turn()
+    assert desk.containers.has_told
+    desk.containers.link.close()
+
+
 def test_what_is_not_decided_in_time_is_denied_and_never_decided(desk: Desk) -> None:
     denied = desk.ask(event(Event.CREATE_CONTAINER, WEB, "m"), seconds=0.0).result(PATIENCE_SECONDS)
     assert isinstance(denied, Denial)
