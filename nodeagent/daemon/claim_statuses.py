@@ -67,5 +67,6 @@ def recorded_claims(config: Config) -> tuple[LostPod, ...]:
         pods_on_record,
     )
 
-    read = (parse_claim_text(content) for content in files.values() if content is not None)
-    return pods_on_record(claim for claim in read if claim is not None)
+    read = ((name, parse_claim_text(content)) for name, content in files.items() if content is not None)
+    # What it says itself of a claim's name is where it would be kept: be that anywhere.
+    return pods_on_record(claim for name, claim in read if claim is not None and _file_of(claim.allocation.claim) == name)

@@ -340,6 +340,25 @@ def test_what_nobody_knows_has_its_card_until_it_has_ended(daemon: Daemon, manif
     assert held(daemon, "b") == before
 
 
+@pytest.mark.parametrize(("namespace", "name"), [("..", "a-own"), ("default", "../../a-own"), ("default", "a\\u0000")])
+def test_a_document_of_what_is_kept_elsewhere_is_none(
+    daemon: Daemon, manifests: Directory, namespace: str, name: str
+) -> None:
+    """Otherwise it would be written there, for a pod that nobody knows."""
+    manifests.put(a=POD.replace("NAME", "a"), t=TEMPLATE, u=CLASS)
+    (path,) = Path(claim_directory(daemon.agent.node.config)).rglob("*.json")
+    text = path.read_text().replace('"namespace": "default"', f'"namespace": "{namespace}"')
+    path.write_text(text.replace('"name": "a-own"', f'"name": "{name}"'))
+    for file in daemon.directory.iterdir():
+        if file.is_file():
+            file.unlink()
+    (manifests.path / "a.yaml").unlink()
+    daemon.files.look_again = manifests.look()
+    started(daemon)
+    daemon.rest()
+    assert (daemon.agent.state.promises.lost_pods, statuses(daemon)) == ((), {})
+
+
 def test_documents_that_contradict_each_other_give_nothing_twice(daemon: Daemon, manifests: Directory) -> None:
     """Somebody has copied one: the second claim has the first one's card, too."""
     other = POD.replace("NAME", "b").replace("near-nic", "cpus")

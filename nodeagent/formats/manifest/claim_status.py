@@ -20,7 +20,7 @@ from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.state import NodeState
 from nodeagent.formats.manifest.claim_documents import API_VERSION, devices_document
 from nodeagent.formats.manifest.pod_schema import CLAIM
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+from nodeagent.formats.syntax.json_values import JsonValue, parsed
 
 
 class ClaimHolder(Struct, frozen=True):
@@ -102,7 +102,7 @@ def _card_document(card: HeldDevice) -> dict[str, object]:
 def parse_claim_text(content: bytes) -> AllocatedClaim | None:
     """Read what `claim_text` has spelt. None: it is something else."""
     try:
-        document = JsonValue(json.loads(content))
+        document = parsed(content)
         metadata, status = document.field("metadata"), document.field("status")
         full_name = f"{metadata.field('namespace').text()}/{metadata.field('name').text()}"
         results = status.field("allocation").field("devices").field("results").each(_result)
@@ -111,18 +111,22 @@ def parse_claim_text(content: bytes) -> AllocatedClaim | None:
         )
         devices = status.optional("devices")
         cards = () if devices is None else devices.each(lambda one: _card(one.field("data"), full_name))
-    except (ValueError, MisfitError, QuantitySyntaxError):
+    except (ValueError, QuantitySyntaxError):  # MisfitError is one
         return None
     return AllocatedClaim(ClaimAllocation(full_name, "", results), holders, cards)
 
 
 def _result(item: JsonValue) -> AllocatedDevice:
     taken = item.optional("consumedCapacity")
-    capacity = () if taken is None else taken.by_name(lambda size: Quantity.parse(size.text()).value())
+    capacity = () if taken is None else taken.by_name(_amount)
     request, driver, device = (item.field(key).text() for key in ("request", "driver", "device"))
     if driver == CPU_DRIVER:
         cpu_of(device)
     return AllocatedDevice(request, driver, device, capacity)
+
+
+def _amount(size: JsonValue) -> int:
+    return JsonValue(Quantity.parse(size.text()).value(), size.path).whole()
 
 
 def _card(item: JsonValue, claim: str) -> HeldDevice:
