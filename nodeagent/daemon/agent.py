@@ -23,7 +23,7 @@ from nodeagent.core.cgroups.partitions import running_without
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.host.claims import claims
 from nodeagent.core.metrics.agent_metrics import MOVED
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, unclear_units
+from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, UnitSettings, unclear_units
 from nodeagent.core.model.cgroup_layout import UNITS_LEFT, UNITS_UNCLEAR, is_of_systemd, unit_at
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
@@ -219,8 +219,9 @@ class Agent:
         """None: no unit has had devices of its own."""
         self._domains = Domains(tree, systemd, recorded=self._unit_records.look)
         self._left: frozenset[str] = frozenset()
-        self._unclear: frozenset[str] = frozenset()
         """Paths of units to give back that no pod stands for."""
+        self._unclear: frozenset[str] = frozenset()
+        """Paths of units of which that isn't known now."""
         self.runner = runner
         self.sources = sources
         self.recorder = recorder
@@ -529,7 +530,8 @@ class Agent:
             path = f"{UNITS_LEFT}/{unit}"
             there = observed.get(path)
             is_over = not self._domains.unanswered if there is None else there.unit == before
-            if unit not in wanted and not (path in self._left and is_over):
+            is_over = is_over if path in self._left else _has_gone_back(unit, before, observed)
+            if unit not in wanted and not is_over:
                 wanted[unit] = before
         return self._unit_records.keep(wanted)
 
@@ -866,3 +868,12 @@ class Agent:
             return {}
         entry = self.state.entry(short.uid)
         return {} if entry is None else about(entry.pod, short.container)
+
+
+def _has_gone_back(unit: str, before: UnitSettings, observed: ObservedCgroups) -> bool:
+    """Whether a unit is seen to have what it had before it was pinned, by the pod that it was pinned for: that one has ended in this turn."""
+    return any(
+        there.unit == before
+        for path, there in observed.items()
+        if is_of_systemd(path) and unit_at(path) == unit and not path.startswith(f"{UNITS_UNCLEAR}/")
+    )

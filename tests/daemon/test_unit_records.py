@@ -112,6 +112,35 @@ def test_others_keep_off_its_cpus_while_it_is_not_known_whose_it_is(daemon: Daem
     assert daemon.machine.running_containers() == ("poduid-a/app", "poduid-b/app")
 
 
+@pytest.mark.parametrize("before", [BEFORE, UnitSettings()])
+def test_what_has_gone_back_keeps_nobody_off_any_cpus_while_another_manifest_can_not_be_read(
+    daemon: Daemon, before: UnitSettings
+) -> None:
+    daemon.machine.units["web.service"] = Unit(before)
+    daemon.files.pods = (pod("web", unit("web.service", "2")),)
+    daemon.rest()
+    daemon.files.look_again = PodSource(unreadable=frozenset({"other.yaml"}))
+    daemon.rest()
+    assert recorded(daemon) == {}
+    assert daemon.machine.units["web.service"].settings == before
+    a = pod("a", app(cpu="7"))
+    daemon.files.look_again = PodSource(manifests(a), unreadable=frozenset({"other.yaml"}))
+    daemon.rest()
+    assert daemon.machine.running_containers() == ("poduid-a/app",)
+    assert daemon.agent.view.problems == ()
+
+
+def test_what_was_never_told_anything_keeps_nobody_off_any_cpus(daemon: Daemon) -> None:
+    """It was recorded, and then the agent has lost its state."""
+    daemon.machine.units["db.service"].settings = UnitSettings()
+    UnitRecords(daemon.agent.node.config).keep({"db.service": UnitSettings()})
+    restart_without_state(daemon)
+    daemon.files.look_again = PodSource(manifests(pod("a", app(cpu="7"))), unreadable=frozenset({"db.yaml"}))
+    daemon.rest()
+    assert daemon.machine.running_containers() == ("poduid-a/app",)
+    assert daemon.agent.view.problems == ()
+
+
 @pytest.mark.parametrize("is_active", [True, False])
 def test_it_keeps_its_cpus_when_its_manifest_can_be_read_again(daemon: Daemon, *, is_active: bool) -> None:
     daemon.files.pods = (pod("first", app(cpu="1")), DB)

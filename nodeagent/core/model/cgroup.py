@@ -181,6 +181,8 @@ def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
     found = {}
     for path, there in observed.items():
         if path.startswith(f"{UNITS_UNCLEAR}/"):
+            if there.unit is not None and there.unit == there.unit_before and not there.unit.allowed_cpus:
+                continue  # nobody has told it where to be, or it has been given back
             told = there.get(Attribute.CPUSET_CPUS)
             found[unit_at(path)] = told if isinstance(told, CpuSet) else there.cpus_effective or CpuSet()
     return found
