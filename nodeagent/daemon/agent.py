@@ -871,7 +871,7 @@ class Agent:
 
 
 def _has_gone_back(unit: str, before: UnitSettings, observed: ObservedCgroups) -> bool:
-    """Whether a unit is seen to have what it had before it was pinned, by the pod that it was pinned for: that one has ended in this turn."""
+    """Whether a unit is seen to have what it had before it was pinned, by its pod, which has ended in this turn."""
     return any(
         there.unit == before
         for path, there in observed.items()

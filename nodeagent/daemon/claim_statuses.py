@@ -69,4 +69,6 @@ def recorded_claims(config: Config) -> tuple[LostPod, ...]:
 
     read = ((name, parse_claim_text(content)) for name, content in files.items() if content is not None)
     # What it says itself of a claim's name is where it would be kept: be that anywhere.
-    return pods_on_record(claim for name, claim in read if claim is not None and _file_of(claim.allocation.claim) == name)
+    return pods_on_record(
+        claim for name, claim in read if claim is not None and _file_of(claim.allocation.claim) == name
+    )

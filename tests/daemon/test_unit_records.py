@@ -163,7 +163,9 @@ def test_it_keeps_its_cpus_when_its_manifest_can_be_read_again(daemon: Daemon, *
     assert (settings(daemon), recorded(daemon)) == (BEFORE, {})
 
 
-def test_it_keeps_its_device_when_its_manifest_can_be_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_keeps_its_device_when_its_manifest_can_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nic = "example.com/nic"
     cards = tuple(Device(f"0000:0{number}:00.0", DeviceKind.NETWORK, 0, names=(f"eth{number}",)) for number in range(2))
     machine = Machine(node(SMALL, devices=(DeviceSelection(nic, (DeviceSelector(kind=DeviceKind.NETWORK),)),)))

@@ -18,7 +18,15 @@ def test_what_was_written_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("cpudev004", "cpudev"), ("cpudev004", "core4"), ('"1Gi"', '"much"'), ('"results"', '"result"'), ("{", "["), ('"1Gi"', '"-1"'), ('"uid-a"', r'"\ud800"')],
+    [
+        ("cpudev004", "cpudev"),
+        ("cpudev004", "core4"),
+        ('"1Gi"', '"much"'),
+        ('"results"', '"result"'),
+        ("{", "["),
+        ('"1Gi"', '"-1"'),
+        ('"uid-a"', r'"\ud800"'),
+    ],
 )
 def test_what_somebody_has_changed_into_something_else_is_no_claim(old: str, new: str) -> None:
     text = claim_text(CLAIM, "node1").decode()
