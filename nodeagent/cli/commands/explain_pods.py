@@ -18,6 +18,7 @@ from nodeagent.core.admission.resize import is_resize, moves_instead, resized_by
 from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.core.explain.resizing import resizing
 from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import PodEntry
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod
@@ -98,7 +99,7 @@ def _refused_change(what_if: WhatIf, entry: PodEntry) -> tuple[tuple[str, ...], 
     ):
         return (note,), None
     tried = resizing(what_if, entry.pod, change.pod)
-    return (note, *refused_lines(tried)), resize_part(tried)
+    return (note, *refused_lines(tried, is_final=refusal.reason != RESIZE_DEFERRED)), resize_part(tried)
 
 
 def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained | Resized]:

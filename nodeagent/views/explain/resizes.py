@@ -74,13 +74,21 @@ def _whole(pod: Pod, other: Pod) -> str | None:
     return ", ".join(f"{name} {amount}" for name, amount in (mine.limits if are_limits else mine.requests))
 
 
-def refused_lines(one: Resizing) -> list[str]:
-    """Say what has become of a change that was refused: what is in the way now, and what would let it through."""
-    answer = one.answer
+def refused_lines(one: Resizing, *, is_final: bool) -> list[str]:
+    """Say what has become of a change that was refused: what is in the way now, and what would let it through.
+
+    Args:
+        one: as it was tried now.
+        is_final: it was refused for good, and nobody has asked to decide on it again.
+    """
+    answer, by_hand = one.answer, f"`nodeagent retry {one.new.full_name}` lets it be decided on again"
     if not isinstance(answer, NotResized):
-        return ["it could be had now:", *resize_lines(resize_part(one), is_resized=True)]
-    now = [f"tried again now: {answer.reason}: {answer.message}"]
-    return [*now, *resize_lines(resize_part(one), is_resized=False)]
+        could = f"it could be had now ({by_hand}):" if is_final else "it could be had now:"
+        return [could, *resize_lines(resize_part(one), is_resized=True)]
+    lines = resize_lines(resize_part(one), is_resized=False)
+    if is_final and answer.is_deferred:
+        lines[0] = f"the pod runs on as it is; {by_hand}"
+    return [f"tried again now: {answer.reason}: {answer.message}", *lines]
 
 
 def _change(was: Container, now: Container, before: Promises, after: Promises, uid: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from nodeagent.core.explain.resizing import resizing
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import ResourceRequirements
-from nodeagent.views.explain.resizes import resize_lines, resize_part
+from nodeagent.views.explain.resizes import refused_lines, resize_lines, resize_part
 from tests.support.node_model import started
 from tests.support.pods import amounts, app, pod
 from tests.support.world import SMALL, node
@@ -62,3 +62,20 @@ def test_of_a_pod_as_a_whole_requests_are_told_that_alone_change() -> None:
     part = resize_part(resizing(WhatIf.of(of.managers, agent.state.promises, (old,), of.allocatable), old, new))
     (line,) = resize_lines(part, is_resized=True)
     assert line == "the pod as a whole: cpu 1, memory 64Mi → cpu 2, memory 64Mi"
+
+
+def test_what_was_refused_for_good_is_not_said_to_be_tried_again() -> None:
+    """The node has more CPUs now, and the refusal stays until somebody asks."""
+    of = node(SMALL)
+    old, beside = pod("a", app(cpu="2")), pod("b", app(cpu="4"))
+    _, agent = started(of, old, beside)
+    there = WhatIf.of(of.managers, agent.state.promises, (old, beside), of.allocatable)
+    deferred, fits = (resizing(there, old, pod("a", app(cpu=cpu))) for cpu in ("5", "3"))
+    retry = "`nodeagent retry default/a` lets it be decided on again"
+    assert refused_lines(deferred, is_final=True)[1:] == [
+        f"the pod runs on as it is; {retry}",
+        "the end of one of these would let it through: default/b",
+    ]
+    assert "tried again in every turn" in refused_lines(deferred, is_final=False)[1]
+    assert refused_lines(fits, is_final=True)[0] == f"it could be had now ({retry}):"
+    assert refused_lines(fits, is_final=False)[0] == "it could be had now:"
