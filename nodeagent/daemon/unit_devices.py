@@ -101,7 +101,7 @@ class UnitDevices:
             except PlacementFileError as err:
                 return (trouble_of(err),)
         wanted = _devices_of_units(state)
-        overdue: dict[str, str] = {}
+        self.overdue = overdue = dict[str, str]()
         troubles, until = [], units.deadline()
         concerned = wanted.keys() | (self._added.keys() - unclear)
         for unit in sorted(concerned, key=lambda unit: (unit in wanted, unit)):
@@ -115,7 +115,6 @@ class UnitDevices:
                 troubles.append(trouble_of(err))
                 if not devices and isinstance(err, UnitsError):
                     overdue |= {rule.partition(" ")[0]: unit for rule in self._added.get(unit, ())}
-        self.overdue = overdue
         return tuple(troubles)
 
     def _settle(self, unit: str, devices: tuple[str, ...], until: float) -> None:
@@ -126,9 +125,9 @@ class UnitDevices:
             return
         own = tuple(rule for rule in there.allowed if rule not in added)
         wanted: Rules = ()
-        files, gone = frozenset[DeviceFile](), None
+        files, left_out = frozenset[DeviceFile](), None
         if there.load_state == LOADED and (own or there.is_closed):
-            files, gone = self._files_of(devices)
+            files, left_out = self._files_of(unit, devices)
             # What it says itself of a file counts: systemd has one rule for each.
             wanted = tuple(
                 f"{path} rw"
@@ -140,19 +139,33 @@ class UnitDevices:
             self._systemd.set(unit, (*own, *wanted), until)
         self._record(unit, wanted)
         self._numbered[unit] = files
-        if gone is not None:
-            raise gone  # and the rest is as it should be: its names and numbers may be somebody else's now
+        if left_out is not None:
+            raise left_out  # and the rest is as it should be
         self._settled[unit] = devices
 
-    def _files_of(self, devices: tuple[str, ...]) -> tuple[frozenset[DeviceFile], SysfsError | None]:
-        """Return the files of those that are there, and what is wrong with the first that isn't."""
-        found, gone = set[DeviceFile](), None
+    def _files_of(
+        self, unit: str, devices: tuple[str, ...]
+    ) -> tuple[frozenset[DeviceFile], SysfsError | UnitsError | None]:
+        """Return the files that a unit may be allowed, and why the first of the others may not be.
+
+        Those of a device that is gone: their names and numbers may be somebody else's now. Those that another unit still has.
+        """
+        found = set[DeviceFile]()
+        left_out: SysfsError | UnitsError | None = None
         for device in devices:
             try:
-                found |= {*self._files(device)}
+                files = self._files(device)
             except SysfsError as err:
-                gone = gone or err
-        return frozenset(found), gone
+                left_out = left_out or err
+                continue
+            for file in files:
+                holder = self.overdue.get(file.path)
+                if holder is None:
+                    found.add(file)
+                elif left_out is None:
+                    why = f"unit {unit} is not allowed {file.path} yet, as systemd could not take it from {holder}"
+                    left_out = UnitsError(why, hint=f"systemctl show {holder} --property=DeviceAllow")
+        return frozenset(found), left_out
 
     def _record(self, unit: str, rules: Rules) -> None:
         """Before it is added, and once it has been taken away."""

@@ -177,6 +177,31 @@ def test_what_a_unit_had_is_taken_from_it_before_a_container_may_be_given_it(
     assert allowed[-1] == (OWN,), "in the turn in which it is free"
 
 
+def test_what_can_not_be_taken_from_a_unit_is_not_allowed_to_another_one(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.keep("strict.service", DISK)
+    does = desk.systemd.set
+
+    def fails(unit: str, rules: Rules, until: float) -> None:
+        if unit == "strict.service":
+            raise UnitsError("cannot set it", hint="try")
+        does(unit, rules, until)
+
+    monkeypatch.setattr(desk.systemd, "set", fails)
+    for rescan in (False, True):
+        taken, allowed = desk.keep("listed.service", DISK, rescan=rescan)
+        assert taken == "cannot set it (try)"
+        assert allowed.startswith(
+            "unit listed.service is not allowed /dev/nvme0n1 yet, as systemd could not take it from strict.service"
+        )
+        assert desk.allowed("listed.service") == (OWN, "/dev/nvme0 rw")
+    monkeypatch.undo()
+    assert desk.keep("listed.service", DISK) == []
+    assert desk.allowed("strict.service") == (OWN, "/dev/nvme0 r")
+    assert desk.allowed("listed.service") == (OWN, *GIVEN)
+
+
 def test_it_is_recorded_before_it_is_done_and_forgotten_after_it_is_undone(desk: Desk) -> None:
     desk.systemd.fails = True
     assert desk.keep("closed.service", DISK) == ["cannot set it (try)"]
