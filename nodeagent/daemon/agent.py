@@ -871,7 +871,7 @@ class Agent:
 
 
 def _has_gone_back(unit: str, before: UnitSettings, observed: ObservedCgroups) -> bool:
-    """Whether a unit is seen to have what it had before it was pinned, by its pod, which has ended in this turn."""
+    """Whether the pod that a unit was pinned for, and that has ended in this turn, has left it what it had before."""
     return any(
         there.unit == before
         for path, there in observed.items()

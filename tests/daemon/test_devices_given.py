@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.podmap import PodMap
+from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.daemon.requests import TurnRequest
 from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.formats.checkpoint.device_checkpoint import encode_devices
 from nodeagent.formats.node_view import ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
 from tests.daemon.test_placements import files
@@ -100,6 +104,24 @@ def test_what_a_pod_has_that_nobody_knows_for_now_is_no_other_ones(daemon: Daemo
     daemon.rest()
     assert (held(daemon, "a"), held(daemon, "c")) == (given, [other])
     assert daemon.agent.view.problems == ()
+
+
+def test_a_file_that_gives_one_device_to_two_containers_counts_for_the_first(daemon: Daemon) -> None:
+    daemon.files.pods = (pod("a", app("one", cpu="1", devices={NIC: 1}), app("two", cpu="1")),)
+    daemon.rest()
+    (uid,) = (entry.pod.uid for entry in daemon.agent.state.entries)
+    before = daemon.agent.state.promises.of_pod(uid).devices
+    ((_, own),) = before
+    for path in daemon.directory.iterdir():
+        if path.is_file():
+            path.unlink()
+    twice = replace(Promises(), pods=PodMap().put(uid, PodPromises(devices=(("one", own), ("two", own)))))
+    (daemon.directory / "kubelet_internal_checkpoint").write_text(encode_devices(twice))
+    daemon.start()
+    daemon.rest()
+    assert [(name, [one.id for one in each]) for name, each in daemon.agent.state.promises.of_pod(uid).devices] == [
+        ("one", [own[0].id])
+    ]
 
 
 def test_what_the_node_has_not_is_refused_until_it_has_it(daemon: Daemon) -> None:

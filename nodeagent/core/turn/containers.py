@@ -52,6 +52,7 @@ from nodeagent.core.runtime.registry import (
     wanted_by_id,
 )
 from nodeagent.core.runtime.stated_pod import StatedPod, with_kubelets
+from nodeagent.core.turn.recovery import kept_devices
 from nodeagent.core.turn.step import EventKind, TurnEvent, World, admitted_beside, cpus_of_orphans
 
 _ORIGIN = Origin(CONTAINERD, CONTAINERD)
@@ -396,7 +397,9 @@ def _with_its_own(promises: Promises, pod: Pod, name: str) -> Promises:
     lost = next((one for one in promises.lost_pods if one.uid == pod.uid), None)
     if lost is None or not lost.held.devices_of(name):
         return promises
-    after = _with_its_devices(promises, lost.held, pod, name)
+    on_record = PodPromises(devices=((name, lost.held.devices_of(name)),))
+    on_record = replace(lost.held, devices=kept_devices(promises, pod, on_record))
+    after = _with_its_devices(promises, on_record, pod, name)
     if after is promises:
         return promises
     held = lost.held

@@ -129,7 +129,7 @@ def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises
     names = {c.name for c in claim.pod.containers}
     if claim.held.devices:
         answers = tuple((name, own) for name, own in claim.held.device_answers if name in names)
-        held = replace(held, devices=_kept_devices(promises, claim.held, names), device_answers=answers)
+        held = replace(held, devices=kept_devices(promises, claim.pod, claim.held), device_answers=answers)
     if claim.held.claims:
         held = replace(held, claims=claim.held.claims)
         held = replace(held, claims=held.held_claims)
@@ -146,17 +146,32 @@ def _demand_behind(managers: Managers, claim: Claim) -> PodDemand:
     return demand_of(replace(managers.rules, gates=Gates(True, True)), claim.pod)
 
 
-def _kept_devices(
-    promises: Promises, before: PodPromises, names: set[str]
-) -> tuple[tuple[str, tuple[HeldDevice, ...]], ...]:
-    """A pod keeps its devices, be they there or not, but for those that another has claimed first."""
-    taken = {one.key: one.claim for _, pod in promises.pods for _, own in pod.devices for one in own}
-
-    def is_free(one: HeldDevice) -> bool:
-        return one.key not in taken or (bool(one.claim) and taken[one.key] == one.claim)
-
-    left = ((name, tuple(filter(is_free, devices))) for name, devices in before.devices)
-    return tuple((name, devices) for name, devices in left if devices and name in names)
+def kept_devices(promises: Promises, pod: Pod, before: PodPromises) -> tuple[tuple[str, tuple[HeldDevice, ...]], ...]:
+    """Return what a pod keeps of its devices, be they there or not: all but those that another container has claimed first.
+    What plain init containers have, later ones of their pod may have, too.
+    """
+    kinds, mine = {container.name: container.kind for container in pod.containers}, dict(before.devices).keys()
+    taken: dict[tuple[str, str], str] = {}
+    """By key, the claim."""
+    own: dict[tuple[str, str], str] = {}
+    for uid, held in promises.pods:
+        for name, devices in held.devices:
+            if uid != pod.uid:
+                taken |= {one.key: one.claim for one in devices}
+            elif name not in mine and kinds.get(name) is not ContainerKind.INIT:
+                own |= {one.key: one.claim for one in devices}
+    kept = []
+    for name, devices in before.devices:
+        if name not in kinds:
+            continue
+        lends, left = kinds[name] is ContainerKind.INIT, list[HeldDevice]()
+        for one in devices:
+            of = taken.get(one.key) if lends else taken.get(one.key, own.get(one.key))
+            if of is None or (one.claim and of == one.claim):
+                left.append(one)
+                own |= {} if lends else {one.key: one.claim}
+        kept += [(name, tuple(left))] if left else []
+    return tuple(kept)
 
 
 def _is_here(managers: Managers, hint: Hint) -> bool:

@@ -654,6 +654,22 @@ def test_after_a_lost_state_who_is_refused_and_runs_keeps_the_device_that_is_in_
     assert (runtime.state.promises.of_pod(runs.uid).devices, turn()) == (own, ())
 
 
+def test_records_that_give_one_device_to_two_containers_count_for_the_first() -> None:
+    nic = "example.com/nic"
+    runtime = Runtime()
+    pods = [pod("web", app("main", "1"), app("side", "1")), pod("other", app("main", "1"))]
+    for of in pods:
+        for container in of.containers:
+            runtime.run(of, container.name, f"{of.name}-{container.name}")
+    card = HeldDevice(nic, "0000:01:00.0")
+    both = PodPromises(devices=(("main", (card, card)), ("side", (card,))))
+    lost = tuple(LostPod(of.uid, both) for of in pods)
+    empty = empty_state(runtime.of)
+    runtime.state = replace(empty, promises=replace(empty.promises, lost_pods=lost))
+    runtime.happens(runtime.listed())
+    assert [runtime.state.promises.of_pod(of.uid).devices for of in pods] == [(("main", (card,)),), ()]
+
+
 def test_what_can_not_stay_where_it_was_found_is_moved_and_never_beside_another() -> None:
     """Two containers of other pods are on the same CPUs, as they may be when nobody has placed them."""
     runtime = Runtime()
