@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.desired_cgroups import Kernel
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
+from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup, unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import (
@@ -407,13 +407,18 @@ class Containers:
         self._report_placed(theirs)
         others = (Occupant("a unit or pod that could not be made to leave", not_left, None),) if not_left else ()
         there = (*own, *theirs, *others)
+        pinned = tuple(
+            Occupant(f"unit {unit}, which a pod has pinned that is not known now", cpus, None)
+            for unit, cpus in unclear_units(self._node.world.observed).items()
+        )
         answered = False
         for asked, todo in opened:
             if asked.answer is None:
                 continue
             if isinstance(asked.what, Call):
                 reserved = self._node.world.managers.reserved & self._node.kernel.online
-                found = verdict(asked.what, todo, promised(state, self._node), there, self._seen, pool, reserved)
+                around = (*there, *pinned) if asked.what.event is Event.START_CONTAINER else there
+                found = verdict(asked.what, todo, promised(state, self._node), around, self._seen, pool, reserved)
                 found = self._with_devices(found, asked.what, state, of_units)
             else:
                 found = response(there, pool=pool)

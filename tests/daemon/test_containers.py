@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.cgroup_layout import UNITS_UNCLEAR
 from nodeagent.core.model.device_access import DeviceFile
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
@@ -104,6 +105,8 @@ class Desk:
         self.node = NODE
         self.state = empty_state(NODE)
         self.occupied = CpuSet()
+        self.observed: dict[str, ObservedCgroup] = {}
+        """Cgroups of ours, and units."""
         self.runtime: Any = None
         self.devices: Callable[[Topology], PlacedDevices] = lambda _topology: PlacedDevices()
 
@@ -112,7 +115,7 @@ class Desk:
     ) -> tuple[Trouble, ...]:
         uids = frozenset({retried} - {""})
         node = self.node
-        world = World(node.config, node.managers, node.allocatable, (), {}, {}, START_MS, retried=uids)
+        world = World(node.config, node.managers, node.allocatable, (), {}, self.observed, START_MS, retried=uids)
         decided = self.containers.decide(Turn(self.state), world, node.kernel, self.devices)
         if unsaved:
             self.containers.not_saved(Trouble(unsaved))
@@ -322,6 +325,20 @@ def test_a_start_beside_a_unit_that_could_not_be_made_to_leave_is_denied(desk: D
     denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"), not_left="0-7")
     assert isinstance(denied, Denial)
     assert "not left yet by a unit or pod that could not be made to leave" in denied.reason
+
+
+def test_a_start_on_cpus_of_a_unit_whose_pod_is_not_known_is_denied(desk: Desk) -> None:
+    """Be it active or not: it may start at any moment."""
+    created = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
+    desk.tree.cpusets["m"] = created.adjustment.cpus
+    path, cpus = f"{UNITS_UNCLEAR}/db.service", ((Attribute.CPUSET_CPUS, created.adjustment.cpus),)
+    there = ObservedCgroup(path, frozenset(), frozenset(), cpus, None, None, is_populated=False, is_frozen=False)
+    desk.observed = {path: there}
+    denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
+    assert isinstance(denied, Denial)
+    assert "not left yet by unit db.service, which a pod has pinned that is not known now" in denied.reason
+    desk.observed = {}
+    assert desk.answered(event(Event.START_CONTAINER, WEB, "m")) == Answer()
 
 
 def test_what_can_not_be_saved_is_denied_and_what_has_happened_is_taken_up_again(desk: Desk) -> None:
