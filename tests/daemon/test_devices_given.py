@@ -1,17 +1,20 @@
 """The agent gives devices by number: looks at them when somebody asks and at each rescan, tells the container, and remembers."""
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.requests import TurnRequest
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.formats.checkpoint.device_checkpoint import encode_devices
@@ -20,8 +23,8 @@ from nodeagent.formats.syntax.json_values import JsonValue
 from tests.daemon.test_placements import files
 from tests.daemon.test_recovery import two_nodes
 from tests.support.daemon_model import Daemon, Steps, watched
-from tests.support.node_model import Machine
-from tests.support.pods import app, pod
+from tests.support.node_model import Machine, Unit
+from tests.support.pods import app, init, manifests, pod, unit
 from tests.support.world import node
 
 NODE = two_nodes()
@@ -158,3 +161,65 @@ def test_readers_see_what_there_is(daemon: Daemon) -> None:
     assert [(pool.resource, [one.names for one in pool.devices]) for pool in view.pools] == [
         (NIC, [("eth0",), ("eth1",)])
     ]
+
+
+@pytest.mark.parametrize("seed", [*range(20), 121, 183])
+def test_whoever_runs_keeps_its_devices_whatever_is_lost_and_can_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Pods of ours and pinned units come and go, their manifests can't be read for a while, and the agent starts without its state."""
+    machine = Machine(node(NODE, devices=GIVES))
+    pods = [asking("a"), asking("b", 2), pod("i", init("init", cpu="1", devices={NIC: 1}), app(devices={NIC: 1}))]
+    for name in ("c", "d"):
+        machine.units[f"{name}.service"] = Unit(UnitSettings())
+        pods.append(pod(name, unit(f"{name}.service", "1", devices={NIC: 1})))
+    chance, there, hidden = random.Random(seed), set[str](), set[str]()
+    daemon, before, done = Daemon(machine, tmp_path, steps=Steps()), dict[str, tuple[object, set[str]]](), list[str]()
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        for _ in range(20):
+            done.append(chance.choice(["add", "add", "remove", "hide", "show", "lose", "restart", "end"]))
+            one = chance.choice(pods).name
+            match done[-1]:
+                case "add":
+                    there.add(one)
+                case "remove":
+                    there -= {one} - hidden
+                case "hide":
+                    hidden |= {one} & there
+                case "show":
+                    hidden.discard(one)
+                case "lose":
+                    hidden |= {name for name in sorted(there) if chance.random() < 0.5}
+                case "end":
+                    for path, group in machine.groups.items():
+                        if f"poduid-{one}/" in path:
+                            group.processes.clear()
+            readable = manifests(*(each for each in pods if each.name in there - hidden))
+            daemon.files.look_again = PodSource(readable, unreadable=frozenset(f"{name}.yaml" for name in hidden))
+            if done[-1] in {"lose", "restart"}:
+                for file in daemon.directory.iterdir() if done[-1] == "lose" else ():
+                    if file.is_file() and file.name != "kubelet_internal_checkpoint":
+                        file.unlink()
+                daemon.start()
+            daemon.hardware.placed = cards(eth0=0, eth1=1, eth2=0, eth3=1)
+            machine.now_ms += 60_000
+            daemon.rest()
+            held = {uid: {one.id for _, own in each.devices for one in own} for uid, each in devices_of(daemon)}
+            assert sum(map(len, held.values())) == len(set[str]().union(*held.values())), done
+            runs: dict[str, object] = {
+                path.split("/")[-2].removeprefix("pod"): (path, tuple(group.processes))
+                for path, group in machine.groups.items()
+                if "/" in path and group.processes
+            }
+            pinned = (name for name, each in machine.units.items() if each.settings != UnitSettings())
+            runs |= {f"uid-{name.partition('.')[0]}": "pinned" for name in pinned}
+            for uid, process in runs.items():
+                assert uid not in before or before[uid][0] != process or before[uid][1] <= held.get(uid, set()), done
+            before = {uid: (process, held.get(uid, set())) for uid, process in runs.items()}
+            lost = {one.uid for one in daemon.agent.state.promises.lost_pods}
+            assert hidden or lost <= runs.keys(), f"{done}: nobody has it"
+
+
+def devices_of(daemon: Daemon) -> tuple[tuple[str, PodPromises], ...]:
+    return tuple(daemon.agent.state.promises.with_devices())
