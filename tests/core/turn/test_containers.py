@@ -654,20 +654,26 @@ def test_after_a_lost_state_who_is_refused_and_runs_keeps_the_device_that_is_in_
     assert (runtime.state.promises.of_pod(runs.uid).devices, turn()) == (own, ())
 
 
-def test_records_that_give_one_device_to_two_containers_count_for_the_first() -> None:
+def test_records_that_give_one_device_to_several_containers_count_for_the_first() -> None:
     nic = "example.com/nic"
-    runtime = Runtime()
+    cards = [Device(f"0000:0{number}:00.0", DeviceKind.NETWORK, 0) for number in range(4)]
+    gives = node(SMALL, devices=(DeviceSelection(nic, (DeviceSelector(kind=DeviceKind.NETWORK),)),))
+    knowing = gives.managers.knowing(PlacedDevices.of(cards, gives.managers.topology))
+    runtime = Runtime(replace(gives, managers=knowing))
     pods = [pod("web", app("main", "1"), app("side", "1")), pod("other", app("main", "1"))]
-    for of in pods:
-        for container in of.containers:
-            runtime.run(of, container.name, f"{of.name}-{container.name}")
-    card = HeldDevice(nic, "0000:01:00.0")
-    both = PodPromises(devices=(("main", (card, card)), ("side", (card,))))
+    names = [(of, container.name) for of in pods for container in of.containers]
+    asks = {f"devices.nodeagent.io/{name}": f"{nic}=1" for name in ("main", "side")}
+    for of, name in names:
+        runtime.run(of, name, f"{of.name}-{name}", **asks)
+    card = HeldDevice(nic, cards[3].address)
+    both = PodPromises(devices=(("main", (card,)), ("side", (card,))))
     lost = tuple(LostPod(of.uid, both) for of in pods)
     empty = empty_state(runtime.of)
     runtime.state = replace(empty, promises=replace(empty.promises, lost_pods=lost))
     runtime.happens(runtime.listed())
-    assert [runtime.state.promises.of_pod(of.uid).devices for of in pods] == [(("main", (card,)),), ()]
+    held = [runtime.state.promises.of_pod(of.uid).devices_of(name) for of, name in names]
+    assert held[0] == (card,)
+    assert len({one.id for own in held for one in own}) == 3, "the others get others"
 
 
 def test_what_can_not_stay_where_it_was_found_is_moved_and_never_beside_another() -> None:
