@@ -21,7 +21,7 @@ from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unrea
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.turn.adoption import claims_of, found, lost_pods, may_run
+from nodeagent.core.turn.adoption import claims_of, found, may_run, on_record, with_record
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import Manifest, wanted
 from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
@@ -197,17 +197,20 @@ def _made_anew(
 ) -> Start:
     """Recognize pods by their cgroups, their processes and kubelet's files."""
     unusable = [STATE_FILE] if problems else []
-    recorded, names = _recorded(node, problems, unusable)
+    recorded = _recorded(node, problems, unusable)
+    devices_of = recorded_devices(Path(node.config.state_directory), problems, unusable)
+    records = on_record(devices_of, recorded_claims(node.config))
+    recorded |= {uid: with_record(recorded.get(uid, NOTHING), one) for uid, one in records.items()}
     gate = node.config.placement.gate("PodLevelResources")
     entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in wanted(manifests)]
     pods = found(
         node.managers, entries, observed=evidence.observed, runs=evidence.runs, recorded=recorded, now_ms=now_ms
     )
     adopted = {pod.entry.pod.uid for pod in pods}
-    lost = lost_pods({uid: held for uid, held in recorded.items() if uid not in adopted}, names)
+    unknown = (one for uid, one in records.items() if uid not in adopted)
     known = {entry.pod.uid for entry in entries}
     is_all_told = not node.config.nri_socket and not UnitRecords(node.config).look()
-    lost = may_run(lost, evidence.observed, known, is_all_told=is_all_told)
+    lost = may_run(unknown, evidence.observed, known, is_all_told=is_all_told)
     managers = _knowing(node, (pod.entry.pod for pod in pods), devices)
     placed = settled(managers, tuple(pod.claim for pod in pods), initial(node.managers, lost))
     state = NodeState(placed.promises, tuple(_judged(pod.entry, placed, now_ms) for pod in pods))
@@ -218,10 +221,8 @@ def _made_anew(
     return Start(state, _recovery(problems, tuple(unusable), placed, state, adopted=state.entries))
 
 
-def _recorded(
-    node: NodeSetup, problems: list[str], unusable: list[str]
-) -> tuple[dict[str, PodPromises], dict[str, str]]:
-    """Return what pods have by all files but the state's, by UID, and those names of pods that they say."""
+def _recorded(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
+    """Return what CPUs and memory pods have by kubelet's files, by UID."""
     directory = Path(node.config.state_directory)
     texts: dict[str, bytes | None] = {}
     for name in (CPU_CHECKPOINT, MEMORY_CHECKPOINT):
@@ -236,21 +237,12 @@ def _recorded(
         if isinstance(record, Unreadable):
             problems.append(f"cannot use {directory / name}: {record.message}")
             unusable.append(name)
-    recorded = claims_of(
+    return claims_of(
         Records(
             cpu=records.cpu if isinstance(records.cpu, CpuRecord) else None,
             memory=records.memory if isinstance(records.memory, MemoryRecord) else None,
         )
     )
-    for uid, held in recorded_devices(directory, problems, unusable).items():
-        before = recorded.get(uid, NOTHING)
-        recorded[uid] = replace(before, devices=held.devices, device_answers=held.device_answers)
-    claiming = recorded_claims(node.config)
-    for pod in claiming:
-        before = recorded.get(pod.uid, NOTHING)
-        devices = (*pod.held.devices, *before.devices)
-        recorded[pod.uid] = replace(before, devices=devices, claims=pod.held.claims)
-    return recorded, {pod.uid: pod.name for pod in claiming}
 
 
 def recorded_devices(directory: Path, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:

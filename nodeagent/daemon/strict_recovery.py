@@ -5,16 +5,23 @@ Apart from daemon/startup.py, because commands that only read a node don't need 
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from nodeagent.core.admission.managers import start, sweep
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.promises import LostPod, PodPromises, Promises, with_pod
 from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.adoption import on_record, with_claims, with_record
 from nodeagent.core.turn.pod_sources import Manifest
+from nodeagent.core.turn.recovery import kept_devices
 from nodeagent.core.turn.step import new_entry
+from nodeagent.daemon.claim_statuses import recorded_claims
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
+    DEVICE_CHECKPOINT,
     MAX_CHECKPOINT_BYTES,
     MEMORY_CHECKPOINT,
     STATE_FILE,
@@ -78,8 +85,36 @@ def _imported(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> 
         )
     kept = tuple(m for m in manifests if not promises.of_pod(m.pod.uid).is_nothing)
     promises, _ = sweep(node.managers, promises, tuple(m.pod for m in kept))
+    promises = _with_devices(promises, kept, on_record(_recorded_devices(directory), recorded_claims(node.config)))
     gate = node.config.placement.gate("PodLevelResources")
     return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
+
+
+def _recorded_devices(directory: Path) -> dict[str, PodPromises]:
+    path = str(directory / DEVICE_CHECKPOINT)
+    content = read_file(path, MAX_CHECKPOINT_BYTES)
+    if content is None:
+        return {}
+    from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices
+        DeviceCheckpointError,
+        decode_devices,
+    )
+
+    try:
+        return decode_devices(content.decode(errors="replace"))
+    except DeviceCheckpointError as err:
+        raise StartError(f"cannot use {path}: {err}", hint="move it away, then `systemctl start nodeagent`") from err
+
+
+def _with_devices(promises: Promises, kept: tuple[Manifest, ...], records: dict[str, LostPod]) -> Promises:
+    """Give back to each pod what it has by records; what others have stays theirs until it is known whether they run."""
+    for manifest in kept:
+        pod = manifest.pod
+        if pod.uid in records:
+            held = with_claims(with_record(promises.of_pod(pod.uid), records.pop(pod.uid)), pod)
+            held = replace(held, devices=kept_devices(promises, pod, held))
+            promises = with_pod(promises, pod.uid, replace(held, claims=held.held_claims))
+    return replace(promises, lost_pods=tuple(records.values()))
 
 
 def decoded_records(node: NodeSetup, cpu: bytes | None, memory: bytes | None) -> Records:

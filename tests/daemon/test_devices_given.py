@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
@@ -16,6 +17,8 @@ from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.requests import TurnRequest
+from nodeagent.daemon.startup import StartError
+from nodeagent.daemon.strict_recovery import load_state
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.formats.checkpoint.device_checkpoint import encode_devices
 from nodeagent.formats.node_view import ViewReader, view_document
@@ -83,6 +86,22 @@ def test_it_is_given_told_kept_over_a_restart_and_given_back(daemon: Daemon) -> 
     daemon.files.pods = (asking("b"), asking("c"))
     daemon.rest()
     assert held(daemon, "c") == given["a"]
+
+
+def test_strict_recovery_takes_over_who_has_which_device(daemon: Daemon) -> None:
+    daemon.files.pods = (asking("a"), asking("b"))
+    daemon.rest()
+    given = {name: held(daemon, name) for name in "ab"}
+    (daemon.directory / "nodeagent_state").unlink()
+    state = load_state(daemon.agent.node, manifests(asking("a")), 0)
+    assert [one.id for one in state.promises.of_pod("uid-a").devices_of("app")] == given["a"]
+    (lost,) = state.promises.lost_pods
+    assert (lost.uid, [one.id for one in lost.held.devices_of("app")]) == ("uid-b", given["b"])
+    assert violations(daemon.agent.node.managers, state) == ()
+    checkpoint = daemon.directory / "kubelet_internal_checkpoint"
+    checkpoint.write_text(checkpoint.read_text().replace("uid-b", "uid-c"))
+    with pytest.raises(StartError, match="checkpoint is corrupted"):
+        load_state(daemon.agent.node, manifests(asking("a")), 0)
 
 
 def test_what_a_pod_has_that_nobody_knows_for_now_is_no_other_ones(daemon: Daemon) -> None:

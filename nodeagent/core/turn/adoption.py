@@ -141,7 +141,7 @@ def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]
 
 
 def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
-    recorded = _with_claims(recorded, entry.pod)
+    recorded = with_claims(recorded, entry.pod)
     groups = {c.name: _of_pod(entry, c.name, observed) for c in entry.containers}
     found = _found(managers, entry, groups, observed)
     online = managers.topology.online
@@ -164,7 +164,7 @@ def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, record
     )
 
 
-def _with_claims(recorded: PodPromises, pod: Pod) -> PodPromises:
+def with_claims(recorded: PodPromises, pod: Pod) -> PodPromises:
     """Return what a pod has, each card of its claims for the containers that use it: no record says which these are."""
     known, cards = {claim.claim: claim for claim in recorded.claims}, recorded.devices_of("")
     held = replace(recorded, claims=(), devices=dropped(recorded.devices, ""))
@@ -293,18 +293,29 @@ def populated_pods(observed: ObservedCgroups) -> frozenset[str]:
     )
 
 
-def lost_pods(recorded: Mapping[str, PodPromises], names: Mapping[str, str]) -> tuple[LostPod, ...]:
-    """Return the pods on record that have what no cgroup shows.
+def on_record(devices: Mapping[str, PodPromises], claiming: Iterable[LostPod]) -> dict[str, LostPod]:
+    """Return all pods that have what no cgroup shows, by UID in order.
 
     Args:
-        recorded: what pods have, by UID.
-        names: theirs, as far as they are known.
+        devices: what pods have by kubelet's file, by UID.
+        claiming: what pods have by the documents of claims.
     """
-    held = {
-        uid: PodPromises(devices=own.devices, device_answers=own.device_answers, claims=own.claims)
-        for uid, own in sorted(recorded.items())
+    found = {
+        uid: LostPod(uid, PodPromises(devices=own.devices, device_answers=own.device_answers))
+        for uid, own in devices.items()
     }
-    return tuple(LostPod(uid, own, names.get(uid, "")) for uid, own in held.items() if not own.is_nothing)
+    for pod in claiming:
+        before = found[pod.uid].held if pod.uid in found else NOTHING
+        both = (*pod.held.devices, *(each for each in before.devices if each[0]))
+        found[pod.uid] = replace(pod, held=replace(before, devices=both, claims=pod.held.claims))
+    return {uid: one for uid, one in sorted(found.items()) if not one.held.is_nothing}
+
+
+def with_record(held: PodPromises, one: LostPod | None) -> PodPromises:
+    """Add what a pod has by records to what else it has."""
+    if one is None:
+        return held
+    return replace(held, devices=one.held.devices, device_answers=one.held.device_answers, claims=one.held.claims)
 
 
 def may_run(
