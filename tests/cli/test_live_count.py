@@ -71,6 +71,27 @@ def test_each_look_has_what_ran_since_the_one_before(kernel: Kernel) -> None:
     assert kernel.instances == 0
 
 
+def test_an_owners_task_that_ends_while_counting_begins_is_no_strangers(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has left its cgroup, and is switched from once more."""
+
+    class Tree:
+        def __init__(self, _root: str) -> None: ...
+
+        def threads(self, _cgroup: str) -> frozenset[int]:
+            return frozenset() if kernel.instances else frozenset({2**22})
+
+        def numbers(self, _cgroup: str) -> tuple[int, ...]:
+            return ()
+
+    monkeypatch.setattr(counting, "CgroupTree", Tree)
+    with LiveCount() as count:
+        look(count, view())
+        (claim,) = look(count, view())["cpus"]
+        assert claim["tasks"] == []
+
+
 def test_cpus_that_were_given_meanwhile_are_counted_from_the_next_look_on(kernel: Kernel) -> None:
     with LiveCount() as count:
         assert look(count, World().view())["cpus"] == []

@@ -44,8 +44,10 @@ def counting(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable
     cpus = CpuSet.from_ids(cpu for claim in held for cpu in claim.cpus)
     cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
     stay_off(view.state.promises.exclusive())
+    # Twice: one that is just ending is in no cgroup any more, and its last switch is counted all the same.
+    ending = _members(tree, cgroups)
     with recording(cpus) as counters:
-        before = _members(tree, cgroups)
+        before = {cgroup: tasks | ending[cgroup] for cgroup, tasks in _members(tree, cgroups).items()}
         counters.begin()
 
         def end() -> Counted:
