@@ -93,11 +93,11 @@ def _pci_ids(fields: Fields) -> tuple[int | None, int | None]:
 
 
 def _text(fields: Fields, key: str, form: re.Pattern[str], rule: str) -> str:
-    text = fields.string(key) or ""
-    if text and not form.fullmatch(text):
+    text = fields.string(key)
+    if text is not None and not form.fullmatch(text):
         fields.report(key, rule, text)
         return ""
-    return text
+    return text or ""
 
 
 def devices_document(selections: tuple[DeviceSelection, ...]) -> list[Document]:

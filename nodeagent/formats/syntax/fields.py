@@ -52,7 +52,7 @@ class Fields:
 
     def present(self) -> tuple[str, ...]:
         """Names of the fields that are given and not null, in text order."""
-        return tuple(key for key in self._entries if self._node(key) is not None)
+        return tuple(key for key in self._entries if self._value(key) is not None)
 
     def has(self, key: str) -> bool:
         return self._node(key) is not None
@@ -62,8 +62,12 @@ class Fields:
         self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed, words)
 
     def _node(self, key: str) -> TreeNode | None:
-        """The field's value. Null counts as absent, as in Kubernetes' decoder."""
+        """The field's value; it is known then."""
         self.known.add(key)
+        return self._value(key)
+
+    def _value(self, key: str) -> TreeNode | None:
+        """The field's value. Null counts as absent, as in Kubernetes' decoder."""
         entry = self._entries.get(key)
         if entry is None or (isinstance(entry.value, Scalar) and entry.value.value is None):
             return None

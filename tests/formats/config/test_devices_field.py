@@ -69,6 +69,11 @@ OTHER = "- resource: {}\n  select: [{{kind: nvme}}]\n"
         (entry("{name: a/b}"), "devices[0].select[0].name", "must be the name of a device"),
         (entry("{numaNode: -1}"), "devices[0].select[0].numaNode", "must be between 0"),
         (entry("{kind: gpu, colour: red}"), "devices[0].select[0].colour", "unknown field"),
+        (entry("{kinds: gpu}"), "devices[0].select[0].kinds", "unknown field, did you mean kind?"),
+        (entry('{driver: ""}'), "devices[0].select[0].driver", "must be the name of a driver"),
+        (entry('{address: ""}'), "devices[0].select[0].address", "must be a PCI address"),
+        (entry('{name: ""}'), "devices[0].select[0].name", "must be the name of a device"),
+        (entry('{virtualFunctionsOf: ""}'), "devices[0].select[0].virtualFunctionsOf", "must be the address"),
         (entry(", ".join(["{kind: gpu}"] * 257)), "devices[0].select", "has more than 256 entries"),
     ],
 )  # fmt: skip
