@@ -16,11 +16,14 @@ from msgspec.structs import replace
 
 from nodeagent.core.host.settings import SettingKind
 from nodeagent.core.model.cgroup import UnitSettings
+from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
+from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, Phase
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.formats.checkpoint.node_state import NodeStateError
+from nodeagent.formats.wire.launcher_protocol import StartRequest
 from tests.core.turn.test_turns import WatchedAgent, decoded
 from tests.daemon.test_recovery import MEMORY, two_nodes
 from tests.support.claims import NUMA, claiming, request, template
@@ -49,6 +52,25 @@ CLAIMING, CLAIMS_MORE, ALSO_CLAIMING = (
     replace(claiming("claims", count, template(request("cpus", count=int(count)), match=NUMA)), name=name, uid=uid)
     for count, name, uid in (("2", "claims", "uid-claims"), ("3", "claims", "uid-more"), ("4", "also", "uid-also"))
 )
+CLAIMS_CARD, ALSO_CLAIMS_CARD = (
+    claiming(name, "2", template(request("cpus", count=2), request("card", "nodeagent.io"), match=NUMA))
+    for name in ("claims-card", "claims-another")
+)
+NIC = "example.com/nic"
+CARDS = PlacedDevices.of(
+    tuple(
+        Device(f"0000:0{number}:00.0", DeviceKind.NETWORK, 0, names=(f"eth{number}",), numa_node=where)
+        for number, where in enumerate((1, 0, 1, 0))
+    ),
+    two_nodes(),
+)
+GIVES = (DeviceSelection(NIC, (DeviceSelector(kind=DeviceKind.NETWORK),)),)
+GIVING = node(two_nodes(), topology_manager_policy="restricted", devices=GIVES, **MEMORY)
+HAS_TWO = pod("cards", app("app", "1", devices={NIC: 2}))
+HAS_ONE = pod("card", app("app", "2", devices={NIC: 1}))
+WANTS_TWO = pod("other", app("app", "1", devices={NIC: 2}))
+WANTS_ONE = pod("one", app("app", "1", devices={NIC: 1}))
+HANDS_ON = pod("after", init("first", "1", devices={NIC: 2}), app("app", "1", devices={NIC: 2}))
 LARGE = pod("large", app("app", "7"))
 RESIZED = frozenset({"poduid-a/app", "poduid-two/x", "poduid-two/y"})
 ALL_FILES = (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT)
@@ -128,6 +150,31 @@ SCENARIOS = {
     "recovery of claims": Scenario(
         before=(CLAIMING, B), after=(CLAIMING, B), meddle=lose, restarts=True, unusable=ALL_FILES
     ),
+    "devices come": Scenario(before=(HAS_ONE, B), after=(HAS_ONE, HAS_TWO, B), of=GIVING),
+    "devices go": Scenario(before=(HAS_TWO, HAS_ONE, B), after=(HAS_ONE, B), of=GIVING),
+    "devices go, and others come": Scenario(before=(HAS_TWO, B), after=(WANTS_TWO, B), of=GIVING),
+    "devices go, and others come, at a restart": Scenario(
+        before=(HAS_TWO, B), after=(WANTS_TWO, B), of=GIVING, restarts=True
+    ),
+    "an init container leaves its devices to the next": Scenario(
+        before=(HANDS_ON, B), after=(HANDS_ON, B), of=GIVING, meddle=let_it_exit("poduid-after/first")
+    ),
+    "recovery of devices": Scenario(
+        before=(HAS_TWO, HAS_ONE), after=(HAS_TWO, HAS_ONE), of=GIVING, meddle=lose, restarts=True, unusable=ALL_FILES
+    ),
+    "recovery of devices, one goes and one comes": Scenario(
+        before=(HAS_TWO, HAS_ONE), after=(HAS_ONE, WANTS_ONE), of=GIVING, meddle=lose, restarts=True, unusable=ALL_FILES
+    ),
+    "a card is claimed, and another one given back": Scenario(
+        before=(CLAIMS_CARD, B), after=(ALSO_CLAIMS_CARD, B), restarts=True
+    ),
+    "recovery of a claimed card": Scenario(
+        before=(CLAIMS_CARD, B),
+        after=(CLAIMS_CARD, ALSO_CLAIMS_CARD, B),
+        meddle=lose,
+        restarts=True,
+        unusable=ALL_FILES,
+    ),
     "a change that is refused": Scenario(after=(pod("a", app("app", "99")), B)),
     "a change that is refused, at a restart": Scenario(after=(pod("a", app("app", "99")), B), restarts=True),
     "one goes and one comes": Scenario(before=(A, B), after=(B, pod("d", app("app", "5")))),
@@ -199,9 +246,19 @@ class Life:
         self.are_alone = True
         self.unusable: dict[str, bytes] = {}
         """What is to be set aside, by file."""
+        self.requests: list[StartRequest] = []
+        """What the launcher was asked to start, by any process."""
 
     def daemon(self, pods: tuple, steps: Steps) -> Daemon:
-        return Daemon(self.machine, self.directory, Files(pods), steps, judge=lambda _: self.check())
+        return Daemon(
+            self.machine,
+            self.directory,
+            Files(pods),
+            steps,
+            judge=lambda _: self.check(),
+            requests=self.requests,
+            placed=CARDS,
+        )
 
     def saved(self) -> NodeState | None:
         """What a new process would find."""
@@ -246,6 +303,10 @@ class Life:
         for path, cpus in self.pinned.items():
             if path in self.machine.groups and self.machine.is_populated(path):
                 assert self.machine.effective(path) == cpus, f"{path} moved"
+        running = self.machine.running()
+        told = [dict(each.env).get("NODEAGENT_DEVICES") for each in self.requests if each.id in running]
+        theirs = Counter(address for devices in told if devices for address in devices.split(","))
+        assert not [address for address, users in theirs.items() if users > 1], "two run with one device"
 
     def end(self, daemon: Daemon) -> object:
         """Everything that there is when all is quiet."""
@@ -282,7 +343,9 @@ def clone(base: Life, directory: Path) -> Life:
     for name in ("groups", "units", "runs", "starts", "signals", "writes", "settings"):
         setattr(machine, name, copy.deepcopy(getattr(base.machine, name)))
     shutil.copytree(base.directory, directory)
-    return Life(machine, directory)
+    life = Life(machine, directory)
+    life.requests = list(base.requests)
+    return life
 
 
 def prepared(scenario: Scenario, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
@@ -334,7 +397,8 @@ def lived(scenario: Scenario, life: Life, steps: Steps, monkeypatch: pytest.Monk
                 assert entry.pod.uid in found, f"{entry.pod.name} was admitted, and is lost"
                 if scenario.then is None:
                     uid = entry.pod.uid
-                    assert daemon.agent.state.promises.of_pod(uid).cpus == promised.promises.of_pod(uid).cpus
+                    held, before = (state.promises.of_pod(uid) for state in (daemon.agent.state, promised))
+                    assert (held.cpus, held.devices) == (before.cpus, before.devices)
         settle(daemon)
     ended = set(running) - set(life.machine.running())
     gone = {p.uid for p in scenario.before} - {p.uid for p in scenario.after}

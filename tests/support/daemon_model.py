@@ -465,6 +465,8 @@ class Daemon:
     requests: list[StartRequest] = field(default_factory=list)
     """What the launcher was asked to start."""
     boot: str = "boot"
+    placed: PlacedDevices = field(default_factory=PlacedDevices)
+    """What each process finds when it looks at devices for the first time."""
 
     def start(self) -> Agent:
         """A new process, up to its first turn."""
@@ -472,7 +474,7 @@ class Daemon:
         whole = daemon_node(self.machine.node, self.directory, **self.config)
         tree: Any = Tree(self.machine, self.steps, lambda: self.judge(self))
         client: Any = Client(self.machine, self.steps, self.requests)
-        self.hardware = Hardware(whole.topology)
+        self.hardware = Hardware(whole.topology, self.placed)
         hardware: Any = self.hardware
         node, _ = without_withheld(whole, tree)
         Path(node.config.runtime_directory).mkdir(exist_ok=True)
