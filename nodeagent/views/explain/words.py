@@ -160,6 +160,7 @@ def _merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[NodeHea
         yield from (f"{those} has {demand.size(largest[demand])}" for demand in too_large)
         return
     yield from lacking(demands, nodes)
+    yield from _of_devices(trace, merge)
     fitting = {
         resource: [str(c.nodes) for c in merge.candidates if dict(c.opinions)[resource] is Opinion.PREFERRED]
         for resource, _ in (merge.candidates[0].opinions if merge.candidates else ())
@@ -168,6 +169,21 @@ def _merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[NodeHea
     if len(suited) > 1:
         said = "; ".join(f"{resource} would go to {sets_text(found)}" for resource, found in suited.items())
         yield f"no set of NUMA nodes suits all of it: {said}"
+
+
+def _of_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
+    """Describe which of the pod's own devices are free on too many NUMA nodes, or on none."""
+    own = {resource for resource, _ in trace.demand.devices}
+    for resource, _ in merge.candidates[0].opinions if merge.candidates and merge.all_sets else ():
+        offered = [(dict(each.opinions)[resource], str(each.nodes)) for each in merge.candidates]
+        opinions = {opinion for opinion, _ in offered}
+        if resource not in own or opinions & {Opinion.PREFERRED, Opinion.ANY}:
+            continue
+        if Opinion.POSSIBLE in opinions:
+            sets = sets_text([nodes for opinion, nodes in offered if opinion is Opinion.POSSIBLE])
+            yield f"{resource}: enough are free on NUMA {sets} only, and fewer nodes would do if nobody had any"
+        else:
+            yield f"{resource}: too few are free, on whatever NUMA nodes"
 
 
 def _reusable(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> Iterator[str]:

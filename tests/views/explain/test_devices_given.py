@@ -60,6 +60,20 @@ def test_what_is_taken_is_what_is_missing() -> None:
     assert f"the pod requests 2 {NIC}; of 1 for pods, 0 left: 2 short" in whole
 
 
+PAIRS = tuple(
+    Device(f"0000:0{number}:00.0", DeviceKind.NETWORK, 0x020000, numa_node=number // 2) for number in range(4)
+)
+
+
+def test_a_merge_that_fails_for_devices_says_so() -> None:
+    one_of_each = (pod("x", app(cpu="2", devices={NIC: 1})), pod("y", app(cpu="6", devices={NIC: 1})))
+    text = said(asking("new", 2), *one_of_each, cards=PAIRS, topology_manager_policy="restricted")
+    assert "TopologyAffinityError" in text
+    assert f"{NIC}: enough are free on NUMA 0-1 only, and fewer nodes would do if nobody had any" in text
+    text = said(asking("new", 4), *one_of_each, cards=PAIRS, topology_manager_policy="restricted")
+    assert f"{NIC}: too few are free, on whatever NUMA nodes" in text
+
+
 def test_what_would_help_is_fewer_of_them_or_whose_end() -> None:
     text = said(asking("new", 2), topology_manager_policy="restricted")
     assert f"* let container app request {NIC} 1 instead of 2" in text
