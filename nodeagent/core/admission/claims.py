@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.one_pod import Providers
 from nodeagent.core.claims.inventory import SIZE, ClaimableDevice, claimable
-from nodeagent.core.claims.matching import Allowed, NoWayError, Wish, matching, ways_to_meet
+from nodeagent.core.claims.matching import Allowed, Looks, NoWayError, Wish, matching, ways_to_meet
 from nodeagent.core.claims.selectors import SelectorError
 from nodeagent.core.cpu.manager import allocate_container as allocate_cpus, taken_deltas
 from nodeagent.core.memory.accounting import free_of
@@ -135,6 +135,7 @@ class _Placing:
         self._demand = demand
         self._taken = promises.taken_devices()
         self._free = CpuSet(providers.cpu.free_cpus(promises))
+        self._looks = Looks()
 
     def ways(self, wishes: Sequence[Wish]) -> Iterator[Met | Refusal]:
         promises = self._with_shared(self._promises)
@@ -144,7 +145,7 @@ class _Placing:
         masks = (None, *(NumaMask(1 << node) for node in self._machine.node_ids))
         seen: list[PodPromises] = []
         wrong, tried = None, 0
-        for allowed in ways_to_meet(wishes, self._there, self._is_free):
+        for allowed in ways_to_meet(wishes, self._there, self._is_free, self._looks):
             for mask in masks:
                 if tried == MOST_TRIED:
                     break
@@ -240,7 +241,7 @@ class _Placing:
             taken = frozenset(draft.taken)
             if rank == _CPU:
                 chosen = self._cpus(promises, draft, users[0], each, there, mask)
-                those = _leaving_room(chosen, each, there, rest, taken)
+                those = _leaving_room(chosen, each, there, rest, taken, self._looks)
                 if those != chosen:  # the policy's options hold for them, too
                     chosen = self._cpus(promises, draft, users[0], each, those, mask)
                 cpus = CpuSet.from_ids(device.cpu for device in chosen if device.cpu is not None)
@@ -249,7 +250,7 @@ class _Placing:
             elif rank == _MEMORY:
                 chosen = self._memory(draft, users[0], each, there, mask)
             else:
-                chosen = _leaving_room(self._cards(draft, each, there, mask), each, there, rest, taken)
+                chosen = _leaving_room(self._cards(draft, each, there, mask), each, there, rest, taken, self._looks)
             if rank != _MEMORY:
                 draft.taken |= {device.name for device in chosen}
             draft.devices[place] = chosen
@@ -437,10 +438,11 @@ def _leaving_room(
     there: tuple[ClaimableDevice, ...],
     rest: Sequence[Allowed],
     taken: frozenset[str],
+    looks: Looks,
 ) -> tuple[ClaimableDevice, ...]:
     """Return what was chosen, or, if too little is left by that for the requests after it, what leaves them enough."""
-    if not rest or matching(rest, taken | {device.name for device in chosen}) is not None:
+    if not rest or matching(rest, taken | {device.name for device in chosen}, looks) is not None:
         return chosen
-    owners = matching([each, *rest], taken)
+    owners = matching([each, *rest], taken, looks)
     assert owners is not None, "there was room for all before"
     return tuple(device for device in there if owners.get(device.name) == 0)

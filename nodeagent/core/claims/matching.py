@@ -19,6 +19,10 @@ MOST_TRIED = 4096
 
 MOST_ASKED = 500_000
 """Questions of a selector about a device for one pod: some ten seconds. 32 requests of 8 alternatives with 32 selectors each are more."""
+MOST_LOOKS = 20_000_000
+"""Devices that are looked at to match requests with them, for one pod: some two seconds."""
+_LOOKS_OF_VALUE = 8
+"""So many looks a device's value of an attribute counts, which takes as much longer."""
 
 
 class Wish(Struct, frozen=True):
@@ -50,14 +54,32 @@ class NoWayError(Exception):
     """The claims can't be met. The text says which, and why."""
 
 
+class Looks(Struct):
+    """What is left of a pod's looks at devices. Taking too many ends the search."""
+
+    left: int = MOST_LOOKS
+
+    def take(self, count: int) -> None:
+        """Raises NoWayError."""
+        self.left -= count
+        if self.left < 0:
+            raise NoWayError("its claims can be met in too many ways to look at all, and none so far fits")
+
+
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]
 """Whether nobody has a device, or enough of it is left for a request."""
 
 
 def ways_to_meet(
-    wishes: Sequence[Wish], devices: Sequence[ClaimableDevice], is_free: Free
+    wishes: Sequence[Wish], devices: Sequence[ClaimableDevice], is_free: Free, looks: Looks | None = None
 ) -> Iterator[tuple[Allowed, ...]]:
     """Return what each request may have, way by way.
+
+    Args:
+        wishes: the requests.
+        devices: all there are.
+        is_free: whether one can be given.
+        looks: how many are left. None: as many as for a pod that begins.
 
     Raises:
         SelectorError: an expression has no answer about a device.
@@ -78,14 +100,15 @@ def ways_to_meet(
                     for device in devices
                     if meets(device, way.selectors) and {key for key, _ in way.capacity} <= dict(device.capacity).keys()
                 )
+    looks = looks or Looks()
     each_way = [[_offered(wish, way, meeting[way], is_free) for way in wish.request.ways] for wish in wishes]
     tried, found = 0, False
     for offered in product(*each_way):
-        for allowed in _matched(offered, _constraints(offered)):
+        for allowed in _matched(offered, _constraints(offered), looks):
             tried += 1
             if tried > MOST_TRIED:
                 raise NoWayError(f"there are more than {MOST_TRIED} ways to meet its claims, and none of these fits")
-            if allowed is not None and matching(allowed) is not None:
+            if allowed is not None and matching(allowed, looks=looks) is not None:
                 found = True
                 yield allowed
     if not found:
@@ -123,13 +146,15 @@ def _constraints(offered: Sequence[Allowed]) -> list[_About]:
     return found
 
 
-def _matched(offered: Sequence[Allowed], constraints: Sequence[_About]) -> Iterator[tuple[Allowed, ...] | None]:
+def _matched(
+    offered: Sequence[Allowed], constraints: Sequence[_About], looks: Looks
+) -> Iterator[tuple[Allowed, ...] | None]:
     """Return what is left by each combination of values; None: a combination that leaves too little."""
-    for groups in _narrowed([(each,) for each in offered], constraints):
+    for groups in _narrowed([(each,) for each in offered], constraints, looks):
         yield None if groups is None else tuple(each for group in groups for each in group)
 
 
-def _narrowed(groups: _Groups, constraints: Sequence[_About]) -> Iterator[_Groups | None]:
+def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> Iterator[_Groups | None]:
     if any(len(each.devices) < each.count for group in groups for each in group):
         yield None
         return
@@ -137,11 +162,12 @@ def _narrowed(groups: _Groups, constraints: Sequence[_About]) -> Iterator[_Group
         yield groups
         return
     about, *rest = constraints
+    looks.take(_LOOKS_OF_VALUE * sum(len(each.devices) for place in about.places for each in groups[place]))
     for narrowed in (_distinct if about.is_distinct else _alike)(groups, about):
         if narrowed is None:
             yield None
         else:
-            yield from _narrowed(narrowed, rest)
+            yield from _narrowed(narrowed, rest, looks)
 
 
 def _alike(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
@@ -217,13 +243,22 @@ def _in_order(value: tuple[str, Value]) -> tuple[str, int, str]:
     return kind, one if isinstance(one, int) else 0, str(one)
 
 
-def matching(allowed: Sequence[Allowed], taken: frozenset[str] = frozenset()) -> Mapping[str, int] | None:
+def matching(
+    allowed: Sequence[Allowed], taken: frozenset[str] = frozenset(), looks: Looks | None = None
+) -> Mapping[str, int] | None:
     """Return devices for all requests at once, by name, each with the place of the request that has it; None: they don't suffice.
 
     Memory is shared, and judged when it is given.
+
+    Raises:
+        NoWayError: it would take more looks than are left.
     """
+    looks = looks or Looks()
     owner: dict[str, int] = {}
+    looks.take(sum(len(each.devices) for each in allowed))
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
+    had = [0] * len(names)
+    """So many of each request's devices, the first of them, are somebody's: none is given back while this looks."""
 
     def give(place: int) -> bool:
         """Find a device for a request, moving those of others where that is possible."""
@@ -231,14 +266,19 @@ def matching(allowed: Sequence[Allowed], taken: frozenset[str] = frozenset()) ->
         """From whom a device would be taken: for whom, and which."""
         asked = [place]
         for who in asked:
-            for name in names[who]:
-                holder = owner.get(name)
-                if holder is None:
+            there = names[who]
+            while had[who] < len(there) and there[had[who]] in owner:
+                had[who] += 1
+            if had[who] < len(there):
+                name = there[had[who]]
+                owner[name] = who
+                while who != place:
+                    who, name = moved[who]  # noqa: PLW2901 - back along the way
                     owner[name] = who
-                    while who != place:
-                        who, name = moved[who]  # noqa: PLW2901 - back along the way
-                        owner[name] = who
-                    return True
+                return True
+            looks.take(len(there))
+            for name in there:
+                holder = owner[name]
                 if holder != place and holder not in moved:
                     moved[holder] = who, name
                     asked.append(holder)

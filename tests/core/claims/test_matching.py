@@ -7,9 +7,10 @@ from time import process_time
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from nodeagent.core.claims.inventory import ClaimableDevice
-from nodeagent.core.claims.matching import MOST_TRIED, Allowed, NoWayError, Wish, matching, ways_to_meet
+from nodeagent.core.claims.matching import MOST_TRIED, Allowed, Looks, NoWayError, Wish, matching, ways_to_meet
 from nodeagent.core.model.claims import ClaimRequest, ClaimSpec, DeviceRequest, MatchAttribute
 
 COLOURS = ("blue", "red", None)
@@ -179,13 +180,42 @@ def test_looking_ends() -> None:
     assert MOST_TRIED < 2**13
 
 
+def test_alternatives_for_more_than_there_is_are_looked_at_quickly() -> None:
+    """Four requests for a quarter of all devices, and one more: 4096 ways, none of which is enough."""
+    there = tuple(ClaimableDevice("x", f"d{number}", ()) for number in range(1023))
+    ways = tuple(DeviceRequest(f"w{number}", "x", ("true",), 256) for number in range(8))
+    wishes = [Wish("n/c", "c", ClaimSpec(()), ClaimRequest(f"r{number}", ways)) for number in range(4)]
+    started = process_time()
+    with pytest.raises(NoWayError):
+        list(ways_to_meet(wishes, there, lambda _one, _way: True))
+    spec = ClaimSpec((), (MatchAttribute("x/absent"),))
+    with pytest.raises(NoWayError):
+        list(ways_to_meet([replace(wish, spec=spec) for wish in wishes], there, lambda _one, _way: True))
+    assert process_time() - started < 20
+
+
+def test_matching_ends() -> None:
+    """32 requests for 32 each of 1024 devices: those that come later may have fewer of them."""
+    there = tuple(ClaimableDevice("x", f"d{number}", ()) for number in range(1024))
+    way = DeviceRequest("", "x", ("true",), 32)
+    wish = Wish("n/c", "c", ClaimSpec(()), ClaimRequest("r", (way,)))
+    wide = [Allowed(wish, way, there[: 1024 - number], 32) for number in range(32)]
+    looks = Looks(1_000_000)
+    assert matching(wide, looks=looks) is not None
+    left = looks.left
+    assert 0 < left < 1_000_000
+    looks.left = 1000
+    with pytest.raises(NoWayError, match="too many ways"):
+        matching(wide, looks=looks)
+
+
 def test_looking_ends_where_no_value_is_common() -> None:
     """Eight alternatives of each of 32 requests, which are 8^32 ways, and none of them leaves a value to look at."""
     there = tuple(ClaimableDevice("x", f"d{number}", (("x/id", number),)) for number in range(64))
     ways = tuple(DeviceRequest(f"w{number}", "x", ("true",)) for number in range(8))
     requests = tuple(ClaimRequest(f"r{number}", ways) for number in range(32))
     spec = ClaimSpec(requests, (MatchAttribute("x/absent"),))
-    with pytest.raises(NoWayError, match="more than"):
+    with pytest.raises(NoWayError, match="too many ways"):
         list(ways_to_meet([Wish("n/c", "c", spec, each) for each in requests], there, lambda _one, _way: True))
 
 
