@@ -30,7 +30,12 @@ def owned(
     plugged: tuple[DevicePool, ...],
     every: NumaMask,
 ) -> "DeviceResource":
-    """Return the manager of what there is, and of what device plugins have told; where nobody has looked, of these alone."""
+    """Return the manager of what there is, and of what device plugins have told; where nobody has looked, of these alone.
+
+    A resource that the configuration has come to give is no plugin's any more: one that has registered before isn't told.
+    """
+    configured = {selection.resource for selection in selections}
+    plugged = tuple(pool for pool in plugged if pool.resource not in configured)
     pools = (*pools_of(selections, there or PlacedDevices()), *plugged)
     return DeviceResource(DeviceManager(pools, every), plugged)
 

@@ -19,6 +19,7 @@ from nodeagent.core.admission.managers import (
     violations,
 )
 from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import NumaSet
@@ -184,6 +185,21 @@ def test_a_device_that_is_gone_stays_promised_and_comes_back() -> None:
     assert violations(fewer, after.promises, (asking("a"), asking("b"))) == ()
     assert shortfalls(node, after.promises) == ()
     assert isinstance(admit(node, after.promises, asking("c")), Rejected)
+
+
+def test_what_the_configuration_has_come_to_give_no_plugin_gives() -> None:
+    """A reload has named a resource of a device plugin that has registered before."""
+    node = managers(topology_manager_policy="restricted", devices=SELECTIONS)
+    told = tuple(DevicePool(name, (PoolDevice("other"),)) for name in (NIC, "example.com/gpu"))
+    node = node.knowing(PlacedDevices.of(CARDS, node.topology), told)
+    own = node.providers.owned
+    assert own is not None
+    assert [(pool.resource, len(pool.devices)) for pool in own.manager.pools] == [
+        (NIC, 4),
+        (DISK, 1),
+        ("example.com/gpu", 1),
+    ]
+    assert own.amounts(initial(node)) == {NIC: 4, DISK: 1, "example.com/gpu": 1}
 
 
 def test_of_another_resource_a_given_device_is_given_too() -> None:
