@@ -923,14 +923,17 @@ def test_retry_reports_that_it_is_refused_again_and_what_to_do(live, run):
 def test_a_resize_that_waits_or_cannot_be_is_shown_in_kubernetes_words(live, run, reason, word):
     live.refuse_change(reason)
     out = run("inspect", *live.options)[1]
-    assert f"    resize {word}: too little\n    next: " in out
-    assert f"resize {word}" in run("inspect", *live.options, "default/big")[1]
+    asked = "app: cpu not stated → 400, memory not stated → 1Gi"
+    assert f"    resize {word}: too little\n    asked for: {asked}\n    next: " in out
+    out = run("inspect", *live.options, "default/big")[1]
+    assert f"resize {word}" in out
+    assert re.search(f"asked for +{asked}", out)
 
 
 def test_a_changed_manifest_that_was_refused_is_shown_under_its_pod(live, run):
     live.refuse_change()
     _, out, _ = run("inspect", *live.options)
-    assert "    changed manifest refused: OutOfcpu: too little\n    next: " in out
+    assert "    changed manifest refused: OutOfcpu: too little\n    asked for: " in out
     _, out, _ = run("inspect", *live.options, "default/big")
     assert "change refused  OutOfcpu: too little" in out
     _, out, _ = run("inspect", *live.options, "-o", "json")

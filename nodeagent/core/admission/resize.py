@@ -432,6 +432,32 @@ def _limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
     return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)
 
 
+class AmountChange(Struct, frozen=True):
+    """An amount that a changed manifest asks for, of a container or of the pod as a whole."""
+
+    container: str | None
+    resource: str
+    before: str | None
+    """As it is written; None: nothing is said of it."""
+    after: str | None
+
+
+def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
+    """Return the amounts in which two pods differ that are the same in all else: limits, or requests where these alone are others."""
+    both: list[tuple[str | None, ResourceRequirements | None, ResourceRequirements | None]]
+    both = [(None, old.resources, new.resources)]
+    both += [(was.name, was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]
+    for name, was, now in both if is_resize(old, new) else ():
+        if was is None or now is None:
+            continue
+        for resource in (CPU, MEMORY):
+            for before, after in ((was.limits, now.limits), (was.requests, now.requests)):
+                amounts = [part.get(resource) for part in (before, after)]
+                if not _is_as_much(*amounts):
+                    yield AmountChange(name, resource, *(None if each is None else str(each) for each in amounts))
+                    break
+
+
 def differences(before: Promises, after: Promises, old: Pod, new: Pod) -> Iterator[str]:
     """Say what changes for each container, in a few words."""
     if old.resources != new.resources:

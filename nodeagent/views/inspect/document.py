@@ -7,6 +7,9 @@ renderers only add words. Names are camelCase, times milliseconds since the epoc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import to_builtins
+
+from nodeagent.core.admission.resize import changed_amounts
 from nodeagent.core.cgroups.closing import closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
@@ -238,7 +241,7 @@ def _pod(
         "preferredCoreClass": pod.preferred_core_class,
         "qos": entry.qos.value,
         "refusal": _refusal(entry, entry.refusal),
-        "refusedChange": _refusal(entry, entry.change_refusal),
+        "refusedChange": _refused_change(entry),
         "source": entry.origin.name,
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
@@ -271,6 +274,14 @@ def _refusal(entry: PodEntry, refusal: RecordedRefusal | None) -> Document | Non
         "nextStep": next_step(refusal.reason, entry.pod.full_name),
         "reason": refusal.reason,
     }
+
+
+def _refused_change(entry: PodEntry) -> Document | None:
+    """Describe it, with the amounts that are asked for where nothing else would change."""
+    found, change = _refusal(entry, entry.change_refusal), entry.refused_change
+    if found is None or change is None:
+        return None
+    return {**found, "amounts": [to_builtins(one) for one in changed_amounts(entry.pod, change.pod)]}
 
 
 def _wait(refusal: RecordedRefusal | None) -> Document | None:

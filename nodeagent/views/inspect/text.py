@@ -193,8 +193,18 @@ def _pod_lines(pod: Document, document: Document, width: int) -> list[str]:
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
         lines += broken(f"    {_RESIZES.get(change['reason'], 'changed manifest refused')}: {_why(change)}", width)
+        lines += broken(f"    asked for: {_amounts(change)}", width) if change["amounts"] else []
         lines += broken(f"    next: {change['nextStep']}", width)
     return lines
+
+
+def _amounts(change: Document) -> str:
+    said: dict[str, list[str]] = {}
+    for one in change["amounts"]:
+        whose = "the pod as a whole" if one["container"] is None else one["container"]
+        amounts = f"{one['resource']} {one['before'] or 'not stated'} → {one['after'] or 'not stated'}"
+        said.setdefault(whose, []).append(amounts)
+    return "; ".join(f"{whose}: {', '.join(amounts)}" for whose, amounts in said.items())
 
 
 def _why(change: Document) -> str:
@@ -380,7 +390,9 @@ def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
         rows += [("refused", f"{refusal['reason']}: {refusal['message']}"), ("next", refusal["nextStep"])]
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
-        rows += [(_RESIZES.get(change["reason"], "change refused"), _why(change)), ("next", change["nextStep"])]
+        rows.append((_RESIZES.get(change["reason"], "change refused"), _why(change)))
+        rows += [("asked for", _amounts(change))] if change["amounts"] else []
+        rows.append(("next", change["nextStep"]))
     if pod["coreClass"] is not None:
         rows.append(("asks for", f"{pod['coreClass']} cores"))
     if pod["preferredCoreClass"] is not None:

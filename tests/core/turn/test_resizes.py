@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import violations
-from nodeagent.core.admission.resize import is_resize
+from nodeagent.core.admission.resize import AmountChange, changed_amounts, is_resize
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Errata, ReservedMemory
@@ -64,6 +64,16 @@ def test_more_cpus_come_to_those_that_it_has() -> None:
     assert entry(agent).pod == pod("a", app(cpu="4"))
     (event,) = agent.reported(EventKind.POD_RESIZED)
     assert event.fields == (("changes", f"app: CPUs {first} → {own(agent)}"),)
+
+
+def test_the_amounts_that_a_resize_asks_for_are_told_as_they_are_written() -> None:
+    def of(cpu: str, memory: str, whole: str, command: str = "sleep") -> Pod:
+        resources = ResourceRequirements(limits=amounts(cpu=whole), requests=amounts(cpu=whole))
+        return pod("a", app(cpu=cpu, memory=memory, command=(command,)), app("same", "1"), resources=resources)
+
+    found = list(changed_amounts(of("2", "1Gi", "4"), of("3", "1073741824", "5")))
+    assert found == [AmountChange(None, "cpu", "4", "5"), AmountChange("app", "cpu", "2", "3")]
+    assert list(changed_amounts(of("2", "1Gi", "4"), of("3", "1Gi", "4", command="true"))) == []
 
 
 def test_whole_cores_are_completed_first() -> None:
