@@ -7,6 +7,7 @@ import pytest
 
 from nodeagent.cli.main import main
 from tests.cli.test_start_up import loaded
+from tests.support import json_schema
 from tests.support.machine_tree import Machine, put_device
 
 CONFIG = "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ntopologyManagerPolicy: restricted\n"
@@ -18,6 +19,23 @@ spec:
   containers:
     - name: app
       resources: {limits: {cpu: "1", memory: 64Mi}}
+"""
+CLAIMING = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, uid: uid-%s}
+spec:
+  resourceClaims: [{name: card, resourceClaimTemplateName: card}]
+  containers:
+    - name: app
+      resources: {limits: {cpu: "1", memory: 64Mi}, claims: [{name: card}]}
+---
+"""
+CLAIM = """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: card}
+spec: {spec: {devices: {requests: [{name: card, exactly: {deviceClassName: nodeagent.io}}]}}}
 """
 OF_DEVICES = {"nodeagent.core.model.devices", "nodeagent.core.admission.near", "nodeagent.formats.kernel.pci_devices"}
 
@@ -54,6 +72,31 @@ def test_a_copied_node_and_a_captured_one(node: Path, capsys: pytest.CaptureFixt
     assert placed(node, capsys, "--machine", str(node / "node.json")) == (0, "1")
     assert main(words(node, "simulate", "--machine", str(node / "node.json"))) == 0
     assert "exclusive 2  NUMA 1" in capsys.readouterr().out
+
+
+def test_a_simulation_says_which_devices_pods_would_have(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a captured machine: by number, and by a claim, which leaves none for another."""
+    assert main(["capture", "--root", str(node / "root"), "--out", str(node / "node.json")]) == 0
+    capsys.readouterr()
+    (node / "config.yaml").write_text(
+        f"{CONFIG}devices: [{{resource: example.com/nic, select: [{{kind: network}}]}}]\n"
+    )
+    (node / "near.yaml").write_text((POD % "").replace("memory: 64Mi", 'memory: 64Mi, "example.com/nic": 1'))
+    assert main(words(node, "simulate", "--machine", str(node / "node.json"))) == 0
+    out = capsys.readouterr().out
+    of_nic = "default/forwarder, container app: 0000:3b:00.0 eth0 (example.com/nic, NUMA 1)"
+    assert f"Devices and claims\n  {of_nic}\n" in out.replace("\n  (", " (")
+    (node / "near.yaml").write_text(CLAIMING % ("one", "one") + CLAIMING % ("two", "two") + CLAIM)
+    assert main(words(node, "simulate", "--machine", str(node / "node.json"))) == 0
+    out = capsys.readouterr().out
+    assert "default/one, claim default/one-card: card pci-0000-3b-00-0" in out
+    assert "ResourceClaimUnavailable: claim default/two-card, request card: 1 wanted" in " ".join(out.split())
+    assert main(words(node, "simulate", "--machine", str(node / "node.json"), "-o", "json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    json_schema.check(document, "simulation")
+    one, two = document["pods"]
+    assert [device["id"] for device in one["devices"]] == ["0000:3b:00.0"]
+    assert ("devices" in two, "claims" in two) == (False, False)
 
 
 def test_configurations_are_compared_on_its_devices(node: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -246,7 +246,7 @@ def _step(number: int, step: Document, config: Document, width: int, node: int |
         case "cpus":
             title = f"{who}: which CPUs? {step['cpus'] or 'refused'}"
         case "devices":
-            title = f"{who}: which devices? {', '.join(map(_device_text, step['devices'])) or 'refused'}"
+            title = f"{who}: which devices? {', '.join(map(device_text, step['devices'])) or 'refused'}"
         case _:
             title = f"{who}: whose memory? {_blocks(step)}"
     yield from _wrapped(f"{_INDENT}{number}. {title}", width)
@@ -272,7 +272,8 @@ def _step(number: int, step: Document, config: Document, width: int, node: int |
         yield from _taken(step, inner, width)
 
 
-def _device_text(device: Document) -> str:
+def device_text(device: Document) -> str:
+    """Name a device, and say of which resource and near which NUMA nodes it is."""
     where = f", NUMA {device['numaNodes']}" if device["numaNodes"] else ""
     names = f" {' '.join(device['names'])}" if device["names"] else ""
     return f"{device['id']}{names} ({device['resource']}{where})"

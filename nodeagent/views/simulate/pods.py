@@ -15,7 +15,7 @@ from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Isolation
+from nodeagent.core.model.promises import NOTHING, Isolation, PodPromises
 from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
 from nodeagent.views.explain.resizes import resize_part
 
@@ -141,6 +141,9 @@ def _fragmentation(node: NodeHeadroom) -> int:
 def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
     """Describe one decision, with the final places of the containers; for a replaced pod, the initial ones."""
     refusal = None if isinstance(decision, Admitted) else decision
+    held = NOTHING
+    if isinstance(decision, Admitted):
+        held = (decision.promises if replaced else run.after.promises).of_pod(pod.uid)
     resize = next((one for one in run.resizes if one.new is pod), None)
     return {
         "containers": []
@@ -148,7 +151,9 @@ def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *
         else placed_containers(
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
+        **({"claims": _claims(held)} if held.claims else {}),
         "decision": "admitted" if refusal is None else "refused",
+        **({"devices": _devices(held)} if held.devices else {}),
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
         "namespace": pod.namespace,
@@ -157,6 +162,26 @@ def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *
         **({} if resize is None else {"resize": resize_part(resize)}),
         "uid": pod.uid,
     }
+
+
+def _devices(held: PodPromises) -> list[Document]:
+    return [
+        {
+            "container": name,
+            "id": device.id,
+            "names": list(device.names),
+            "numaNodes": str(device.nodes) if device.nodes else None,
+            "resource": device.claim or device.resource,
+        }
+        for name, own in held.devices
+        for device in own
+    ]
+
+
+def _claims(held: PodPromises) -> list[Document]:
+    from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
+
+    return claim_documents(held.claims)
 
 
 def _capacity(capacity: Capacity, copied: Sequence[Pod]) -> Document:

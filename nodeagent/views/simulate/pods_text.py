@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nodeagent.views.explain.resizes import resize_lines
-from nodeagent.views.explain.text import container_text, head, len_of, machine_text, rules_text
+from nodeagent.views.explain.text import container_text, device_text, head, len_of, machine_text, rules_text
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.words import bytes_text, counted
 
@@ -100,6 +100,13 @@ def _pods(document: Document, width: int) -> Iterator[str]:
     if placed:
         yield ""
         yield from placed
+    with_more = [pod for pod in staying if pod.get("devices") or pod.get("claims")]
+    if with_more:
+        yield ""
+        yield "Devices and claims"
+    for pod in with_more:
+        for text in _more(pod):
+            yield from broken(f"  {pod['namespace']}/{pod['name']}{text}", width)
     resized = [pod for pod in staying if pod.get("resize") and pod["decision"] == "admitted"]
     if resized:
         yield ""
@@ -121,6 +128,23 @@ def _pods(document: Document, width: int) -> Iterator[str]:
         yield "Replaced (a later pod of the same name ends it, as with a changed manifest)"
     for pod in replaced:
         yield from broken(f"  {pod['namespace']}/{pod['name']}: {_decided(pod)}", width)
+
+
+def _more(pod: Document) -> Iterator[str]:
+    """Say which devices each container of a pod has by their number, and what its claims have."""
+    claims = pod.get("claims", ())
+    own = {claim["claim"] for claim in claims}
+    devices: dict[str, list[str]] = {}
+    for device in pod.get("devices", ()):
+        if device["resource"] not in own:
+            devices.setdefault(device["container"], []).append(device_text(device))
+    for name, found in devices.items():
+        yield f", container {name}: {', '.join(found)}"
+    if claims:
+        from nodeagent.views.wording.claims import claim_text  # noqa: PLC0415 - few pods have claims
+
+        for claim in claims:
+            yield f", claim {claim_text(claim)}"
 
 
 def _ended(side: Document, width: int) -> Iterator[str]:
