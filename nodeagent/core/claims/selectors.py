@@ -38,7 +38,8 @@ def check(expression: str) -> None:
     """Judge an expression before any device is known.
 
     Raises:
-        SelectorError: it is no CEL, or names a variable or function that there is none of.
+        SelectorError: it is no CEL, or names a variable that there is none of. Of functions the library says so only when it runs them:
+            then the pod is refused with that.
     """
     program, _ = _compiled(expression)
     unknown = [name for name in program.variables() if name not in _known_variables(expression)]
