@@ -9,7 +9,6 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from nodeagent.core.admission.resize import changed_amounts
 from nodeagent.core.cgroups.closing import closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
@@ -281,6 +280,8 @@ def _refused_change(entry: PodEntry) -> Document | None:
     found, change = _refusal(entry, entry.change_refusal), entry.refused_change
     if found is None or change is None:
         return None
+    from nodeagent.core.admission.resize import changed_amounts  # noqa: PLC0415 - few changes are refused
+
     return {**found, "amounts": [to_builtins(one) for one in changed_amounts(entry.pod, change.pod)]}
 
 
