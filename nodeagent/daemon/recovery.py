@@ -36,7 +36,7 @@ from nodeagent.daemon.startup import (
     STATE_FILE,
     begin_turn,
 )
-from nodeagent.daemon.strict_recovery import decoded_records
+from nodeagent.daemon.strict_recovery import decoded_devices, decoded_records
 from nodeagent.daemon.unit_records import UnitRecords
 from nodeagent.edge import state_files
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
@@ -246,26 +246,19 @@ def _recorded(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict
 
 
 def recorded_devices(directory: Path, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
-    """Return who has which devices by kubelet's file, which says neither their kinds nor their names."""
+    """Return who has which devices by kubelet's file; why it can't be used is added to the problems."""
+    path = str(directory / DEVICE_CHECKPOINT)
     try:
-        content = state_files.read(str(directory / DEVICE_CHECKPOINT), max_bytes=MAX_CHECKPOINT_BYTES)
+        found = decoded_devices(state_files.read(path, max_bytes=MAX_CHECKPOINT_BYTES))
     except state_files.StateFileError as err:
         problems.append(err.message)
         unusable.append(DEVICE_CHECKPOINT)
         return {}
-    if content is None:
-        return {}
-    from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices
-        DeviceCheckpointError,
-        decode_devices,
-    )
-
-    try:
-        return decode_devices(content.decode(errors="replace"))
-    except DeviceCheckpointError as err:
-        problems.append(f"cannot use {directory / DEVICE_CHECKPOINT}: {err}")
+    if isinstance(found, Unreadable):
+        problems.append(f"cannot use {path}: {found.message}")
         unusable.append(DEVICE_CHECKPOINT)
         return {}
+    return found
 
 
 def _recovery(

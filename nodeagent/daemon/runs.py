@@ -129,9 +129,8 @@ def _of_plugins(launch: Launch) -> tuple[tuple[str, str], ...] | str:
     """Return the variables that device plugins set; or why they can't be read."""
     if not launch.placement.device_answers:
         return ()
-    # few containers have such devices
-    from nodeagent.formats.wire.device_plugins import container_variables  # noqa: PLC0415
-    from nodeagent.formats.wire.protobuf import ProtobufError  # noqa: PLC0415
+    from nodeagent.formats.wire.device_plugins import container_variables  # noqa: PLC0415 - few containers have such devices
+    from nodeagent.formats.wire.protobuf import ProtobufError  # noqa: PLC0415 - as above
 
     try:
         return container_variables(launch.placement.device_answers, {name for name, _ in launch.container.env})

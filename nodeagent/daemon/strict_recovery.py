@@ -11,7 +11,7 @@ from nodeagent.core.admission.managers import start, sweep
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.promises import LostPod, PodPromises, Promises, with_pod
-from nodeagent.core.model.records import Records
+from nodeagent.core.model.records import Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.adoption import on_record, with_claims, with_record
@@ -92,18 +92,10 @@ def _imported(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> 
 
 def _recorded_devices(directory: Path) -> dict[str, PodPromises]:
     path = str(directory / DEVICE_CHECKPOINT)
-    content = read_file(path, MAX_CHECKPOINT_BYTES)
-    if content is None:
-        return {}
-    from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices
-        DeviceCheckpointError,
-        decode_devices,
-    )
-
-    try:
-        return decode_devices(content.decode(errors="replace"))
-    except DeviceCheckpointError as err:
-        raise StartError(f"cannot use {path}: {err}", hint="move it away, then `systemctl start nodeagent`") from err
+    found = decoded_devices(read_file(path, MAX_CHECKPOINT_BYTES))
+    if isinstance(found, Unreadable):
+        raise StartError(f"cannot use {path}: {found.message}", hint="move it away, then `systemctl start nodeagent`")
+    return found
 
 
 def _with_devices(promises: Promises, kept: tuple[Manifest, ...], records: dict[str, LostPod]) -> Promises:
@@ -115,6 +107,21 @@ def _with_devices(promises: Promises, kept: tuple[Manifest, ...], records: dict[
             held = replace(held, devices=kept_devices(promises, pod, held))
             promises = with_pod(promises, pod.uid, replace(held, claims=held.held_claims))
     return replace(promises, lost_pods=tuple(records.values()))
+
+
+def decoded_devices(content: bytes | None) -> dict[str, PodPromises] | Unreadable:
+    """Read kubelet's file of devices: who has which, neither their kinds nor their names."""
+    if content is None:
+        return {}
+    from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices
+        DeviceCheckpointError,
+        decode_devices,
+    )
+
+    try:
+        return decode_devices(content.decode(errors="replace"))
+    except DeviceCheckpointError as err:
+        return Unreadable(str(err))
 
 
 def decoded_records(node: NodeSetup, cpu: bytes | None, memory: bytes | None) -> Records:

@@ -4,7 +4,6 @@ Changed through systemctl, so that systemd stays the only writer of these cgroup
 allowed that it could not set, and after a daemon-reload another drop-in may count.
 """
 
-import os
 import shlex
 import subprocess
 import time
@@ -189,7 +188,11 @@ def set_device_rules(
 
 def keeps_device_rules(unit: str, control: Path = CONTROL) -> bool:
     """Whether systemd has a drop-in of `set_device_rules`: it stays when the unit's own file goes, and counts when that is back."""
-    return os.path.exists(control / f"{unit}.d" / "50-DeviceAllow.conf")  # noqa: PTH110 - what can't be looked at isn't there
+    try:
+        (control / f"{unit}.d" / "50-DeviceAllow.conf").stat()
+    except OSError:  # what can't be looked at isn't there
+        return False
+    return True
 
 
 def set_unit(

@@ -319,10 +319,8 @@ def test_a_card_is_nobody_elses_while_its_pod_runs_and_can_not_be_read(
     assert len(daemon.requests) == 1, "and it has not been restarted"
 
 
-def test_what_nobody_knows_has_its_card_until_it_has_ended(daemon: Daemon, manifests: Directory) -> None:
-    manifests.put(a=POD.replace("NAME", "a"), t=TEMPLATE, u=CLASS)
-    before = held(daemon, "a")
-    path = daemon.agent.state.entries[0].container_path("app")
+def begun_without_state(daemon: Daemon, manifests: Directory) -> None:
+    """And without the manifest of pod a, which runs."""
     for file in daemon.directory.iterdir():
         if file.is_file():
             file.unlink()
@@ -330,6 +328,13 @@ def test_what_nobody_knows_has_its_card_until_it_has_ended(daemon: Daemon, manif
     daemon.files.look_again = manifests.look()
     started(daemon)
     daemon.rest()
+
+
+def test_what_nobody_knows_has_its_card_until_it_has_ended(daemon: Daemon, manifests: Directory) -> None:
+    manifests.put(a=POD.replace("NAME", "a"), t=TEMPLATE, u=CLASS)
+    before = held(daemon, "a")
+    path = daemon.agent.state.entries[0].container_path("app")
+    begun_without_state(daemon, manifests)
     assert daemon.agent.state.entries == ()
     assert list(statuses(daemon)) == ["default/a-own.json"]
     daemon.machine.groups[path].processes.clear()
@@ -349,13 +354,7 @@ def test_a_document_of_what_is_kept_elsewhere_is_none(
     (path,) = Path(claim_directory(daemon.agent.node.config)).rglob("*.json")
     text = path.read_text().replace('"namespace": "default"', f'"namespace": "{namespace}"')
     path.write_text(text.replace('"name": "a-own"', f'"name": "{name}"'))
-    for file in daemon.directory.iterdir():
-        if file.is_file():
-            file.unlink()
-    (manifests.path / "a.yaml").unlink()
-    daemon.files.look_again = manifests.look()
-    started(daemon)
-    daemon.rest()
+    begun_without_state(daemon, manifests)
     assert (daemon.agent.state.promises.lost_pods, statuses(daemon)) == ((), {})
 
 

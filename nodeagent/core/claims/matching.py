@@ -270,11 +270,11 @@ def matching(
             while had[who] < len(there) and there[had[who]] in owner:
                 had[who] += 1
             if had[who] < len(there):
-                name = there[had[who]]
-                owner[name] = who
-                while who != place:
-                    who, name = moved[who]  # noqa: PLW2901 - back along the way
-                    owner[name] = who
+                taker, name = who, there[had[who]]
+                owner[name] = taker
+                while taker != place:  # back along the way
+                    taker, name = moved[taker]
+                    owner[name] = taker
                 return True
             looks.take(len(there))
             for name in there:
