@@ -21,7 +21,6 @@ from benchmarks.timing import Clock, Timing, elapsed_ms, spent_ms
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, resume
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.claims.selectors import forget_answers
 from nodeagent.core.host.settings import Cpus, Record, SettingKind, plan
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
@@ -29,10 +28,11 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.pod_resources import PodResources
-from nodeagent.edge.grpc_server import GrpcConnection
-from nodeagent.edge.host_settings import HostSettingsFiles
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.core.resources.claims.selectors import forget_answers
+from nodeagent.daemon.reports.pod_resources import PodResources
+from nodeagent.edge.kernel.host_settings import HostSettingsFiles
+from nodeagent.edge.kernel.sysfs import read_machine
+from nodeagent.edge.transport.grpc_server import GrpcConnection
 from nodeagent.formats.checkpoint.host_record import encode_record
 from nodeagent.formats.checkpoint.node_state import StateEncoder, decode_state, encode_state, policies_of
 from nodeagent.formats.kernel.host_files import spelled

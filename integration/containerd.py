@@ -297,8 +297,8 @@ def plugged_in(node: Node, containerd: Containerd) -> Iterator[None]:
 _KUBELET = """
 import asyncio, sys
 from pathlib import Path
-from nodeagent.edge.grpc_server import GrpcServer
-from nodeagent.formats.nri.kubelet_pods import GET_POD, GET_POD_REQUEST
+from nodeagent.edge.transport.grpc_server import GrpcServer
+from nodeagent.formats.runtime.kubelet_pods import GET_POD, GET_POD_REQUEST
 from nodeagent.formats.wire.grpc_messages import CallError, Status
 from nodeagent.formats.wire.protobuf import decode
 

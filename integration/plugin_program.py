@@ -20,7 +20,7 @@ from pathlib import Path
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived, StreamEnded
-from nodeagent.edge.device_plugins import DevicePluginConnection
+from nodeagent.edge.plugins.device_plugins import DevicePluginConnection
 from nodeagent.formats.wire.device_plugins import LIST_AND_WATCH, REGISTER
 from nodeagent.formats.wire.grpc_messages import CONTENT_TYPE, framed
 

@@ -30,7 +30,7 @@ import json, sys
 from pathlib import Path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Answer, Event, NriResources
-from nodeagent.daemon.runtime_link import RuntimeLink
+from nodeagent.daemon.domains.runtime.runtime_link import RuntimeLink
 
 class Plugin:
     name, index = "test", 10

@@ -12,7 +12,7 @@ from integration.overlap.dying_agent import AFTER, AGENT, BEFORE, CONTAINERD, SY
 from integration.persistent_cri import DISTURBED_SECONDS, PersistentCri
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Event
-from nodeagent.daemon.containers import Containers
+from nodeagent.daemon.domains.runtime.containers import Containers
 from tests.support.figures import Recorder, report
 
 EVERYTHING = CpuSet.parse("0-15")

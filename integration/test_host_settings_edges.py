@@ -10,7 +10,9 @@ from integration.node import Node
 
 IMPORTS = """\
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge import irqbalance, kernel_threads, units
+from nodeagent.edge.kernel import irqbalance
+from nodeagent.edge.kernel import kernel_threads
+from nodeagent.edge.systemd import units
 """
 LEFT_OUT = re.compile(r"(Type|NotifyAccess|Exec\w+|Restart\w*|WatchdogSec|(State|Runtime)Directory\w*)=")
 """Directives of the unit that are not its sandbox."""

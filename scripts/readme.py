@@ -5,9 +5,9 @@ import re
 import sys
 from pathlib import Path
 
-from nodeagent.core.cpu.options import OPTIONS
 from nodeagent.core.model.config import DEFAULT_GATES, Config
 from nodeagent.core.model.errata import ERRATA
+from nodeagent.core.resources.cpu.options import OPTIONS
 
 README = Path(__file__).parent.parent / "README.md"
 _DEFAULT = Config()

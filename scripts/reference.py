@@ -11,10 +11,9 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodeagent.cli.command_line import COMMANDS, parser_for
+from nodeagent.cli.parser import COMMANDS, parser_for
 from nodeagent.cli.support.completion_scripts import PLACES
 from nodeagent.cli.support.definitions import Argument, Command, command_of
-from nodeagent.core.cpu.options import EXCLUSIONS, MATURITY
 from nodeagent.core.metrics.agent_metrics import (
     AGENT_METRICS,
     BUCKETS,
@@ -28,6 +27,7 @@ from nodeagent.core.metrics.agent_metrics import (
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES
 from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
+from nodeagent.core.resources.cpu.options import EXCLUSIONS, MATURITY
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
 from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS
 from nodeagent.formats.kernel.cpu_use import SOFTIRQS

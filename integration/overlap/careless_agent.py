@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon import service
-from nodeagent.daemon.containers import Containers
+from nodeagent.daemon.domains.runtime.containers import Containers
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from nodeagent.daemon import service
-from nodeagent.daemon.containers import Containers
+from nodeagent.daemon.domains.runtime.containers import Containers
 
 WHEN = Path("/run/nodeagent/die-at")
 SYNCHRONIZE = "SYNCHRONIZE"

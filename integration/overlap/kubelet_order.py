@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.write_order import Change, Plan, SetAttribute, diff
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon import agent, service
+from nodeagent.daemon import service
+from nodeagent.daemon.turn import agent
 
 _RECONCILE_SECONDS = 10
 """kubelet's default."""

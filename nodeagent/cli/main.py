@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from nodeagent.cli.command_line import parsers_for
+from nodeagent.cli.parser import parsers_for
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.printable_output import printable_output
 from nodeagent.cli.support.standard_streams import complain, drop

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nodeagent import __version__
-from nodeagent.cli.command_line import COMMANDS, parser_for
+from nodeagent.cli.parser import COMMANDS, parser_for
 from nodeagent.cli.support.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
 from nodeagent.cli.support.definitions import Argument, Command, command_of
 from nodeagent.cli.support.help_text import documents

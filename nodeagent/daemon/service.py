@@ -15,43 +15,43 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.daemon.agent import NO_RUNTIME, Agent
-from nodeagent.daemon.domains import Domains, unit_paths
-from nodeagent.daemon.heartbeat import Heartbeat
-from nodeagent.daemon.host_edges import HostEdges
-from nodeagent.daemon.host_settings import HostSettings
-from nodeagent.daemon.jobs import Jobs, job_directory
-from nodeagent.daemon.logs import Log, make_log
-from nodeagent.daemon.machine import Machine, without_withheld
-from nodeagent.daemon.manifest_list import ManifestList
-from nodeagent.daemon.placements import Placements, placement_directory
-from nodeagent.daemon.publisher import Publisher
-from nodeagent.daemon.records import Recorder
-from nodeagent.daemon.recovery import Evidence, Start, report_recovery, start_state
-from nodeagent.daemon.runs import Runner
-from nodeagent.daemon.startup import (
+from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
+from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
+from nodeagent.daemon.host.host_edges import HostEdges
+from nodeagent.daemon.host.host_settings import HostSettings
+from nodeagent.daemon.reports.logs import Log, make_log
+from nodeagent.daemon.reports.publisher import Publisher
+from nodeagent.daemon.sources.manifest_list import ManifestList
+from nodeagent.daemon.start.recovery import Evidence, Start, report_recovery, start_state
+from nodeagent.daemon.start.startup import (
     EX_CONFIG,
     StartError,
     load_node,
 )
-from nodeagent.daemon.strict_recovery import load_state
-from nodeagent.daemon.troubles import Trouble, trouble_of
-from nodeagent.daemon.unit_records import UnitRecords
-from nodeagent.daemon.wakeups import Rescans, WakeUpReason, Wakeups
-from nodeagent.edge import state_files
-from nodeagent.edge.cgroup_watch import CgroupWatch, CgroupWatchError
-from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
-from nodeagent.edge.host_settings import boot_id
-from nodeagent.edge.launcher import LauncherClient, LauncherError
-from nodeagent.edge.manifest_watch import ManifestWatch
-from nodeagent.edge.placement_files import PlacementFiles
-from nodeagent.edge.systemd import ServiceManager
-from nodeagent.edge.uevents import UeventError, Uevents, open_uevent_socket
+from nodeagent.daemon.start.strict_recovery import load_state
+from nodeagent.daemon.turn.agent import NO_RUNTIME, Agent
+from nodeagent.daemon.turn.heartbeat import Heartbeat
+from nodeagent.daemon.turn.machine import Machine, without_withheld
+from nodeagent.daemon.turn.placements import Placements, placement_directory
+from nodeagent.daemon.turn.records import Recorder
+from nodeagent.daemon.turn.runs import Runner
+from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
+from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch, CgroupWatchError
+from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.files import state_files
+from nodeagent.edge.files.manifest_watch import ManifestWatch
+from nodeagent.edge.files.placement_files import PlacementFiles
+from nodeagent.edge.kernel.host_settings import boot_id
+from nodeagent.edge.kernel.uevents import UeventError, Uevents, open_uevent_socket
+from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
+from nodeagent.edge.systemd.service_manager import ServiceManager
 from nodeagent.errors import NodeAgentError
 
 if TYPE_CHECKING:
-    from nodeagent.daemon.containers import Containers
-    from nodeagent.daemon.device_plugins import DevicePlugins
+    from nodeagent.daemon.domains.runtime.containers import Containers
+    from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 
 _KUBEPODS = frozenset({"kubepods.slice"})
 """Where kubelet has its pods: those of a container runtime that the agent serves are not the host's."""
@@ -171,12 +171,12 @@ def _containers(
     """Return what serves the runtime, or what waits for its containers to end where that isn't configured any more."""
     if not config.nri_socket and state.runtime == Registry():
         return None
-    from nodeagent.daemon.containers import Containers  # noqa: PLC0415 - most agents need nothing of it
+    from nodeagent.daemon.domains.runtime.containers import Containers  # noqa: PLC0415 - most agents need nothing of it
 
     path, default = config.kubelet_pods_socket, Config().kubelet_pods_socket
     pods = None
     if path:
-        from nodeagent.daemon.kubelet_pods import PodsApi  # noqa: PLC0415 - as above
+        from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi  # noqa: PLC0415 - as above
 
         pods = PodsApi(Path(path), log, is_expected=path != default)
         pods.known = frozenset(pod.uid for pod in state.runtime.pods)
@@ -190,14 +190,14 @@ def _device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugin
     """Return what device plugins register with, where that is configured."""
     if not config.device_plugin_socket:
         return None
-    from nodeagent.daemon.device_plugins import DevicePlugins  # noqa: PLC0415 - most agents need nothing of it
+    from nodeagent.daemon.plugins.device_plugins import DevicePlugins  # noqa: PLC0415 - most agents need nothing of it
 
     return DevicePlugins(Path(config.device_plugin_socket), lambda: wakeups.wake(WakeUpReason.DEVICES), log)
 
 
 def _is_alone(agent: Agent) -> bool:
     """Whether no kubelet places the runtime's containers, too. Otherwise that is a problem, and the runtime isn't served."""
-    from nodeagent.daemon.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above
+    from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above
 
     problem = kubelet_problem()
     if problem is not None:

@@ -13,7 +13,7 @@ import yaml
 from nodeagent.cli.main import main
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.startup import EX_CONFIG, STATE_FILE
+from nodeagent.daemon.start.startup import EX_CONFIG, STATE_FILE
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from scripts.reference import ANSWERS
 from tests.support import json_schema

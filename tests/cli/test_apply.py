@@ -18,12 +18,12 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Origin, PodEntry, QosClass, RecordedRefusal, RefusedChange
-from nodeagent.daemon import startup
-from nodeagent.daemon.startup import STATE_FILE
-from nodeagent.edge import manifests
-from nodeagent.edge.manifests import SUFFIXES, ManifestScan, locked_manifests, scan_manifests
-from nodeagent.edge.state_files import temporary_path
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.daemon.start import startup
+from nodeagent.daemon.start.startup import STATE_FILE
+from nodeagent.edge.files import manifests
+from nodeagent.edge.files.manifests import SUFFIXES, ManifestScan, locked_manifests, scan_manifests
+from nodeagent.edge.files.state_files import temporary_path
+from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest

@@ -19,7 +19,7 @@ __all__ = ["host", "live", "node", "run"]
 OF_CLAIMS = {
     "cel",
     "nodeagent.core.admission.claims",
-    "nodeagent.core.claims.matching",
+    "nodeagent.core.resources.claims.matching",
     "nodeagent.formats.manifest.claim_documents",
     "nodeagent.formats.manifest.claim_status",
     "nodeagent.views.wording.claims",

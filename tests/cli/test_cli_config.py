@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from nodeagent.cli.main import main
 from nodeagent.core.model.config import DEFAULT_GATES, Config
-from nodeagent.daemon.startup import StartError, load_node
-from nodeagent.edge.listening import listen
-from nodeagent.edge.local_api import LocalApi
-from nodeagent.edge.serving import ServingThread
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.daemon.start.startup import StartError, load_node
+from nodeagent.edge.kernel.sysfs import read_machine
+from nodeagent.edge.transport.listening import listen
+from nodeagent.edge.transport.local_api import LocalApi
+from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config.config_yaml import parse_config

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from nodeagent.cli.command_line import COMMANDS
 from nodeagent.cli.main import main
+from nodeagent.cli.parser import COMMANDS
 from nodeagent.cli.support import known_state
 from nodeagent.cli.support.becoming import CommandError, become
 from nodeagent.core.cgroups.desired_cgroups import Kernel
@@ -28,13 +28,13 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal, RefusedChange, run_id
-from nodeagent.daemon.logs import make_log
-from nodeagent.daemon.records import Recorder
-from nodeagent.daemon.startup import STATE_FILE
-from nodeagent.edge.listening import listen
-from nodeagent.edge.local_api import LocalApi
-from nodeagent.edge.serving import ServingThread
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.daemon.reports.logs import make_log
+from nodeagent.daemon.start.startup import STATE_FILE
+from nodeagent.daemon.turn.records import Recorder
+from nodeagent.edge.kernel.sysfs import read_machine
+from nodeagent.edge.transport.listening import listen
+from nodeagent.edge.transport.local_api import LocalApi
+from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from nodeagent.formats.config.config_yaml import parse_config
@@ -651,7 +651,7 @@ def test_a_socket_that_nobody_listens_at_is_a_daemon_that_is_down(host, run):
 
 def as_user(uid: int, gids: list[int], *words: str) -> tuple[int, str, str]:
     """Run a command line as another user. What is imported late must be there before: the interpreter may be root's own."""
-    late = "difflib, encodings.utf_8_sig, shutil, nodeagent.edge.launcher, nodeagent.edge.processes"
+    late = "difflib, encodings.utf_8_sig, shutil, nodeagent.edge.processes.launcher, nodeagent.edge.processes.host_processes"
     commands = ", ".join(
         f"nodeagent.cli.{name}" for name in ("main", "commands.inspect", "commands.exec", "commands.retry")
     )

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.cli.command_line import COMMANDS, parser_for
 from nodeagent.cli.commands.completion import answer_to
 from nodeagent.cli.main import main
+from nodeagent.cli.parser import COMMANDS, parser_for
 from nodeagent.cli.support import known_names
 from nodeagent.cli.support.completion_scripts import SCRIPTS
 from nodeagent.cli.support.definitions import Command, command_of
 from nodeagent.cli.support.known_names import pods_of
 from nodeagent.core.model.config import Config
-from nodeagent.daemon.startup import STATE_FILE
+from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.formats.checkpoint.test_node_state import CONTENT
 

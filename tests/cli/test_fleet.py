@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from integration.pages import blocks_of, is_untyped
 from nodeagent.cli.main import main
-from nodeagent.cli.support.fleet_nodes import is_host
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.formats.capture import encode_capture
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.topology.topology_json import topology_document
 from nodeagent.formats.topology.topology_spec import topology_from_spec
+from nodeagent.tools.fleet.reached_nodes import is_host
 from tests.support.described_nodes import golden
 from tests.support.fleets import node
 from tests.support.inspected_nodes import World

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.cli.command_line import COMMANDS, parser_for
 from nodeagent.cli.main import main
+from nodeagent.cli.parser import COMMANDS, parser_for
 from nodeagent.cli.support.definitions import command_of
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from nodeagent.daemon.publisher import JOB_SOCKET
-from nodeagent.edge.cgroup_entry import own_cpus
-from nodeagent.edge.listening import listen
-from nodeagent.edge.local_api import LocalApi
-from nodeagent.edge.serving import ServingThread
+from nodeagent.daemon.reports.publisher import JOB_SOCKET
+from nodeagent.edge.cgroups.cgroup_entry import own_cpus
+from nodeagent.edge.transport.listening import listen
+from nodeagent.edge.transport.local_api import LocalApi
+from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire.exchange import Peer

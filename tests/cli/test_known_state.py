@@ -10,8 +10,8 @@ from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.host_processes import HostInterrupt
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.edge import interrupts
-from nodeagent.edge.host_settings import HostSettingsFiles
+from nodeagent.edge.kernel import interrupts
+from nodeagent.edge.kernel.host_settings import HostSettingsFiles
 from nodeagent.formats.node_view import NodeView
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine

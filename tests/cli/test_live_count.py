@@ -10,7 +10,7 @@ import pytest
 from nodeagent.cli.support import counting
 from nodeagent.cli.support.counting import LiveCount
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.tracefs import TracefsError
+from nodeagent.edge.kernel.tracefs import TracefsError
 from nodeagent.formats.kernel.cpu_use import CpuHistograms
 from nodeagent.formats.node_view import NodeView
 from tests.support.inspected_nodes import World

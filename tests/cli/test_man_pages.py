@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.cli.command_line import COMMANDS, parser_for
 from nodeagent.cli.man_pages import man_pages, write_all
+from nodeagent.cli.parser import COMMANDS, parser_for
 from nodeagent.cli.support.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
 from nodeagent.cli.support.definitions import command_of
 

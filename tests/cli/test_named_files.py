@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.daemon.startup import MAX_CONFIG_BYTES
+from nodeagent.daemon.start.startup import MAX_CONFIG_BYTES
 from tests.support.described_nodes import CONFIG, MACHINE, ROOT, RunCommand, container, golden, manifest, pod, run
 
 __all__ = ["golden", "run"]
@@ -346,7 +346,13 @@ def test_a_pipe_at_a_place_of_nodeagents_own_is_never_waited_for(place: str, run
 
 
 NOBODY = 65_534
-LATE = ("difflib", "encodings.utf_8_sig", "shutil", "nodeagent.edge.sysfs", "nodeagent.formats.topology.topology_spec")
+LATE = (
+    "difflib",
+    "encodings.utf_8_sig",
+    "shutil",
+    "nodeagent.edge.kernel.sysfs",
+    "nodeagent.formats.topology.topology_spec",
+)
 """What commands import once they run: the interpreter may be root's own, and another user can't read it then."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nodeagent.edge import units
+from nodeagent.edge.systemd import units
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from tests.cli.test_apply import AWAY, Live, Node, agent, document, live, node, run
 from tests.cli.test_cli_inspect import failed, host

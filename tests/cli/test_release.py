@@ -22,12 +22,12 @@ from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import RELEASED
 from nodeagent.core.model.state import Phase
-from nodeagent.daemon import releasing, startup
-from nodeagent.daemon.host_settings import HOST_SETTINGS
-from nodeagent.daemon.publisher import API_SOCKET, Publisher
-from nodeagent.daemon.runs import Runner
-from nodeagent.daemon.startup import STATE_FILE
-from nodeagent.edge.local_api_client import ApiError, call
+from nodeagent.daemon.host.host_settings import HOST_SETTINGS
+from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
+from nodeagent.daemon.start import releasing, startup
+from nodeagent.daemon.start.startup import STATE_FILE
+from nodeagent.daemon.turn.runs import Runner
+from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.host_record import encode_record
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of

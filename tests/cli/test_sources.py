@@ -12,8 +12,8 @@ from nodeagent.cli.main import main
 from nodeagent.cli.support.sources import SourceError, add_node_arguments, known_from, topology_from
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.startup import STATE_FILE, StartError
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.daemon.start.startup import STATE_FILE, StartError
+from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from nodeagent.formats.kernel.sysfs import topology_of

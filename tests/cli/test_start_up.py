@@ -23,35 +23,35 @@ print("\\n" + json.dumps(sorted(set(sys.modules) - before)))
 """
 OF_RUNTIMES = {
     "nodeagent.core.model.nri",
-    "nodeagent.core.runtime",
+    "nodeagent.core.domains.runtime",
     "nodeagent.core.turn.containers",
-    "nodeagent.daemon.beside_kubelet",
-    "nodeagent.daemon.containers",
-    "nodeagent.daemon.runtime_facts",
-    "nodeagent.daemon.runtime_link",
-    "nodeagent.daemon.strangers",
-    "nodeagent.edge.nri",
+    "nodeagent.daemon.domains.runtime.beside_kubelet",
+    "nodeagent.daemon.domains.runtime.containers",
+    "nodeagent.daemon.domains.runtime.runtime_facts",
+    "nodeagent.daemon.domains.runtime.runtime_link",
+    "nodeagent.daemon.domains.runtime.untracked_cgroups",
+    "nodeagent.edge.runtime.nri",
     "nodeagent.formats.config.containerd_config",
     "nodeagent.formats.config.kubelet_beside",
-    "nodeagent.formats.nri",
+    "nodeagent.formats.runtime",
 }
 """What is needed where a container runtime is served."""
 OF_PLUGINS = {
-    "nodeagent.core.cpu.plugins",
-    "nodeagent.core.cpu.shipped",
-    "nodeagent.core.cpu.shipped.prefer_class",
-    "nodeagent.core.cpu.shipped.spread_caches",
-    "nodeagent.edge.cpu_plugins",
+    "nodeagent.core.resources.cpu.plugins",
+    "nodeagent.core.resources.cpu.shipped",
+    "nodeagent.core.resources.cpu.shipped.prefer_class",
+    "nodeagent.core.resources.cpu.shipped.spread_caches",
+    "nodeagent.edge.plugins.cpu_plugins",
     "importlib.metadata",
 }
 """What is needed where CPU plugins choose."""
 OF_DEVICES = {
-    "nodeagent.core.devices",
-    "nodeagent.core.devices.hints",
-    "nodeagent.core.devices.manager",
-    "nodeagent.core.devices.plugins",
-    "nodeagent.core.devices.pools",
-    "nodeagent.core.devices.resource",
+    "nodeagent.core.resources.devices",
+    "nodeagent.core.resources.devices.hints",
+    "nodeagent.core.resources.devices.manager",
+    "nodeagent.core.resources.devices.plugins",
+    "nodeagent.core.resources.devices.pools",
+    "nodeagent.core.resources.devices.resource",
     "nodeagent.core.model.device_selection",
     "nodeagent.core.model.devices",
     "nodeagent.formats.config.device_fields",
@@ -60,9 +60,9 @@ OF_DEVICES = {
 """What is needed where the configuration gives devices."""
 OF_ACCESS = {
     "nodeagent.core.model.device_access",
-    "nodeagent.daemon.device_access",
-    "nodeagent.daemon.unit_devices",
-    "nodeagent.edge.device_files",
+    "nodeagent.daemon.domains.runtime.device_access",
+    "nodeagent.daemon.domains.systemd.unit_devices",
+    "nodeagent.edge.kernel.device_files",
     "nodeagent.formats.kernel.device_files",
 }
 """What is needed where somebody is given a device's files."""
@@ -81,7 +81,7 @@ def test_help_loads_nothing_but_the_list_of_commands() -> None:
     assert {one for one in modules if one.startswith("nodeagent")} == {
         "nodeagent",
         "nodeagent.cli",
-        "nodeagent.cli.command_line",
+        "nodeagent.cli.parser",
         "nodeagent.cli.main",
         "nodeagent.cli.support",
         "nodeagent.cli.support.exit_status",
@@ -133,7 +133,7 @@ def test_cpu_plugins_are_loaded_only_where_the_configuration_names_them(tmp_path
     )
     assert not OF_PLUGINS & set(loaded(*words))
     config.write_text(f"{config.read_text()}cpuManagerPlugins: [{{name: spread-caches}}]\n")
-    assert OF_PLUGINS - {"nodeagent.core.cpu.shipped.prefer_class"} <= set(loaded(*words))
+    assert OF_PLUGINS - {"nodeagent.core.resources.cpu.shipped.prefer_class"} <= set(loaded(*words))
 
 
 def test_devices_are_counted_only_where_the_configuration_names_them(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_an_agent_without_a_container_runtime_loads_nothing_of_one() -> None:
     modules = set(names)
     assert all(find_spec(one) for one in OF_RUNTIMES)
     assert {one for one in modules if any(f"{one}.".startswith(f"{of}.") for of in OF_RUNTIMES)} == set()
-    assert "nodeagent.daemon.agent" in modules
+    assert "nodeagent.daemon.turn.agent" in modules
     assert all(find_spec(one) for one in OF_DEVICES | OF_ACCESS)
     assert not modules & OF_PLUGINS, "loaded where the configuration names plugins"
     assert not modules & (OF_DEVICES | OF_ACCESS), "loaded where the configuration gives devices"

@@ -9,16 +9,16 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers
-from nodeagent.core.cpu.assignment import Picking, pick
-from nodeagent.core.cpu.distribution import Distributing, distribute
-from nodeagent.core.cpu.layout import CpuLayout
-from nodeagent.core.cpu.points import CpuShortage
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, HintList, Merged, MergeRules, merge
+from nodeagent.core.resources.cpu.assignment import Picking, pick
+from nodeagent.core.resources.cpu.distribution import Distributing, distribute
+from nodeagent.core.resources.cpu.layout import CpuLayout
+from nodeagent.core.resources.cpu.points import CpuShortage
 from tests.support.builders import GIB, machine, managers, pod
 from tests.support.invariants import core_errors
 from tests.support.pods import app

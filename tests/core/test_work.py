@@ -9,8 +9,6 @@ from msgspec.structs import replace
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.one_pod import MergeReport
-from nodeagent.core.cpu import distribution as cpu_distribution
-from nodeagent.core.memory import groups as memory_groups
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.podmap import Fold, PodMap
 from nodeagent.core.model.promises import Promises
@@ -20,6 +18,8 @@ from nodeagent.core.numa import topology_manager
 from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily
 from nodeagent.core.numa.hints import HintList, MergeRules, masks_by_size, merge
 from nodeagent.core.numa.node_search import MORE_STEPS, Steps
+from nodeagent.core.resources.cpu import distribution as cpu_distribution
+from nodeagent.core.resources.memory import groups as memory_groups
 from nodeagent.formats.checkpoint import node_state
 from nodeagent.formats.checkpoint.node_state import StateEncoder
 from tests.support.builders import GIB, machine, managers

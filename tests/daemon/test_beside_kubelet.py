@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.daemon.beside_kubelet import kubelet_problem
+from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 import psutil
 
-from nodeagent.daemon.publisher import API_SOCKET, Publisher
-from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.edge.local_api_client import ApiError, call
+from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.transport.local_api_client import ApiError, call
 from tests.daemon.test_load import MACHINE_64, Quick, agent_of, directories, live
 from tests.support.daemon_model import Daemon, answered
 from tests.support.figures import Recorder, keep, report

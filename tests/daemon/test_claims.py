@@ -12,10 +12,10 @@ import pytest
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.claim_statuses import claim_directory
-from nodeagent.daemon.manifest_list import ManifestList
-from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.edge.manifest_watch import ManifestWatch
+from nodeagent.daemon.sources.manifest_list import ManifestList
+from nodeagent.daemon.turn.claim_statuses import claim_directory
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.files.manifest_watch import ManifestWatch
 from tests.daemon.test_recovery import two_nodes
 from tests.support.claims import ETH0, NVME0
 from tests.support.daemon_model import Daemon, Steps, watched

@@ -20,13 +20,13 @@ from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.step import Turn, World
-from nodeagent.daemon import containers, device_access
-from nodeagent.daemon.containers import Containers
-from nodeagent.daemon.kubelet_pods import PodsApi
-from nodeagent.daemon.troubles import Trouble
-from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
-from nodeagent.edge.cgroupfs import CgroupError
-from nodeagent.edge.nri import NriError
+from nodeagent.daemon.domains.runtime import containers, device_access
+from nodeagent.daemon.domains.runtime.containers import Containers
+from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
+from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
+from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.runtime.nri import NriError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.nri_runtime import PATIENCE_SECONDS, Runtime as Socket
 from tests.support.pods import app, burstable, pod

@@ -6,7 +6,7 @@ import pytest
 
 from nodeagent.core.metrics.agent_metrics import EXCLUSIVE_CPU_INTERRUPTS, EXCLUSIVE_CPU_SOFTIRQS
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.cpu_counters import CpuCounters, Holder
+from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.daemon import service
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine

@@ -20,8 +20,8 @@ from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelecto
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, Phase
-from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
-from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.formats.checkpoint.node_state import NodeStateError
 from nodeagent.formats.wire.launcher_protocol import StartRequest
 from tests.core.turn.test_turns import WatchedAgent, decoded

@@ -13,7 +13,7 @@ import pytest
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Unreadable
 from nodeagent.core.model.state import NodeState
-from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.checkpoint_versions import CheckpointError, read_checkpoint
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state

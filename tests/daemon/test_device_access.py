@@ -7,7 +7,7 @@ import pytest
 
 from nodeagent.core.model.device_access import DeviceAccess, DeviceFile, DeviceMount
 from nodeagent.core.model.promises import HeldDevice
-from nodeagent.daemon.device_access import access_of
+from nodeagent.daemon.domains.runtime.device_access import access_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.protos import generated
 

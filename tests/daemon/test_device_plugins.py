@@ -14,10 +14,10 @@ import pytest
 from nodeagent.core.admission.managers import Admitted, Rejected, admit, initial
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.daemon import device_plugins
-from nodeagent.daemon.device_plugins import DevicePlugins
-from nodeagent.edge.listening import listen
-from nodeagent.edge.serving import ServingThread
+from nodeagent.daemon.plugins import device_plugins
+from nodeagent.daemon.plugins.device_plugins import DevicePlugins
+from nodeagent.edge.transport.listening import listen
+from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire.device_plugins import variables
 from tests.support.builders import managers, pod

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from nodeagent.daemon.device_plugins import DevicePlugins
-from nodeagent.daemon.publisher import Publisher
-from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.daemon.plugins.device_plugins import DevicePlugins
+from nodeagent.daemon.reports.publisher import Publisher
+from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.formats.checkpoint.device_checkpoint import decode_devices
 from tests.daemon.test_recovery import two_nodes
 from tests.support.daemon_model import Daemon, Steps, watched

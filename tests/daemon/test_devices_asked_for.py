@@ -11,8 +11,8 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import Origin
 from nodeagent.core.turn.pod_sources import Manifest, PodSource
-from nodeagent.daemon.machine import Machine as Hardware
-from nodeagent.daemon.requests import TurnRequest
+from nodeagent.daemon.turn.machine import Machine as Hardware
+from nodeagent.daemon.turn.requests import TurnRequest
 from tests.daemon.test_recovery import two_nodes
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.machine_tree import DEVICES, Machine as Tree, put_device

@@ -16,10 +16,10 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.requests import TurnRequest
-from nodeagent.daemon.startup import StartError
-from nodeagent.daemon.strict_recovery import load_state
-from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.daemon.start.startup import StartError
+from nodeagent.daemon.start.strict_recovery import load_state
+from nodeagent.daemon.turn.requests import TurnRequest
+from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.formats.checkpoint.device_checkpoint import encode_devices
 from nodeagent.formats.node_view import ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue

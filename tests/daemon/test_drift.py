@@ -13,9 +13,9 @@ from nodeagent.core.metrics.agent_metrics import DRIFT_CORRECTED
 from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import Promises
-from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT
-from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from tests.daemon.test_write_failures import failure
 from tests.support.daemon_model import Daemon, Steps, watched

@@ -8,8 +8,8 @@ import pytest
 from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.execution import ExecutionResult, carry_out
-from nodeagent.edge.cgroupfs import CgroupError, MemoryInUseError
+from nodeagent.daemon.turn.execution import ExecutionResult, carry_out
+from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError
 
 
 @dataclass

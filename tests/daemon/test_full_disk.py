@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import Phase
-from nodeagent.daemon.publisher import unready
-from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
-from nodeagent.edge.state_files import lock_directory
+from nodeagent.daemon.reports.publisher import unready
+from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.edge.files.state_files import lock_directory
 from nodeagent.formats.checkpoint.node_state import decode_state
 from nodeagent.formats.node_view import Observation, view_document
 from nodeagent.views.inspect.document import inspection

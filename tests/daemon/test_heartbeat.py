@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from nodeagent.core.turn.step import admitted_beside
-from nodeagent.daemon import metrics_recorder as metrics
-from nodeagent.daemon.heartbeat import Heartbeat
-from nodeagent.daemon.manifest_list import ManifestList
-from nodeagent.edge.manifest_watch import ManifestWatch
-from nodeagent.edge.systemd import NotifyError, ServiceManager
+from nodeagent.daemon.reports import metrics_recorder as metrics
+from nodeagent.daemon.sources.manifest_list import ManifestList
+from nodeagent.daemon.turn.heartbeat import Heartbeat
+from nodeagent.edge.files.manifest_watch import ManifestWatch
+from nodeagent.edge.systemd.service_manager import NotifyError, ServiceManager
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod

@@ -9,10 +9,11 @@ import pytest
 
 from nodeagent.core.host.settings import NEW_IRQS, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.host_edges import HostEdges, write_directly
-from nodeagent.edge import irqbalance, kernel_threads, units
-from nodeagent.edge.irqbalance import IrqbalanceError
-from nodeagent.edge.kernel_threads import KernelThread, ThreadKey
+from nodeagent.daemon.host.host_edges import HostEdges, write_directly
+from nodeagent.edge.kernel import irqbalance, kernel_threads
+from nodeagent.edge.kernel.irqbalance import IrqbalanceError
+from nodeagent.edge.kernel.kernel_threads import KernelThread, ThreadKey
+from nodeagent.edge.systemd import units
 from tests.edge.test_irqbalance import Daemon
 
 IRQBALANCE, FIVE, SIX = Setting(SettingKind.IRQBALANCE), *(Setting(SettingKind.BALANCING, name) for name in "56")

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.host.claims import DeviceClaim
+from nodeagent.core.host.irq_owners import DeviceClaim
 from nodeagent.core.host.settings import NEW_IRQS, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.daemon.host_edges import Reading
-from nodeagent.daemon.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, Wanted, alone_of, put_back
-from nodeagent.daemon.logs import make_log
-from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.daemon.host.host_edges import Reading
+from nodeagent.daemon.host.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, Wanted, alone_of, put_back
+from nodeagent.daemon.reports.logs import make_log
+from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.host_files import described
 from tests.support.builders import hybrid

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.formats.wire.launcher_protocol import StartRequest
 from tests.daemon.test_load import MACHINE_64, agent_of, directories, live
 from tests.support.daemon_model import Client

@@ -22,15 +22,15 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import JOBS
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon import job_requests
-from nodeagent.daemon.jobs import JobNotKeptError, JobRefusal, Jobs, job_directory
-from nodeagent.daemon.publisher import JOB_SOCKET, Publisher
-from nodeagent.daemon.requests import TurnRequest
-from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.edge.cgroupfs import CgroupError
-from nodeagent.edge.job_owners import owner_asking
-from nodeagent.edge.local_api_client import ApiError, call
-from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
+from nodeagent.daemon.domains.jobs import job_requests
+from nodeagent.daemon.domains.jobs.jobs import JobNotKeptError, JobRefusal, Jobs, job_directory
+from nodeagent.daemon.reports.publisher import JOB_SOCKET, Publisher
+from nodeagent.daemon.turn.requests import TurnRequest
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
+from nodeagent.edge.processes.job_owners import owner_asking
+from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.formats.manifest.job_pod import job_pod
 from tests.support.daemon_model import Daemon, Steps, answered, watched
 from tests.support.node_model import CrashError, Machine

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.domains.runtime.known_again import known_again
+from nodeagent.core.domains.runtime.pod_model import ToldBy
 from nodeagent.core.model.nri import Answer, Event, Synchronized
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.runtime.known_again import known_again
-from nodeagent.core.runtime.pod_model import ToldBy
-from nodeagent.daemon import kubelet_pods
-from nodeagent.daemon.containers import stated
-from nodeagent.daemon.kubelet_pods import PodsApi
+from nodeagent.daemon.domains.runtime import kubelet_pods
+from nodeagent.daemon.domains.runtime.containers import stated
+from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from tests.daemon.test_containers import Desk, Log, event
 from tests.support.kubelet import serving

@@ -22,9 +22,9 @@ from nodeagent.core.cgroups.write_order import Change, MakeCgroup, RemoveCgroup
 from nodeagent.core.model.state import Exit, RecordedRefusal
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.actions import Action, Launch, Terminate
-from nodeagent.daemon.manifest_list import ManifestList
-from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.edge.manifest_watch import ManifestWatch
+from nodeagent.daemon.sources.manifest_list import ManifestList
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.files.manifest_watch import ManifestWatch
 from tests.support.builders import GIB
 from tests.support.daemon_model import Daemon, Steps
 from tests.support.figures import Recorder, keep, report

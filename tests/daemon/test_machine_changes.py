@@ -11,9 +11,9 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import CpusOffline
-from nodeagent.daemon.machine import Machine
-from nodeagent.daemon.startup import StartError, load_node
-from nodeagent.edge.sysfs import read_machine, read_witness
+from nodeagent.daemon.start.startup import StartError, load_node
+from nodeagent.daemon.turn.machine import Machine
+from nodeagent.edge.kernel.sysfs import read_machine, read_witness
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.kernel.sysfs_witness import witness_of

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from nodeagent.daemon.manifest_list import ManifestList, ManifestProblem
-from nodeagent.edge.manifest_watch import ManifestWatch
-from nodeagent.edge.open_files import Writer, writers_of
+from nodeagent.daemon.sources.manifest_list import ManifestList, ManifestProblem
+from nodeagent.edge.files.manifest_watch import ManifestWatch
+from nodeagent.edge.processes.open_files import Writer, writers_of
 
 POD = """
 apiVersion: v1
@@ -140,7 +140,7 @@ def test_a_writer_that_the_agent_may_not_see_can_be_found_by_others(
     listed: ManifestList, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service's sandbox hides the files of processes with more rights than it has itself."""
-    monkeypatch.setattr("nodeagent.daemon.manifest_list.writers_of", lambda _: ())
+    monkeypatch.setattr("nodeagent.daemon.sources.manifest_list.writers_of", lambda _: ())
     path = tmp_path / "web.yaml"
     with path.open("w"):
         listed.look(rescan=True)

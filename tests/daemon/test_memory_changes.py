@@ -8,8 +8,8 @@ import pytest
 
 from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.topology import NumaNode, Topology
-from nodeagent.daemon.requests import TurnRequest
-from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.daemon.turn.requests import TurnRequest
+from nodeagent.daemon.turn.wakeups import WakeUpReason
 from tests.daemon.test_recovery import two_nodes
 from tests.support.builders import GIB
 from tests.support.daemon_model import Daemon, Steps, watched

@@ -12,11 +12,11 @@ import pytest
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.daemon.placements import placement_directory
-from nodeagent.daemon.records import Recorder
-from nodeagent.daemon.troubles import Trouble
-from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.edge.placement_files import MAX_BYTES
+from nodeagent.daemon.turn.placements import placement_directory
+from nodeagent.daemon.turn.records import Recorder
+from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.files.placement_files import MAX_BYTES
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_text
 from tests.daemon.test_write_failures import failure
 from tests.support.daemon_model import Daemon, Files, Steps, watched

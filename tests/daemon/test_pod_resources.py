@@ -19,7 +19,6 @@ from h2.connection import H2Connection
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
-from nodeagent.core.devices.pools import DevicePool
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.model.claims import ContainerClaim
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
@@ -27,12 +26,13 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
+from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.core.turn.step import new_entry
-from nodeagent.daemon.machine import node_name
-from nodeagent.daemon.pod_resources import PodResources
-from nodeagent.daemon.publisher import Publisher
-from nodeagent.edge.listening import group_id, listen
-from nodeagent.edge.serving import ServingThread
+from nodeagent.daemon.reports.pod_resources import PodResources
+from nodeagent.daemon.reports.publisher import Publisher
+from nodeagent.daemon.turn.machine import node_name
+from nodeagent.edge.transport.listening import group_id, listen
+from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire.grpc_messages import CallError, Status, framed
 from tests.support.builders import GIB, PLRM, admitted, machine, managers
@@ -404,20 +404,18 @@ def test_a_socket_that_cannot_be_opened_is_reported_with_its_field(
 
 
 def test_an_agent_that_does_not_serve_it_loads_nothing_of_it() -> None:
-    program = (
-        "import json, sys, nodeagent.daemon.service, nodeagent.daemon.publisher\nprint(json.dumps([*sys.modules]))"
-    )
+    program = "import json, sys, nodeagent.daemon.service, nodeagent.daemon.reports.publisher\nprint(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))
-    assert "nodeagent.edge.serving" in loaded
-    needless = {"h2", "hpack", "hyperframe", "nodeagent.edge.grpc_server", "nodeagent.formats.wire.protobuf"}
+    assert "nodeagent.edge.transport.serving" in loaded
+    needless = {"h2", "hpack", "hyperframe", "nodeagent.edge.transport.grpc_server", "nodeagent.formats.wire.protobuf"}
     assert not loaded & needless
 
 
 MEMORY = """
 import sys
 from types import SimpleNamespace
-import nodeagent.daemon.publisher, nodeagent.daemon.service
+import nodeagent.daemon.reports.publisher, nodeagent.daemon.service
 from benchmarks.nodes import app, large_node, pod, scanned
 from tests.support.world import empty_state
 
@@ -428,8 +426,8 @@ def used_kib():
 of = large_node(memory=True)
 state = scanned(of, empty_state(of), [pod(f"p{number:04}", app("c", "1")) for number in range(500)]).state
 before = used_kib()
-from nodeagent.daemon.pod_resources import PodResources
-from nodeagent.edge.grpc_server import GrpcConnection
+from nodeagent.daemon.reports.pod_resources import PodResources
+from nodeagent.edge.transport.grpc_server import GrpcConnection
 for _ in range(10):
     served = PodResources(lambda: SimpleNamespace(state=state), {})
     connection = GrpcConnection(served.methods(), print)

@@ -13,13 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon import publisher
-from nodeagent.daemon.publisher import API_SOCKET, Publisher
-from nodeagent.daemon.requests import TurnRequest
-from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.edge import local_api
-from nodeagent.edge.cgroupfs import CgroupError
-from nodeagent.edge.local_api_client import ApiError, call
+from nodeagent.daemon.reports import publisher
+from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
+from nodeagent.daemon.turn.requests import TurnRequest
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.transport import local_api
+from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.wire.api_messages import print_result

@@ -22,16 +22,16 @@ from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.recovery import lacking_cpus
 from nodeagent.core.turn.step import EventKind
-from nodeagent.daemon.logs import make_log
-from nodeagent.daemon.records import checkpoints
-from nodeagent.daemon.recovery import Evidence, Recovery, Start, report_recovery, start_state
-from nodeagent.daemon.startup import (
+from nodeagent.daemon.reports.logs import make_log
+from nodeagent.daemon.start.recovery import Evidence, Recovery, Start, report_recovery, start_state
+from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
     MEMORY_CHECKPOINT,
     STATE_FILE,
     StartError,
 )
-from nodeagent.daemon.strict_recovery import load_state
+from nodeagent.daemon.start.strict_recovery import load_state
+from nodeagent.daemon.turn.records import checkpoints
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from tests.core.turn.test_turns import WatchedAgent
 from tests.support.builders import GIB

@@ -11,9 +11,9 @@ import pytest
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon import service
-from nodeagent.daemon.logs import make_log
-from nodeagent.daemon.wakeups import Rescans, WakeUpReason, Wakeups
-from nodeagent.edge.uevents import Hotplug, UeventError
+from nodeagent.daemon.reports.logs import make_log
+from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
+from nodeagent.edge.kernel.uevents import Hotplug, UeventError
 
 
 class Clock:

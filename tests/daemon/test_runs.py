@@ -14,7 +14,7 @@ from nodeagent.core.model.pod import qos_class
 from nodeagent.core.model.state import ContainerStatus, Origin, PodEntry, run_id
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
-from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.turn.runs import Runner
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES
 from nodeagent.formats.wire.launcher_protocol import DEFAULT_PATH

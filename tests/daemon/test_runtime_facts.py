@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.daemon.runtime_facts import runtime_facts
+from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
 from nodeagent.formats.config.containerd_config import NriConfig, Said
 from nodeagent.views.check.runtime import PodsApiFacts
 from tests.support.kubelet import serving

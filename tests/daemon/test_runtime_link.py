@@ -18,8 +18,8 @@ from nodeagent.core.model.nri import (
     Synchronized,
     Update,
 )
-from nodeagent.daemon.runtime_link import PAUSES_SECONDS, Push, RuntimeLink
-from nodeagent.edge.nri import Answered, NriError
+from nodeagent.daemon.domains.runtime.runtime_link import PAUSES_SECONDS, Push, RuntimeLink
+from nodeagent.edge.runtime.nri import Answered, NriError
 from tests.support.nri_runtime import NRI, PATIENCE_SECONDS, VERSIONS, Runtime, pods_and_containers
 
 UPDATES = tuple(Update(f"{number:064x}", NriResources(cpus=CpuSet.of(0, 1))) for number in range(100))

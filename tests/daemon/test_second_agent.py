@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nodeagent.daemon.startup import EX_CONFIG
-from nodeagent.edge.state_files import LOCK_NAME, lock_directory
+from nodeagent.daemon.start.startup import EX_CONFIG
+from nodeagent.edge.files.state_files import LOCK_NAME, lock_directory
 
 RUN = "import sys; from nodeagent.cli.main import main; sys.exit(main(sys.argv[1:]))"
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nodeagent.core.turn.pod_sources import ManifestProblem, PodSource
-from nodeagent.daemon.publisher import API_SOCKET, Publisher
-from nodeagent.edge.local_api_client import call
+from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
+from nodeagent.edge.transport.local_api_client import call
 from nodeagent.formats.checkpoint.checkpoint_versions import checkpoint_document, read_checkpoint
 from nodeagent.formats.checkpoint.node_state import encode_state, state_from_document
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.pod import Container
-from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.daemon.turn.wakeups import WakeUpReason
 from tests.support.daemon_model import DEAF, Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, cgroup_only, job, pod, sidecar

@@ -17,12 +17,12 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import Origin, latest_ms
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.daemon import service
-from nodeagent.daemon.manifest_list import ManifestList
-from nodeagent.daemon.publisher import Publisher
-from nodeagent.daemon.startup import StartError
-from nodeagent.daemon.troubles import Trouble
-from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.edge.manifest_watch import ManifestWatch
+from nodeagent.daemon.reports.publisher import Publisher
+from nodeagent.daemon.sources.manifest_list import ManifestList
+from nodeagent.daemon.start.startup import StartError
+from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.files.manifest_watch import ManifestWatch
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine, Unit
 from tests.support.pods import app, manifests, pod, unit

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.cgroup import Attribute
-from nodeagent.daemon.runs import Runner
-from nodeagent.daemon.troubles import Trouble, owner_of
-from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.daemon.turn.runs import Runner
+from nodeagent.daemon.turn.troubles import Trouble, owner_of
+from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, init, pod

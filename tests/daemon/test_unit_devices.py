@@ -14,11 +14,11 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.promises import HeldDevice, PodPromises, with_pod
 from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry
-from nodeagent.daemon import unit_devices
-from nodeagent.daemon.agent import NO_RUNTIME
-from nodeagent.daemon.troubles import Trouble
-from nodeagent.daemon.unit_devices import Rules, UnitDevices
-from nodeagent.edge.units import UnitsError
+from nodeagent.daemon.domains.systemd import unit_devices
+from nodeagent.daemon.domains.systemd.unit_devices import Rules, UnitDevices
+from nodeagent.daemon.turn.agent import NO_RUNTIME
+from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.kernel.unit_properties import DeviceRules
 from tests.support.daemon_model import Daemon, watched

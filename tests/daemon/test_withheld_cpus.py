@@ -12,8 +12,8 @@ from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
 from nodeagent.core.metrics.agent_metrics import DEGRADED_CONTAINERS
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Topology
-from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.formats.node_view import Observation, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
 from nodeagent.views.inspect.document import inspection

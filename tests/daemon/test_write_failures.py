@@ -20,9 +20,9 @@ from nodeagent.core.cgroups.write_order import EnableControllers, MakeCgroup, Re
 from nodeagent.core.metrics.agent_metrics import CGROUP_WRITE_ERRORS, error_label
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.execution import ExecutionResult, FailureResponse, answered
-from nodeagent.edge import cgroupfs
-from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from nodeagent.daemon.turn.execution import ExecutionResult, FailureResponse, answered
+from nodeagent.edge.cgroups import cgroupfs
+from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from tests.daemon.test_crash_points import SCENARIOS, Life, Scenario, clone, prepared, settle
 from tests.support.daemon_model import Steps, watched
 from tests.support.figures import Recorder, keep, report

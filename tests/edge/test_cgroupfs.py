@@ -16,7 +16,7 @@ from nodeagent.core.cgroups.write_failures import WriteFailure
 from nodeagent.core.cgroups.write_order import GatherThreads, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.cgroupfs import HELD_AT_ONCE, CgroupError, CgroupTree, MemoryInUseError
+from nodeagent.edge.cgroups.cgroupfs import HELD_AT_ONCE, CgroupError, CgroupTree, MemoryInUseError
 
 MANY = 1301
 """More than a page of process ids."""

@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import pytest
 
-from nodeagent.core.cpu.points import PluginFailedError
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge import cpu_plugins
-from nodeagent.edge.cpu_plugins import BoundedCode, loaded
+from nodeagent.core.resources.cpu.points import PluginFailedError
+from nodeagent.edge.plugins import cpu_plugins
+from nodeagent.edge.plugins.cpu_plugins import BoundedCode, loaded
 
 WITHIN = 60.0
 """Seconds: of what is to come, however loaded the machine is."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.device_access import DeviceFile
-from nodeagent.edge.device_files import files_of
+from nodeagent.edge.kernel.device_files import files_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.machine_tree import put_device
 

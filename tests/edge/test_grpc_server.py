@@ -17,10 +17,10 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from nodeagent.edge import grpc_server
-from nodeagent.edge.grpc_server import MAX_REQUEST_BYTES, MAX_STREAMS, GrpcConnection, GrpcServer
-from nodeagent.edge.listening import listen
-from nodeagent.edge.serving import Dialogue, Server, ServingThread
+from nodeagent.edge.transport import grpc_server
+from nodeagent.edge.transport.grpc_server import MAX_REQUEST_BYTES, MAX_STREAMS, GrpcConnection, GrpcServer
+from nodeagent.edge.transport.listening import listen
+from nodeagent.edge.transport.serving import Dialogue, Server, ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire.grpc_messages import CallError, Status, framed
 

@@ -8,7 +8,7 @@ import pytest
 
 from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.host_settings import HostSettingsFiles, boot_id, host_cpus, possible_cpus
+from nodeagent.edge.kernel.host_settings import HostSettingsFiles, boot_id, host_cpus, possible_cpus
 from nodeagent.formats.kernel.host_files import HostFileError
 
 FILES = {

@@ -6,7 +6,7 @@ import pytest
 
 from nodeagent.core.model.host_processes import HostInterrupt
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.interrupts import interrupts, may_come_to
+from nodeagent.edge.kernel.interrupts import interrupts, may_come_to
 from nodeagent.formats.kernel.cpu_use import Interrupt
 
 

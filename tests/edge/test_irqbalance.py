@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge import irqbalance
-from nodeagent.edge.irqbalance import IrqbalanceError, ban, leave, read, unban
+from nodeagent.edge.kernel import irqbalance
+from nodeagent.edge.kernel.irqbalance import IrqbalanceError, ban, leave, read, unban
 from nodeagent.formats.kernel.irqbalance import Irqbalance
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from nodeagent.edge.job_owners import Owner, OwnerError, OwnerWatch, owner_again, owner_asking
+from nodeagent.edge.processes.job_owners import Owner, OwnerError, OwnerWatch, owner_again, owner_asking
 
 
 def process() -> subprocess.Popen[bytes]:

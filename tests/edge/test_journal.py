@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.daemon import logs
-from nodeagent.edge import journal
+from nodeagent.daemon.reports import logs
+from nodeagent.edge.observability import journal
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.kernel_threads import KernelThreadsError, ThreadKey, move, unbound
+from nodeagent.edge.kernel.kernel_threads import KernelThreadsError, ThreadKey, move, unbound
 
 KTHREADD = 2
 

@@ -16,8 +16,8 @@ from h2.connection import H2Connection
 from h2.events import StreamEnded
 from hypothesis import given, settings, strategies as st
 
-from nodeagent.edge.kubelet_pods import KubeletPods, KubeletPodsError
-from nodeagent.formats.nri.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod, read_pod
+from nodeagent.edge.runtime.kubelet_pods import KubeletPods, KubeletPodsError
+from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod, read_pod
 from nodeagent.formats.wire.grpc_messages import framed
 from tests.support.kubelet import serving
 from tests.support.pods import app, init, pod

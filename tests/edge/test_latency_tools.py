@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.latency_tools import LatencyToolError, check_installed, own_reach, report_of
+from nodeagent.tools.probe.latency_tools import LatencyToolError, check_installed, own_reach, report_of
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_it_ends_with_us_even_if_we_are_killed(tools: Path, tmp_path: Path) -> N
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     tool(tools, f"exec >{fifo}; echo ready; exec sleep 60")
-    code = "from nodeagent.edge.latency_tools import report_of; report_of(('oslat',), seconds=60)"
+    code = "from nodeagent.tools.probe.latency_tools import report_of; report_of(('oslat',), seconds=60)"
     with subprocess.Popen([sys.executable, "-c", code]) as ours, fifo.open() as said:
         assert said.readline() == "ready\n"
         ours.send_signal(signal.SIGKILL)

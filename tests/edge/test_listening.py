@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.listening import ListenError, group_id, listen
+from nodeagent.edge.transport.listening import ListenError, group_id, listen
 from nodeagent.formats.syntax.bind_address import TcpAddress, UnixAddress
 
 
@@ -80,7 +80,9 @@ def test_where_the_unit_may_not_write_the_way_out_is_named(monkeypatch: pytest.M
     def bind(_self: socket.socket, _path: str) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("nodeagent.edge.listening.socket.socket", type("Bound", (socket.socket,), {"bind": bind}))
+    monkeypatch.setattr(
+        "nodeagent.edge.transport.listening.socket.socket", type("Bound", (socket.socket,), {"bind": bind})
+    )
     with pytest.raises(ListenError) as caught:
         listen(UnixAddress(str(tmp_path / "s")), field="devicePluginSocket")
     assert caught.value.hint == (

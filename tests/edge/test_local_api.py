@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from nodeagent.edge.listening import listen
-from nodeagent.edge.local_api import LocalApi, WaitingOperation
-from nodeagent.edge.local_api_client import ApiError, ApiUnavailable, call
-from nodeagent.edge.serving import Server, ServingThread
+from nodeagent.edge.transport.listening import listen
+from nodeagent.edge.transport.local_api import LocalApi, WaitingOperation
+from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
+from nodeagent.edge.transport.serving import Server, ServingThread
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire.exchange import Bounds
@@ -243,7 +243,7 @@ def open_directory() -> Iterator[Path]:
 
 AS_SOMEBODY = """
 import os, sys
-from nodeagent.edge.local_api_client import call
+from nodeagent.edge.transport.local_api_client import call
 from nodeagent.errors import NodeAgentError
 path, op, uid, gid, *groups = sys.argv[1:]
 os.setgroups([int(g) for g in groups])
@@ -399,10 +399,10 @@ def test_stopping_removes_the_socket_and_drops_clients(tmp_path: Path, is_met: b
 
 NO_DESCRIPTORS = """
 import os, resource, socket, sys, threading
-from nodeagent.edge.listening import listen
-from nodeagent.edge.local_api import LocalApi
-from nodeagent.edge.local_api_client import call
-from nodeagent.edge.serving import ServingThread
+from nodeagent.edge.transport.listening import listen
+from nodeagent.edge.transport.local_api import LocalApi
+from nodeagent.edge.transport.local_api_client import call
+from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
 failed = threading.Event()
 thread = ServingThread(lambda doing, err: (print(doing, err), failed.set()))

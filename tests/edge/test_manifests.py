@@ -16,9 +16,15 @@ from typing import Any
 
 import pytest
 
-from nodeagent.edge import manifests
-from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
-from nodeagent.edge.manifests import MAX_FILE_BYTES, MAX_READINGS, ManifestDirectoryError, ManifestFile, scan_manifests
+from nodeagent.edge.files import manifests
+from nodeagent.edge.files.manifest_watch import ManifestWatch, ManifestWatchError
+from nodeagent.edge.files.manifests import (
+    MAX_FILE_BYTES,
+    MAX_READINGS,
+    ManifestDirectoryError,
+    ManifestFile,
+    scan_manifests,
+)
 from tests.support.wake_ups import Wakes
 
 DEADLINE_SECONDS = 30.0

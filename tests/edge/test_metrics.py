@@ -13,10 +13,10 @@ from nodeagent.core.metrics.agent_metrics import METRICS, old_name
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import ALIGNED, ASSIGNMENTS, TOPOLOGY_DURATION, aligned, assignments
 from nodeagent.core.metrics.totals import MetricTotals
-from nodeagent.edge.listening import ListenError, listen
-from nodeagent.edge.metrics import CONTENT_TYPE, Exposition
-from nodeagent.edge.metrics_http import MetricsPages
-from nodeagent.edge.serving import Server, ServingThread
+from nodeagent.edge.observability.metrics import CONTENT_TYPE, Exposition
+from nodeagent.edge.observability.metrics_http import MetricsPages
+from nodeagent.edge.transport.listening import ListenError, listen
+from nodeagent.edge.transport.serving import Server, ServingThread
 from nodeagent.formats.syntax.bind_address import parse_bind_address
 
 NEVER: dict[Series, int] = {}

@@ -23,9 +23,9 @@ from nodeagent.core.model.nri import (
     Synchronized,
     Update,
 )
-from nodeagent.edge.nri import Answered, NriConnection, NriError
-from nodeagent.formats.nri.calls import MAX_SYNCHRONIZED
-from nodeagent.formats.nri.ttrpc import TtrpcCode
+from nodeagent.edge.runtime.nri import Answered, NriConnection, NriError
+from nodeagent.formats.runtime.calls import MAX_SYNCHRONIZED
+from nodeagent.formats.runtime.ttrpc import TtrpcCode
 from tests.support.nri_runtime import (
     DEBIAN_NEXT,
     NRI,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.placement_files import MAX_BYTES, PlacementFileError, PlacementFiles
+from nodeagent.edge.files.placement_files import MAX_BYTES, PlacementFileError, PlacementFiles
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_full_file_system_leaves_the_old_content(files: PlacementFiles, base: 
     code = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2, 2))\n"
-        "from nodeagent.edge.placement_files import PlacementFiles\n"
+        "from nodeagent.edge.files.placement_files import PlacementFiles\n"
         f"PlacementFiles({str(base)!r}).write('uid-a/app', b'A=2\\n')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

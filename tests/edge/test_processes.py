@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.processes import ProcessAffinity, may_run_on, running_on, threads
+from nodeagent.edge.processes.host_processes import ProcessAffinity, may_run_on, running_on, threads
 
 ALL = CpuSet.from_ids(os.sched_getaffinity(0))
 FIRST, LAST = min(ALL), max(ALL)
@@ -87,7 +87,7 @@ def test_those_excluded_are_not_looked_at(start: Callable[[str], subprocess.Pope
 
 
 CALLED = """
-from nodeagent.edge.processes import of_caller
+from nodeagent.edge.processes.host_processes import of_caller
 import os
 print(os.getpid(), *sorted(of_caller() - {os.getpid()}))
 """
@@ -143,8 +143,8 @@ def test_kernel_threads_are_told_from_processes() -> None:
 HIDDEN = """
 import os, sys
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge import processes
-from nodeagent.edge.processes import may_run_on
+from nodeagent.edge.processes import host_processes as processes
+from nodeagent.edge.processes.host_processes import may_run_on
 pid = int(sys.argv[1])
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 print(may_run_on(CpuSet.from_ids(range(1024)), excluding=lambda one: one != pid))
@@ -200,7 +200,7 @@ def test_this_process_stays_off_cpus_if_there_are_others() -> None:
     script = f"""
 import os
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.processes import stay_off
+from nodeagent.edge.processes.host_processes import stay_off
 stay_off(CpuSet.of({FIRST}))
 print({FIRST} in os.sched_getaffinity(0))
 stay_off(CpuSet.from_ids(os.sched_getaffinity(0)))

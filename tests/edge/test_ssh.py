@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.ssh import SshError, output_of
+from nodeagent.tools.fleet.ssh import SshError, output_of
 
 
 @pytest.fixture

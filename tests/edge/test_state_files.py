@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.edge.state_files import (
+from nodeagent.edge.files.state_files import (
     StateFileError,
     lock_directory,
     read,
@@ -140,7 +140,7 @@ def run_with_file_size_limit(path: str, content_bytes: int) -> subprocess.Comple
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-from nodeagent.edge.state_files import StateFileError, write_atomically
+from nodeagent.edge.files.state_files import StateFileError, write_atomically
 try:
     write_atomically({path!r}, b"n" * {content_bytes})
 except StateFileError as err:
@@ -174,7 +174,7 @@ def in_a_small_file_system(directory: Path, script: str) -> str:
 
 FULL_AND_READ_ONLY = """
 import errno, os, subprocess, sys
-from nodeagent.edge.state_files import StateFileError, read, write_atomically
+from nodeagent.edge.files.state_files import StateFileError, read, write_atomically
 directory = sys.argv[1]
 path = directory + "/state"
 write_atomically(path, b"old")
@@ -430,7 +430,7 @@ def test_a_second_daemon_is_told_who_holds_the_directory(tmp_path: Path) -> None
         [
             sys.executable,
             "-c",
-            f"from nodeagent.edge.state_files import lock_directory; l = lock_directory({str(tmp_path)!r}); print('held'); input()",
+            f"from nodeagent.edge.files.state_files import lock_directory; l = lock_directory({str(tmp_path)!r}); print('held'); input()",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

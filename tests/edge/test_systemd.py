@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.systemd import NotifyError, ServiceManager
+from nodeagent.edge.systemd.service_manager import NotifyError, ServiceManager
 
 
 @pytest.fixture(params=["path", "abstract"])

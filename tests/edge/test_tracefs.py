@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.tracefs import CpuRecording, TracefsError, passing_directory, recording, remove_abandoned
+from nodeagent.edge.kernel.tracefs import CpuRecording, TracefsError, passing_directory, recording, remove_abandoned
 from tests.support.launcher_process import wait_for
 
 FILES = (
@@ -92,7 +92,7 @@ def test_a_directory_goes_with_its_process_however_that_ends(tracefs: Path, end:
     path = tracefs / "instances/mine"
     program = f"""
 import os, pathlib, signal
-from nodeagent.edge.tracefs import passing_directory
+from nodeagent.edge.kernel.tracefs import passing_directory
 signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT, signal.SIGTERM, signal.SIGHUP}})
 with passing_directory(pathlib.Path({str(path)!r})) as made:
     print(made.is_dir(), flush=True)
@@ -108,7 +108,7 @@ def test_it_goes_also_where_everything_that_the_process_has_started_is_told_to_e
     path = tracefs / "instances/mine"
     program = f"""
 import os, pathlib, re, signal
-from nodeagent.edge.tracefs import passing_directory
+from nodeagent.edge.kernel.tracefs import passing_directory
 with passing_directory(pathlib.Path({str(path)!r})):
     (remover,) = pathlib.Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
     status = pathlib.Path(f"/proc/{{remover}}/status")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.uevents import Hotplug, UeventError, Uevents, drain, open_uevent_socket
+from nodeagent.edge.kernel.uevents import Hotplug, UeventError, Uevents, drain, open_uevent_socket
 
 KOBJECT_UEVENT = 15
 GROUP_KERNEL = 1

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.edge import units
-from nodeagent.edge.units import (
+from nodeagent.edge.systemd import units
+from nodeagent.edge.systemd.units import (
     UnitsError,
     clear_allowed_cpus,
     keeps_device_rules,

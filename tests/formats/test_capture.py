@@ -19,8 +19,9 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import ContainerStatus, RecordedRefusal, RefusedChange
-from nodeagent.daemon import machine as daemon_machine, startup
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.daemon.start import startup
+from nodeagent.daemon.turn import machine as daemon_machine
+from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import (
     Capture,

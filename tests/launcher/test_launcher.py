@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from nodeagent.core.model.idset import MOST_CPUS
-from nodeagent.edge.launcher import LauncherError
+from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.formats.wire.launcher_protocol import (
     MAX_ANSWER_BYTES,
     Killed,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.launcher import MOVES_CPUS, LauncherError
+from nodeagent.edge.processes.launcher import MOVES_CPUS, LauncherError
 from nodeagent.launcher.order import MAX_CPU, MAX_CPUS, RefusedError, ThreadMove, cpus_of, host_writes
 from nodeagent.launcher.records import PF_KTHREAD, is_kernel_thread, parent_and_start_ticks
 from tests.support.launcher_process import LauncherProcess

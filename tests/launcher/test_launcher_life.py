@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.launcher import LauncherClient, LauncherError
+from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.formats.wire import launcher_protocol as protocol
 from nodeagent.formats.wire.launcher_protocol import (
     Exited,

@@ -197,7 +197,7 @@ def test_every_rule_has_a_test() -> None:
 
 
 def test_the_commands_that_alerts_advise_exist() -> None:
-    from nodeagent.cli.command_line import COMMANDS
+    from nodeagent.cli.parser import COMMANDS
 
     advised = {word for rule in RULES for text in rule.texts for word in re.findall(r"`nodeagent ([a-z]+)", text)}
     assert {"inspect", "retry", "check"} <= advised <= COMMANDS.keys()

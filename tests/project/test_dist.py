@@ -11,7 +11,7 @@ import pytest
 
 from integration.guest.images import project_files
 from nodeagent import __version__
-from nodeagent.cli.command_line import COMMANDS
+from nodeagent.cli.parser import COMMANDS
 from nodeagent.cli.support.completion_scripts import FISH_PLACE, PLACES
 
 ROOT = Path(__file__).parents[2]

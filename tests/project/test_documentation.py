@@ -14,17 +14,17 @@ import pytest
 import yaml
 
 from integration.pages import HERE, ON_NODE, README, UNTYPED, blocks_of, first_command
-from nodeagent.cli.command_line import COMMANDS, parser_for
 from nodeagent.cli.main import main
+from nodeagent.cli.parser import COMMANDS, parser_for
 from nodeagent.cli.support.definitions import Command, command_of
 from nodeagent.cli.support.exit_status import EXIT_REFUSED
-from nodeagent.core.cpu.options import OPTIONS
 from nodeagent.core.metrics.agent_metrics import METRICS
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.numa.topology_manager import Scope, TopologyPolicy
+from nodeagent.core.resources.cpu.options import OPTIONS
 from nodeagent.core.turn.step import EventKind
-from nodeagent.daemon import logs
+from nodeagent.daemon.reports import logs
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
 from nodeagent.formats.topology.topology_spec import topology_from_spec

@@ -66,8 +66,6 @@ from nodeagent.core.admission.managers import Managers, Rejected, admit, initial
 from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
 from nodeagent.core.admission.node_setup import on_machine
 from nodeagent.core.cgroups.write_order import SetAttribute
-from nodeagent.core.devices.plugins import DevicePluginFailedError
-from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
 from nodeagent.core.model.cgroup import Attribute, ByteLimit
@@ -91,35 +89,37 @@ from nodeagent.core.model.refusals import (
 )
 from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
-from nodeagent.daemon.job_requests import JobRequests
-from nodeagent.daemon.jobs import Jobs
-from nodeagent.daemon.kubelet_pods import PodsApi
-from nodeagent.daemon.recovery import recorded_devices
-from nodeagent.daemon.releasing import find_pods_cgroup
-from nodeagent.daemon.runtime_facts import runtime_facts
-from nodeagent.daemon.runtime_link import Push
-from nodeagent.daemon.startup import STATE_FILE
-from nodeagent.edge import irqbalance, kernel_threads, state_files, uevents, units
-from nodeagent.edge.cgroup_entry import join
-from nodeagent.edge.cgroup_watch import CgroupWatch
-from nodeagent.edge.cgroupfs import CgroupTree
-from nodeagent.edge.device_plugins import DevicePluginConnection
-from nodeagent.edge.grpc_server import GrpcConnection
-from nodeagent.edge.job_owners import owner_asking
-from nodeagent.edge.kubelet_pods import KubeletPods
-from nodeagent.edge.latency_tools import check_installed
-from nodeagent.edge.launcher import LauncherClient, LauncherError
-from nodeagent.edge.listening import listen
-from nodeagent.edge.local_api import LocalApi
-from nodeagent.edge.local_api_client import call
-from nodeagent.edge.manifest_watch import ManifestWatch
-from nodeagent.edge.manifests import scan_manifests
-from nodeagent.edge.placement_files import PlacementFiles
-from nodeagent.edge.serving import ServingThread
-from nodeagent.edge.ssh import output_of
-from nodeagent.edge.sysfs import read_machine, write_setting
-from nodeagent.edge.systemd import ServiceManager
-from nodeagent.edge.tracefs import recording
+from nodeagent.core.resources.devices.plugins import DevicePluginFailedError
+from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.daemon.domains.jobs.job_requests import JobRequests
+from nodeagent.daemon.domains.jobs.jobs import Jobs
+from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
+from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
+from nodeagent.daemon.domains.runtime.runtime_link import Push
+from nodeagent.daemon.start.recovery import recorded_devices
+from nodeagent.daemon.start.releasing import find_pods_cgroup
+from nodeagent.daemon.start.startup import STATE_FILE
+from nodeagent.edge.cgroups.cgroup_entry import join
+from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch
+from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.files import state_files
+from nodeagent.edge.files.manifest_watch import ManifestWatch
+from nodeagent.edge.files.manifests import scan_manifests
+from nodeagent.edge.files.placement_files import PlacementFiles
+from nodeagent.edge.kernel import irqbalance, kernel_threads, uevents
+from nodeagent.edge.kernel.sysfs import read_machine, write_setting
+from nodeagent.edge.kernel.tracefs import recording
+from nodeagent.edge.plugins.device_plugins import DevicePluginConnection
+from nodeagent.edge.processes.job_owners import owner_asking
+from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
+from nodeagent.edge.runtime.kubelet_pods import KubeletPods
+from nodeagent.edge.systemd import units
+from nodeagent.edge.systemd.service_manager import ServiceManager
+from nodeagent.edge.transport.grpc_server import GrpcConnection
+from nodeagent.edge.transport.listening import listen
+from nodeagent.edge.transport.local_api import LocalApi
+from nodeagent.edge.transport.local_api_client import call
+from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.host_record import decode_record
@@ -128,7 +128,6 @@ from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, 
 from nodeagent.formats.checkpoint.sealed import unsealed
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.kernel.host_files import read_cpus
-from nodeagent.formats.kernel.latency import parse_oslat
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.scenario.scenario import scenario_from_text
@@ -139,6 +138,9 @@ from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.formats.wire.grpc_messages import framed
 from nodeagent.formats.wire.launcher_protocol import decode_hello
+from nodeagent.tools.fleet.ssh import output_of
+from nodeagent.tools.probe.latency import parse_oslat
+from nodeagent.tools.probe.latency_tools import check_installed
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.scenario_replay import replay

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from nodeagent.cli.command_line import COMMANDS
 from nodeagent.cli.main import main
+from nodeagent.cli.parser import COMMANDS
 from nodeagent.cli.support.becoming import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED, EXIT_USAGE
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
-from nodeagent.core.cpu.options import OPTIONS
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.errata import ERRATA
-from nodeagent.daemon.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.core.resources.cpu.options import OPTIONS
+from nodeagent.daemon.start.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.formats.config.config_yaml import known_fields
 
 ROOT = Path(__file__).parents[2]

@@ -33,26 +33,26 @@ from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon import agent as agent_module, clock as clock_module, runs as runs_module
-from nodeagent.daemon.agent import Agent
-from nodeagent.daemon.domains import Domains, unit_paths
-from nodeagent.daemon.host_edges import Reading
-from nodeagent.daemon.host_settings import HostSettings
-from nodeagent.daemon.jobs import Jobs, job_directory
-from nodeagent.daemon.logs import make_log
-from nodeagent.daemon.machine import without_withheld
-from nodeagent.daemon.placements import Placements, placement_directory
-from nodeagent.daemon.records import Recorder
-from nodeagent.daemon.recovery import Evidence, report_recovery, start_state
-from nodeagent.daemon.runs import Runner
-from nodeagent.daemon.troubles import Trouble
-from nodeagent.daemon.unit_records import UnitRecords
-from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
-from nodeagent.edge import state_files
-from nodeagent.edge.cgroupfs import CgroupError
-from nodeagent.edge.launcher import LauncherError
-from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.edge.units import UnitsError
+from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
+from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
+from nodeagent.daemon.host.host_edges import Reading
+from nodeagent.daemon.host.host_settings import HostSettings
+from nodeagent.daemon.reports.logs import make_log
+from nodeagent.daemon.start.recovery import Evidence, report_recovery, start_state
+from nodeagent.daemon.turn import agent as agent_module, clock as clock_module, runs as runs_module
+from nodeagent.daemon.turn.agent import Agent
+from nodeagent.daemon.turn.machine import without_withheld
+from nodeagent.daemon.turn.placements import Placements, placement_directory
+from nodeagent.daemon.turn.records import Recorder
+from nodeagent.daemon.turn.runs import Runner
+from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
+from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.files import state_files
+from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
+from nodeagent.edge.processes.launcher import LauncherError
+from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.host_files import described
 from nodeagent.formats.kernel.unit_names import slices_around
 from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties

@@ -11,7 +11,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.formats.capture import Capture
 from nodeagent.formats.kernel.settings import Settings
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
-from nodeagent.views.fleet.nodes import FleetNode
+from nodeagent.tools.fleet.nodes import FleetNode
 from tests.support.inspected_nodes import NOW_MS, World, machine
 from tests.support.pods import app, pod
 

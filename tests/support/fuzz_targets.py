@@ -20,6 +20,9 @@ from msgspec import structs
 
 from nodeagent.core.admission.managers import start
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.domains.runtime.pod_model import runtime_pod
+from nodeagent.core.domains.runtime.registry import Registry, happened
+from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.nri import Call, Sandbox, Synchronized
@@ -28,18 +31,15 @@ from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.records import Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, Origin
-from nodeagent.core.runtime.pod_model import runtime_pod
-from nodeagent.core.runtime.registry import Registry, happened
-from nodeagent.core.runtime.stated_pod import StatedPod, with_kubelets
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
-from nodeagent.daemon.pod_resources import PodResources
-from nodeagent.daemon.startup import unsuited
-from nodeagent.edge.grpc_server import GrpcConnection
-from nodeagent.edge.local_api import LocalApi
-from nodeagent.edge.metrics_http import MetricsPages
-from nodeagent.edge.sysfs import read_machine
-from nodeagent.edge.uevents import drain
+from nodeagent.daemon.reports.pod_resources import PodResources
+from nodeagent.daemon.start.startup import unsuited
+from nodeagent.edge.kernel.sysfs import read_machine
+from nodeagent.edge.kernel.uevents import drain
+from nodeagent.edge.observability.metrics_http import MetricsPages
+from nodeagent.edge.transport.grpc_server import GrpcConnection
+from nodeagent.edge.transport.local_api import LocalApi
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
@@ -65,11 +65,11 @@ from nodeagent.formats.kernel.sysfs_sample import SysfsError, SysfsSample
 from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
 from nodeagent.formats.manifest.variables import process_of
-from nodeagent.formats.nri.annotations import read_annotations
-from nodeagent.formats.nri.calls import NriCallError, Synchronize, read_call
-from nodeagent.formats.nri.kubelet_pods import KubeletPodError, read_pod
-from nodeagent.formats.nri.mux import MuxError, Reassembly
-from nodeagent.formats.nri.ttrpc import TtrpcError, TtrpcFrame, read_request
+from nodeagent.formats.runtime.annotations import read_annotations
+from nodeagent.formats.runtime.calls import NriCallError, Synchronize, read_call
+from nodeagent.formats.runtime.kubelet_pods import KubeletPodError, read_pod
+from nodeagent.formats.runtime.mux import MuxError, Reassembly
+from nodeagent.formats.runtime.ttrpc import TtrpcError, TtrpcFrame, read_request
 from nodeagent.formats.scenario.scenario import ScenarioError, scenario_from_text
 from nodeagent.formats.syntax.bind_address import BindAddressError, parse_bind_address
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
@@ -97,9 +97,9 @@ from nodeagent.formats.wire.protobuf import ProtobufError, decode, encode
 from nodeagent.launcher import records as launcher_records
 from nodeagent.launcher.order import Order, parse_order
 from nodeagent.launcher.server import Launcher
+from nodeagent.tools.fleet.differences import fleet_difference
+from nodeagent.tools.fleet.nodes import FleetNode
 from nodeagent.views.checkpoint_text import render_checkpoint, summary
-from nodeagent.views.fleet.differences import fleet_difference
-from nodeagent.views.fleet.nodes import FleetNode
 from nodeagent.views.simulate.scenario_replay import replay
 from tests.formats.checkpoint import test_checkpoint_versions as versions
 from tests.support import kernel_histograms

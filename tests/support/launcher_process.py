@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from nodeagent.edge.launcher import LauncherClient, LauncherError
+from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.formats.wire.launcher_protocol import Exited, Running, StartRequest
 from nodeagent.launcher.records import parent_and_start_ticks
 from tests.support.explained_events import explained_events

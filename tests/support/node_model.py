@@ -26,7 +26,6 @@ from nodeagent.core.cgroups.write_order import (
     SetAttribute,
     diff,
 )
-from nodeagent.core.cpu.restore import given_cpus
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
 from nodeagent.core.model.cgroup import (
@@ -45,6 +44,7 @@ from nodeagent.core.model.cgroup_layout import ABOVE, is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
+from nodeagent.core.resources.cpu.restore import given_cpus
 from nodeagent.core.turn.actions import (
     Action,
     Forget,
@@ -59,10 +59,10 @@ from nodeagent.core.turn.actions import (
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, offered
 from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
-from nodeagent.daemon.domains import unit_paths
-from nodeagent.daemon.drift import as_desired
-from nodeagent.daemon.execution import ExecutionResult, carry_out
-from nodeagent.edge.cgroupfs import CgroupError, MemoryInUseError
+from nodeagent.daemon.domains.all_cgroups import unit_paths
+from nodeagent.daemon.turn.drift import as_desired
+from nodeagent.daemon.turn.execution import ExecutionResult, carry_out
+from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from tests.support.pods import manifests

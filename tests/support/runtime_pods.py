@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
-from nodeagent.core.model.cgroup import cpu_quota, cpu_shares
-from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
-from nodeagent.core.model.nri import ContainerState, HugepageLimit, NriContainer, NriResources, Sandbox
-from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Container, Pod, QosClass, qos_class
-from nodeagent.core.runtime.estimates import (
+from nodeagent.core.domains.runtime.estimates import (
     BEST_EFFORT_OOM,
     GUARANTEED_OOM,
     MAX_BURSTABLE_OOM,
     MIN_BURSTABLE_OOM,
 )
+from nodeagent.core.model.cgroup import cpu_quota, cpu_shares
+from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
+from nodeagent.core.model.nri import ContainerState, HugepageLimit, NriContainer, NriResources, Sandbox
+from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Container, Pod, QosClass, qos_class
 
 GIB = 2**30
 PERIOD_US = 100_000

@@ -18,13 +18,13 @@ from nodeagent.core.admission.managers import (
     remove_pod,
     start_container,
 )
-from nodeagent.core.cpu.options import OPTIONS
 from nodeagent.core.model.config import Errata, Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.resources.cpu.options import OPTIONS
 from tests.support.builders import GIB, machine, pod
 
 # Machines

@@ -3,11 +3,11 @@
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.domains.runtime.pod_model import Known, ToldBy
 from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import ResourceRequirements
 from nodeagent.core.model.state import PodEntry
-from nodeagent.core.runtime.pod_model import Known, ToldBy
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.explain.document import Explained, explanation

@@ -25,7 +25,7 @@ from nodeagent.cli.support.near import this_with_devices
 from nodeagent.cli.support.pod_files import PodFile, pod_files, with_claims
 from nodeagent.cli.support.what_if_source import WhatIfNode
 from nodeagent.core.model.state import NodeState
-from nodeagent.edge.manifests import locked_manifests
+from nodeagent.edge.files.manifests import locked_manifests
 from nodeagent.errors import NodeAgentError
 from nodeagent.views.apply.document import VERSION, applied_document, settled_document
 from nodeagent.views.apply.text import applied_text, differences_text, name_of, refused_text, settled_text

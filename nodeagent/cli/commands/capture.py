@@ -18,8 +18,8 @@ from nodeagent.cli.support.sources import (
     known_from,
     machine_file,
 )
-from nodeagent.daemon.startup import StartError
-from nodeagent.edge.sysfs import read_devices, read_machine, read_settings
+from nodeagent.daemon.start.startup import StartError
+from nodeagent.edge.kernel.sysfs import read_devices, read_machine, read_settings
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import Capture, encode_capture
 from nodeagent.formats.kernel.sysfs import topology_of

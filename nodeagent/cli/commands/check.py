@@ -25,8 +25,8 @@ from nodeagent.cli.support.sources import (
 )
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.startup import StartError, node_of
-from nodeagent.edge.sysfs import read_settings, write_setting
+from nodeagent.daemon.start.startup import StartError, node_of
+from nodeagent.edge.kernel.sysfs import read_settings, write_setting
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
 from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
@@ -125,8 +125,8 @@ def _devices(options: argparse.Namespace, topology: Topology) -> "PlacedDevices"
 
 
 def _with_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:
-    from nodeagent.daemon.beside_kubelet import kubelet_problem
-    from nodeagent.daemon.runtime_facts import runtime_facts
+    from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem
+    from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
 
     assert facts.config is not None
     root = Path(options.root or "/")

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     if options.shell != _ASKED:
         sys.stdout.write(SCRIPTS[options.shell])
         return 0
-    from nodeagent.cli.command_line import parser_for
+    from nodeagent.cli.parser import parser_for
 
     typed = options.words[1:] if options.words[:1] == ["--"] else options.words
     words = typed or [""]

@@ -25,8 +25,8 @@ from nodeagent.cli.support.sources import (
     own_config,
     topology_from,
 )
-from nodeagent.daemon.startup import StartError, unsuited
-from nodeagent.edge.local_api_client import ApiError, ApiUnavailable, call
+from nodeagent.daemon.start.startup import StartError, unsuited
+from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config.config_yaml import judged_config

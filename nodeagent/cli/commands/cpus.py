@@ -10,7 +10,7 @@ from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.cli.support.standard_streams import complain
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
-from nodeagent.edge.cgroup_entry import own_cpus
+from nodeagent.edge.cgroups.cgroup_entry import own_cpus
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.container_cpus import Document, container_cpus

@@ -25,7 +25,7 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.pod_files import pod_files
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.edge.manifests import SUFFIXES, locked_manifests
+from nodeagent.edge.files.manifests import SUFFIXES, locked_manifests
 from nodeagent.views.apply.document import VERSION
 from nodeagent.views.apply.text import deleted_text, name_of
 from nodeagent.views.release_text import longest_end_seconds

@@ -9,7 +9,7 @@ from nodeagent.cli.support.known_state import known_state
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.core.model.cgroup_layout import payload_path
-from nodeagent.edge.cgroup_entry import join, own_cgroup, own_cpus
+from nodeagent.edge.cgroups.cgroup_entry import join, own_cgroup, own_cpus
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
 

@@ -8,11 +8,11 @@ from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.colour import terminal_width
 from nodeagent.cli.support.documents import Document, add_output_argument, printed
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED
-from nodeagent.cli.support.fleet_nodes import CAPTURE, read_nodes
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
-from nodeagent.views.fleet.nodes import UnreadNode
-from nodeagent.views.fleet.text import WIDTH, render_capacity, render_difference, render_inspection
+from nodeagent.tools.fleet.nodes import UnreadNode
+from nodeagent.tools.fleet.reached_nodes import CAPTURE, read_nodes
+from nodeagent.tools.fleet.text import WIDTH, render_capacity, render_difference, render_inspection
 
 _EXAMPLES = """\
 exit status: 0: done; 1: a node could not be read; 2: wrong arguments; 3: not as promised, or not alike; 4: the pods fit nowhere
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from nodeagent.views.fleet.inspection import fleet_inspection
+    from nodeagent.tools.fleet.inspection import fleet_inspection
 
     nodes, unread = read_nodes(options)
     document = fleet_inspection(nodes, unread)
@@ -102,7 +102,7 @@ def _capacity(options: argparse.Namespace) -> int:
     from nodeagent.cli.support.progress import Progress
     from nodeagent.cli.support.what_if_source import what_if_of
     from nodeagent.core.explain.capacity_search import search_capacity
-    from nodeagent.views.fleet.capacity import fleet_capacity
+    from nodeagent.tools.fleet.capacity import fleet_capacity
 
     pods = pods_of(options.manifests)
     nodes, unread = read_nodes(options)
@@ -122,7 +122,7 @@ def _capacity(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from nodeagent.views.fleet.differences import fleet_difference
+    from nodeagent.tools.fleet.differences import fleet_difference
 
     if len(options.nodes) < 2:
         options.parser.error("one node alone differs from none: name at least two")

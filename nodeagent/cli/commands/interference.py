@@ -17,7 +17,7 @@ from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.interference.claims import ExclusiveCpus, exclusive_cpus
+from nodeagent.views.interference.cpu_owners import ExclusiveCpus, exclusive_cpus
 from nodeagent.views.interference.document import interference, is_alone, nothing
 from nodeagent.views.interference.text import WIDTH, render_interference
 

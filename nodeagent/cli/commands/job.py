@@ -12,8 +12,8 @@ from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, become
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
 from nodeagent.cli.support.pod_amounts import add_amount_arguments, amounts_of
-from nodeagent.edge.cgroup_entry import forget_affinity, own_cpus
-from nodeagent.edge.local_api_client import TURN_CALL_SECONDS, ApiError, call
+from nodeagent.edge.cgroups.cgroup_entry import forget_affinity, own_cpus
+from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
 
 if TYPE_CHECKING:

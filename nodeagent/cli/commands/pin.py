@@ -112,7 +112,7 @@ def _known_as(name: str) -> str:
     Raises:
         NodeAgentError: systemd can't be asked, or it has no such cgroups.
     """
-    from nodeagent.edge.units import show_units
+    from nodeagent.edge.systemd.units import show_units
     from nodeagent.formats.kernel.unit_properties import LOADED
     from nodeagent.formats.manifest.pod_schema import UNIT_NAME
     from nodeagent.formats.manifest.unit_pod import full_unit_name

@@ -18,24 +18,24 @@ from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.state import PodEntry
-from nodeagent.edge.cgroupfs import CgroupTree
-from nodeagent.edge.latency_tools import check_installed, own_reach, report_of, wake_in_time
-from nodeagent.edge.usage import read_usage
+from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.kernel.usage import read_usage
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.latency import (
+from nodeagent.formats.kernel.usage import container_usage
+from nodeagent.formats.manifest.pod_names import find_pod, find_pods
+from nodeagent.formats.node_view import NodeView
+from nodeagent.formats.syntax.json_values import MisfitError
+from nodeagent.tools.probe.document import ContainerMemory, Latency, ProbedCpus, memory_of, probe, read_latency
+from nodeagent.tools.probe.latency import (
     LONGEST_US,
     DelaysByCpu,
     LatencyReportError,
     parse_cyclictest,
     parse_oslat,
 )
-from nodeagent.formats.kernel.usage import container_usage
-from nodeagent.formats.manifest.pod_names import find_pod, find_pods
-from nodeagent.formats.node_view import NodeView
-from nodeagent.formats.syntax.json_values import MisfitError
-from nodeagent.views.interference.claims import exclusive_cpus
-from nodeagent.views.probe.document import ContainerMemory, Latency, ProbedCpus, memory_of, probe, read_latency
-from nodeagent.views.probe.text import WIDTH, render_latency, render_memory
+from nodeagent.tools.probe.latency_tools import check_installed, own_reach, report_of, wake_in_time
+from nodeagent.tools.probe.text import WIDTH, render_latency, render_memory
+from nodeagent.views.interference.cpu_owners import exclusive_cpus
 from nodeagent.views.wording.words import counted
 
 _SECONDS = 10

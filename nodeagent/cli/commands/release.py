@@ -14,8 +14,8 @@ from nodeagent.cli.support.places import DEFAULT_CONFIG, PODS_CGROUP
 from nodeagent.cli.support.sources import add_node_arguments, inspect_command, is_elsewhere, known_from
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.daemon.startup import StartError
-from nodeagent.edge.local_api_client import TURN_CALL_SECONDS, ApiUnavailable, call
+from nodeagent.daemon.start.startup import StartError
+from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
 from nodeagent.formats.manifest.pod_names import find_pod
@@ -31,7 +31,7 @@ from nodeagent.views.release_text import (
 from nodeagent.views.wording.words import counted
 
 if TYPE_CHECKING:
-    from nodeagent.daemon.releasing import Pods
+    from nodeagent.daemon.start.releasing import Pods
 
 _VERSION = 1
 _DAY_SECONDS = 86_400
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _host_settings(options: argparse.Namespace) -> int:
     from nodeagent.cli.support.configurations import load_config
-    from nodeagent.daemon import releasing
+    from nodeagent.daemon.start import releasing
 
     others = (options.pods, options.all, options.purge, options.dry_run, options.timeout, options.output != "text")
     if any(others) or is_elsewhere(options):
@@ -304,7 +304,7 @@ def _planned_without_agent(
     options: argparse.Namespace, known: NodeView | NodeAgentError, answer: _ReleaseReport
 ) -> int:
     from nodeagent.cli.support.configurations import load_config
-    from nodeagent.daemon import releasing
+    from nodeagent.daemon.start import releasing
 
     with answer.reported():
         if isinstance(known, NodeAgentError):
@@ -327,9 +327,9 @@ def _planned_without_agent(
 
 def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
     from nodeagent.cli.support.configurations import load_config
-    from nodeagent.daemon import releasing
-    from nodeagent.daemon.startup import discover
-    from nodeagent.edge import state_files
+    from nodeagent.daemon.start import releasing
+    from nodeagent.daemon.start.startup import discover
+    from nodeagent.edge.files import state_files
 
     if os.geteuid() != 0:
         raise ReleaseError("only root may end pods", hint="sudo nodeagent release --all")
@@ -363,7 +363,7 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
 
 
 def _remove_cgroups(pods: "Pods", answer: _ReleaseReport) -> None:
-    from nodeagent.daemon.releasing import remove_cgroups
+    from nodeagent.daemon.start.releasing import remove_cgroups
 
     orphans = remove_cgroups(pods.tree)
     if orphans:

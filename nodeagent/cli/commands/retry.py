@@ -8,7 +8,7 @@ from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_SOCKET
 from nodeagent.core.model.state import PodEntry, RecordedRefusal
-from nodeagent.edge.local_api_client import TURN_CALL_SECONDS, ApiUnavailable, call
+from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
 from nodeagent.views.wording.refusal_advice import next_step

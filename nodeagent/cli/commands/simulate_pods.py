@@ -52,8 +52,8 @@ def _knowing(node: WhatIfNode, pods: Sequence[Pod], options: argparse.Namespace)
 
 
 def _picture(run: Simulation) -> str:
+    from nodeagent.tools.export.svg import render_svg
     from nodeagent.views.topology.cpu_owners import owners
-    from nodeagent.views.topology.svg import render_svg
 
     end = run.after
     return spelled_xml(render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods)))

@@ -18,7 +18,7 @@ from nodeagent.cli.support.sources import (
 )
 from nodeagent.core.admission.managers import initial
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.startup import StartError, node_of
+from nodeagent.daemon.start.startup import StartError, node_of
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_json import topology_document
@@ -86,13 +86,13 @@ def run(args: argparse.Namespace) -> int:
         case "json" | "yaml":
             text = spelled(_document(args, topology, devices), args.output)
         case "svg":
-            from nodeagent.views.topology.svg import render_svg
+            from nodeagent.tools.export.svg import render_svg
 
             text = spelled_xml(
                 render_svg(topology, _owners(args, topology), devices=_sections(args, topology, devices))
             )
         case "hwloc-xml":
-            from nodeagent.views.topology.hwloc_xml import render_hwloc_xml
+            from nodeagent.tools.export.hwloc_xml import render_hwloc_xml
 
             text = spelled_xml(render_hwloc_xml(topology, _owners(args, topology)))
         case _:
@@ -154,7 +154,7 @@ def _node_resource_topology(args: argparse.Namespace) -> str:
     Raises:
         NodeAgentError: they or its name aren't.
     """
-    from nodeagent.views.topology.node_resource_topology import node_resource_topology
+    from nodeagent.tools.export.node_resource_topology import node_resource_topology
 
     if args.topology is not None:
         args.parser.error("-o nrt tells what a node has left: it excludes --topology, which describes a machine")
@@ -170,7 +170,7 @@ def _resource_slices(args: argparse.Namespace) -> str:
         NodeAgentError: what it has, or its name, isn't known.
     """
     from nodeagent.cli.support.devices import devices_from
-    from nodeagent.views.topology.resource_slices import resource_slices
+    from nodeagent.tools.export.resource_slices import resource_slices
 
     if args.topology is not None:
         args.parser.error("-o resourceslice tells what a node has: it excludes --topology, which describes a machine")

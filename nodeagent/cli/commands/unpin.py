@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _own_names(units: Sequence[str]) -> Mapping[str, str]:
     """Return the own names of units that systemd knows by others, too, as far as it answers: a manifest can be removed without it."""
-    from nodeagent.edge.units import UnitsError, show_units
+    from nodeagent.edge.systemd.units import UnitsError, show_units
     from nodeagent.formats.manifest.pod_schema import UNIT_NAME
 
     asked = [unit for unit in units if UNIT_NAME.fullmatch(unit)]

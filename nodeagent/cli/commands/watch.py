@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nodeagent.cli.support.counting import LiveCount
 from nodeagent.cli.support.known_state import shown_state, with_observation
 from nodeagent.cli.support.terminal import Terminal
-from nodeagent.edge.usage import cpu_times_us, read_usage
+from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates, times_by_cpu
 from nodeagent.formats.node_view import NodeView, ViewReader

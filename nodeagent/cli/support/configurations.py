@@ -2,8 +2,8 @@
 
 from nodeagent.cli.support.named_files import read_named
 from nodeagent.core.model.config import Config
-from nodeagent.daemon import startup
-from nodeagent.daemon.startup import ABSENT_HINT, StartError
+from nodeagent.daemon.start import startup
+from nodeagent.daemon.start.startup import ABSENT_HINT, StartError
 from nodeagent.formats.syntax.findings import DocumentError
 
 

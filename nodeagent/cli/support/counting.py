@@ -9,16 +9,16 @@ from typing import Self
 
 from nodeagent.cli.support.documents import Document
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.cgroupfs import CgroupTree
-from nodeagent.edge.host_settings import HostSettingsFiles
-from nodeagent.edge.interrupts import interrupts
-from nodeagent.edge.processes import of_caller, running_on, stay_off, threads
-from nodeagent.edge.tracefs import recording
+from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.kernel.host_settings import HostSettingsFiles
+from nodeagent.edge.kernel.interrupts import interrupts
+from nodeagent.edge.kernel.tracefs import recording
+from nodeagent.edge.processes.host_processes import of_caller, running_on, stay_off, threads
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cpu_use import CpuHistograms, CpuUse, use_of
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.interference.claims import ExclusiveCpus, exclusive_cpus
+from nodeagent.views.interference.cpu_owners import ExclusiveCpus, exclusive_cpus
 from nodeagent.views.interference.document import Witnesses, interference, nothing
 
 Counted = tuple[CpuUse, Witnesses]

@@ -4,7 +4,7 @@ import argparse
 
 from nodeagent.cli.support.sources import SourceError, machine_file
 from nodeagent.core.model.devices import Device
-from nodeagent.edge.sysfs import read_devices
+from nodeagent.edge.kernel.sysfs import read_devices
 from nodeagent.formats.kernel.pci_devices import devices_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.cli.support.named_files import is_absent, named_path
-from nodeagent.edge import state_files
+from nodeagent.edge.files import state_files
 from nodeagent.formats.syntax.ascii_json import ascii_json
 
 Document = Mapping[str, Any]

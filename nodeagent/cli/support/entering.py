@@ -9,7 +9,7 @@ from nodeagent.core.cgroups.exec_preconditions import Obstacle, obstacle, unkept
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
-from nodeagent.edge.cgroup_entry import used_below
+from nodeagent.edge.cgroups.cgroup_entry import used_below
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 

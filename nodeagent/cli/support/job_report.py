@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from nodeagent.cli.support.standard_streams import complain
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.edge.usage import read_job_usage
+from nodeagent.edge.kernel.usage import read_job_usage
 from nodeagent.formats.kernel.job_usage import JobUsage, job_usage
 from nodeagent.views.job_report import JobPlace, remote_now, report_text
 

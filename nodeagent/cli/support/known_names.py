@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.cli.support.places import DEFAULT_SOCKET
-from nodeagent.edge import state_files
-from nodeagent.edge.local_api_client import call
+from nodeagent.edge.files import state_files
+from nodeagent.edge.transport.local_api_client import call
 from nodeagent.errors import NodeAgentError
 
 SAVED_STATE = "/var/lib/nodeagent/nodeagent_state"

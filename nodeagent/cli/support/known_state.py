@@ -21,10 +21,10 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import run_id
-from nodeagent.daemon.startup import LAST_CONFIG, STATE_FILE, StartError, discover
-from nodeagent.edge import state_files
-from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
-from nodeagent.edge.local_api_client import ApiUnavailable, call
+from nodeagent.daemon.start.startup import LAST_CONFIG, STATE_FILE, StartError, discover
+from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.files import state_files
+from nodeagent.edge.transport.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import (
     MAX_BYTES,
@@ -121,8 +121,8 @@ def _saved(node: NodeSetup, down: ApiUnavailable) -> NodeView:
             f"the agent does not answer ({down.message}), and has saved no state in {path}",
             hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not be running",
         )
-    from nodeagent.daemon.machine import without_withheld
-    from nodeagent.daemon.problems import withheld_problem
+    from nodeagent.daemon.reports.problems import withheld_problem
+    from nodeagent.daemon.turn.machine import without_withheld
 
     troubles: list[str] = []
     root, pids = _launcher(node, troubles)
@@ -181,7 +181,7 @@ def misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
 
 def _launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping[str, int] | None]:
     """Ask the launcher, which keeps running without the agent, for the pods' cgroup and their processes."""
-    from nodeagent.edge.launcher import LauncherClient, LauncherError
+    from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 
     client = LauncherClient(Path(node.config.launcher_socket))
     try:
@@ -228,7 +228,7 @@ def _observed_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Ob
     """Read the cgroups. The view returned knows where those of units are."""
     if view.cgroup_root is None:
         return view, None
-    from nodeagent.daemon.domains import Domains, unit_paths
+    from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
 
     tree = CgroupTree(view.cgroup_root)
     domains = Domains(tree)
@@ -280,10 +280,10 @@ def _host_processes(exclusive: CpuSet, ours: frozenset[int], view: NodeView) -> 
     """Find other processes that may run on exclusive CPUs (D12), and interrupts that may come there although no container asks for it."""
     if not exclusive:
         return HostProcesses()
-    from nodeagent.core.host.claims import claimed, claims
-    from nodeagent.edge.host_settings import HostSettingsFiles
-    from nodeagent.edge.interrupts import may_come_to
-    from nodeagent.edge.processes import may_run_on, of_caller
+    from nodeagent.core.host.irq_owners import claimed, claims
+    from nodeagent.edge.kernel.host_settings import HostSettingsFiles
+    from nodeagent.edge.kernel.interrupts import may_come_to
+    from nodeagent.edge.processes.host_processes import may_run_on, of_caller
 
     asked = () if view.node.config.interrupt_isolation == "none" else claims(view.state)
     holders = claimed(asked, HostSettingsFiles().interrupts_of).holders

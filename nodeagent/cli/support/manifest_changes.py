@@ -27,9 +27,9 @@ from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.core.turn.pod_sources import Manifest, counting
-from nodeagent.edge import state_files
-from nodeagent.edge.manifests import SUFFIXES, ManifestFile, scan_manifests
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.edge.files import state_files
+from nodeagent.edge.files.manifests import SUFFIXES, ManifestFile, scan_manifests
+from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest

@@ -15,7 +15,7 @@ from nodeagent.core.admission.resize import moves_instead
 from nodeagent.core.explain.what_if import Fits, Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.edge.local_api_client import ApiUnavailable, call
+from nodeagent.edge.transport.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
 from nodeagent.views.apply.document import AppliedPod

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Self
 
-from nodeagent.edge import state_files
-from nodeagent.edge.state_files import StateFileError
+from nodeagent.edge.files import state_files
+from nodeagent.edge.files.state_files import StateFileError
 
 STDIN = "/dev/stdin"
 _SPELLINGS = frozenset({"-", STDIN, "/dev/fd/0", "/proc/self/fd/0", "/proc/thread-self/fd/0"})

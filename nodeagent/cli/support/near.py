@@ -33,7 +33,7 @@ def this_with_devices(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
     """
 
     def look() -> SysfsSample | str:
-        from nodeagent.edge.sysfs import read_devices
+        from nodeagent.edge.kernel.sysfs import read_devices
 
         return read_devices("/")
 

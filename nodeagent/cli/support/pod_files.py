@@ -10,7 +10,13 @@ from msgspec.structs import replace
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.model.pod import Pod
-from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, ManifestScan, scan_manifests
+from nodeagent.edge.files.manifests import (
+    MAX_FILE_BYTES,
+    ManifestDirectoryError,
+    ManifestFile,
+    ManifestScan,
+    scan_manifests,
+)
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 from nodeagent.formats.syntax.findings import DocumentError

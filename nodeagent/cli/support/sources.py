@@ -28,9 +28,9 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.startup import node_of
-from nodeagent.edge import state_files
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.daemon.start.startup import node_of
+from nodeagent.edge.files import state_files
+from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import MAX_BYTES, Capture, CaptureError, decode_capture
 from nodeagent.formats.checkpoint.node_state import SavedState

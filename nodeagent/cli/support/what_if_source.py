@@ -21,7 +21,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.startup import plugged
+from nodeagent.daemon.start.startup import plugged
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_spec import topology_from_spec

@@ -8,12 +8,12 @@ a whole core, node or socket is so among them. Devices give hints, as kubelet's 
 from msgspec.structs import replace
 
 from nodeagent.core.admission.one_pod import Providers
-from nodeagent.core.cpu.points import Point
-from nodeagent.core.memory.groups import NodeGroups
 from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.points import Point
+from nodeagent.core.resources.memory.groups import NodeGroups
 
 _NOT_OF_CORES = frozenset({Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.CLAIM})
 """Which cores there are has nothing to do with these refusals."""

@@ -10,12 +10,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nodeagent.core.admission.one_pod import Providers
-from nodeagent.core.claims.inventory import SIZE, ClaimableDevice, claimable
-from nodeagent.core.claims.matching import Allowed, Looks, NoWayError, Wish, matching, ways_to_meet
-from nodeagent.core.claims.selectors import SelectorError
-from nodeagent.core.cpu.manager import allocate_container as allocate_cpus, taken_deltas
-from nodeagent.core.memory.accounting import free_of
-from nodeagent.core.memory.manager import allocate_container as allocate_memory
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, allocations, assignments
 from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, AllocatedDevice, ClaimAllocation, DeviceRequest
@@ -27,6 +21,12 @@ from nodeagent.core.model.promises import HeldDevice, Hint, PodPromises, Promise
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.claims.inventory import SIZE, ClaimableDevice, claimable
+from nodeagent.core.resources.claims.matching import Allowed, Looks, NoWayError, Wish, matching, ways_to_meet
+from nodeagent.core.resources.claims.selectors import SelectorError
+from nodeagent.core.resources.cpu.manager import allocate_container as allocate_cpus, taken_deltas
+from nodeagent.core.resources.memory.accounting import free_of
+from nodeagent.core.resources.memory.manager import allocate_container as allocate_memory
 
 MOST_TRIED = 256
 """Ways to meet a pod's claims that are tried, and the pod decided on with each that does, until one of them is admitted."""

@@ -1,7 +1,7 @@
 """The invariants of promises: checked before each save (a violation there is a bug) and after each load.
 
-They hold without errata; under `kubelet-1.36` violations are reported, not asserted. Each manager has its own (core/cpu/invariants.py,
-core/memory/invariants.py); those common to all are here.
+They hold without errata; under `kubelet-1.36` violations are reported, not asserted. Each manager has its own
+(core/resources/cpu/invariants.py, core/resources/memory/invariants.py); those common to all are here.
 """
 
 from collections.abc import Iterator

@@ -13,15 +13,6 @@ from nodeagent.core.admission.asked_for import among_its_cores, beside_plugins, 
 from nodeagent.core.admission.invariants import claims_without_holders, orphans, shared_devices
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, MergeReport, Providers, run_admission
-from nodeagent.core.cpu.manager import build_cpu_manager, judge_cpu_configuration
-from nodeagent.core.cpu.points import PluginFailedError
-from nodeagent.core.cpu.restore import restored_cpus
-from nodeagent.core.memory.manager import (
-    build_memory_manager,
-    judge_memory_policy,
-)
-from nodeagent.core.memory.reservation import invalid_entries
-from nodeagent.core.memory.restore import restored_memory
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.config import ANY_CLASS, Placement
@@ -42,10 +33,19 @@ from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
+from nodeagent.core.resources.cpu.manager import build_cpu_manager, judge_cpu_configuration
+from nodeagent.core.resources.cpu.points import PluginFailedError
+from nodeagent.core.resources.cpu.restore import restored_cpus
+from nodeagent.core.resources.memory.manager import (
+    build_memory_manager,
+    judge_memory_policy,
+)
+from nodeagent.core.resources.memory.reservation import invalid_entries
+from nodeagent.core.resources.memory.restore import restored_memory
 
 if TYPE_CHECKING:
-    from nodeagent.core.devices.pools import DevicePool
     from nodeagent.core.model.devices import PlacedDevices
+    from nodeagent.core.resources.devices.pools import DevicePool
 
 Item = TypeVar("Item")
 
@@ -76,7 +76,7 @@ class Managers(Struct, frozen=True):
         if plugged is None:
             plugged = () if providers.owned is None else providers.owned.plugged
         if self.placement.devices or plugged:
-            from nodeagent.core.devices.resource import owned  # noqa: PLC0415 - only where devices are given
+            from nodeagent.core.resources.devices.resource import owned  # noqa: PLC0415 - only where devices are given
 
             own = owned(self.placement.devices, devices, plugged, providers.topology.rules.default_mask)
             providers = replace(providers, owned=own)
@@ -275,14 +275,14 @@ def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item]
     plugins = managers.providers.cpu.plugins
     if not plugins:
         return list(waiting)
-    from nodeagent.core.cpu.plugins import in_turn as sorted_by  # noqa: PLC0415 - only where there are plugins
+    from nodeagent.core.resources.cpu.plugins import in_turn as sorted_by  # noqa: PLC0415 - only where there are plugins
 
     return sorted_by(plugins, waiting, pod_of)
 
 
 def _untold(managers: Managers, pod: Pod) -> Refusal | None:
     """Refuse a pod that a CPU plugin can't sort."""
-    from nodeagent.core.cpu.plugins import turn_of  # noqa: PLC0415 - as above
+    from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
     turn = turn_of(managers.providers.cpu.plugins, pod)
     return turn if isinstance(turn, Refusal) else None

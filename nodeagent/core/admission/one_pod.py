@@ -12,10 +12,6 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.affinity_score import preferred_of_two
 from nodeagent.core.admission.existing_allocation import holds_all, kept_deltas, kept_hints
-from nodeagent.core.cpu.manager import CpuManager
-from nodeagent.core.cpu.resource import CpuResource
-from nodeagent.core.memory.manager import MemoryManager
-from nodeagent.core.memory.resource import MemoryResource
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.metrics.manager_metrics import (
     TOPOLOGY_ERRORS,
@@ -34,10 +30,14 @@ from nodeagent.core.numa.hint_family import is_fine_with
 from nodeagent.core.numa.hints import Merged
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, ResourceManager
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
+from nodeagent.core.resources.cpu.manager import CpuManager
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.memory.manager import MemoryManager
+from nodeagent.core.resources.memory.resource import MemoryResource
 
 if TYPE_CHECKING:
-    from nodeagent.core.devices.resource import DeviceResource
     from nodeagent.core.model.devices import PlacedDevices
+    from nodeagent.core.resources.devices.resource import DeviceResource
 
 
 class Allocated(Struct, frozen=True):

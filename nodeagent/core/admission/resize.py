@@ -13,10 +13,6 @@ from nodeagent.core.admission.asked_for import seen_by
 from nodeagent.core.admission.managers import Managers, preferred_class
 from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient
 from nodeagent.core.admission.one_pod import Providers
-from nodeagent.core.cpu.manager import CpuManager, check_full_cores, choose_near, over
-from nodeagent.core.cpu.points import CpuShortage, PluginFailedError, Question
-from nodeagent.core.memory import manager as memory_manager
-from nodeagent.core.memory.accounting import NodeAccounts
 from nodeagent.core.model.claims import CPU_DRIVER, MEMORY_DRIVER
 from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
@@ -35,6 +31,10 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, Reason
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.numa.topology_manager import TopologyPolicy
+from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over
+from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, Question
+from nodeagent.core.resources.memory import manager as memory_manager
+from nodeagent.core.resources.memory.accounting import NodeAccounts
 
 _STRICT = frozenset({TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE})
 

@@ -13,13 +13,13 @@ from msgspec import Struct
 from nodeagent.core.admission.affinity_score import preferred_of_two
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import MergeReport
-from nodeagent.core.cpu.observing import PluginAnswered
 from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints
 from nodeagent.core.numa.hints import fitness, non_preferred_rank, wanted_count
 from nodeagent.core.numa.node_search import Steps
+from nodeagent.core.resources.cpu.observing import PluginAnswered
 
 _MAX_ENUMERATED = 8
 """Up to this many NUMA nodes every set is considered; beyond that the single nodes, the listed sets, and the smallest others."""

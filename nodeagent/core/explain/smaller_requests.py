@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from nodeagent.core.explain.amounts_that_fit import NEAREST, first_by_halving, first_nearby
 from nodeagent.core.explain.remedy import Amount, Attempts, Remedy, RequestChange
-from nodeagent.core.memory.groups import fewest_nodes
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.pod import CPU, MEMORY, Pod, ResourceRequirements
 from nodeagent.core.model.pod_amounts import (
@@ -29,6 +28,7 @@ from nodeagent.core.model.pod_amounts import (
     unit_of,
     with_amounts,
 )
+from nodeagent.core.resources.memory.groups import fewest_nodes
 
 _MOST = 2**62
 """No machine has more of anything, and ranges end there."""

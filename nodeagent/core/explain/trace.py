@@ -11,13 +11,13 @@ from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.one_pod import Allocated, DecidedAnew
 from nodeagent.core.admission.units import UnitTaken
-from nodeagent.core.cpu.observing import Choosing, PluginAnswered, Rule, Source, Spread, Took
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
 from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Blocks, HeldDevice, Hint, Promises
+from nodeagent.core.resources.cpu.observing import Choosing, PluginAnswered, Rule, Source, Spread, Took
 
 
 class TakenTogether(Struct, frozen=True):

@@ -70,11 +70,11 @@ class ReservedMemory(Struct, frozen=True):
 
 
 class PluginCode(Protocol):
-    """The code of a CPU plugin, as it was loaded (edge/cpu_plugins.py)."""
+    """The code of a CPU plugin, as it was loaded (edge/plugins/cpu_plugins.py)."""
 
     @property
     def points(self) -> frozenset[str]:
-        """The points that it implements, by their names (core/cpu/points.py)."""
+        """The points that it implements, by their names (core/resources/cpu/points.py)."""
 
     @property
     def held_off(self) -> str:

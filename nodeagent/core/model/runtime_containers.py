@@ -1,6 +1,6 @@
 """Containers of a container runtime and who of them holds what, as one immutable value: part of the node's state.
 
-What events make of it is in core/runtime/registry.py, which has the rules.
+What events make of it is in core/domains/runtime/registry.py, which has the rules.
 """
 
 from enum import IntEnum

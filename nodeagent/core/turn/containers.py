@@ -1,7 +1,7 @@
 """What a container runtime tells, in a turn: its containers' pods admitted, grown, and given back with their last container.
 
-The rules of who holds what are in core/runtime/registry.py; the managers decide as for any pod. An admitted pod has the containers that
-have been told of so far: each that comes is one more of the same pod, which keeps what it has.
+The rules of who holds what are in core/domains/runtime/registry.py; the managers decide as for any pod. An admitted pod has the
+containers that have been told of so far: each that comes is one more of the same pod, which keeps what it has.
 """
 
 from collections import Counter
@@ -14,6 +14,25 @@ from nodeagent.core.admission.managers import Admitted, Rejected, Report, remove
 from nodeagent.core.admission.node_capacity import insufficient, usage_of
 from nodeagent.core.admission.resize import NotResized, differences, is_resize, resized
 from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
+from nodeagent.core.domains.runtime.answers import Occupant, Response, WantedPlacement, gate, response
+from nodeagent.core.domains.runtime.pod_model import runtime_pod
+from nodeagent.core.domains.runtime.registry import (
+    Adopt,
+    CountFailOpen,
+    Decide,
+    GiveBack,
+    Happening,
+    LetBegin,
+    Looked,
+    Place,
+    Refuse,
+    Todo,
+    happened,
+    has_all,
+    settled,
+    wanted_by_id,
+)
+from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_above
@@ -33,25 +52,6 @@ from nodeagent.core.model.refusals import (
 )
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import CONTAINERD, ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal
-from nodeagent.core.runtime.answers import Occupant, Response, WantedPlacement, gate, response
-from nodeagent.core.runtime.pod_model import runtime_pod
-from nodeagent.core.runtime.registry import (
-    Adopt,
-    CountFailOpen,
-    Decide,
-    GiveBack,
-    Happening,
-    LetBegin,
-    Looked,
-    Place,
-    Refuse,
-    Todo,
-    happened,
-    has_all,
-    settled,
-    wanted_by_id,
-)
-from nodeagent.core.runtime.stated_pod import StatedPod, with_kubelets
 from nodeagent.core.turn.recovery import kept_devices
 from nodeagent.core.turn.step import EventKind, TurnEvent, World, admitted_beside, cpus_of_orphans
 

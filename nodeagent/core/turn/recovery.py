@@ -11,17 +11,17 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
 from nodeagent.core.admission.one_pod import is_by_pod
-from nodeagent.core.cpu.invariants import pod_violations
-from nodeagent.core.cpu.manager import choose_near, release_container
-from nodeagent.core.cpu.points import CpuShortage
-from nodeagent.core.cpu.restore import given_cpus
-from nodeagent.core.memory.accounting import breaks_group, charge
 from nodeagent.core.model.demand import ContainerDemand, Gates, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import NOTHING, Blocks, HeldDevice, Hint, PodPromises, Promises, put, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import TopologyPolicy
+from nodeagent.core.resources.cpu.invariants import pod_violations
+from nodeagent.core.resources.cpu.manager import choose_near, release_container
+from nodeagent.core.resources.cpu.points import CpuShortage
+from nodeagent.core.resources.cpu.restore import given_cpus
+from nodeagent.core.resources.memory.accounting import breaks_group, charge
 
 _AGAIN = "remove its manifest and add it again when there is room"
 

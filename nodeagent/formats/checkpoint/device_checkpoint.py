@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from nodeagent.core.devices.pools import DevicePool
 from nodeagent.core.model.idset import MAX_ID, NumaSet
 from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
+from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.formats.syntax.fnv import fnv1a_32
 from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
 

@@ -203,7 +203,7 @@ def _selectors(fields: Fields) -> tuple[str, ...]:
 
 
 def _unreadable(expression: str) -> str | None:
-    from nodeagent.core.claims.selectors import SelectorError, check  # noqa: PLC0415 - loaded where there are selectors
+    from nodeagent.core.resources.claims.selectors import SelectorError, check  # noqa: PLC0415 - loaded where there are selectors
 
     try:
         check(expression)

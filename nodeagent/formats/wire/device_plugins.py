@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.devices.pools import PoolDevice
 from nodeagent.core.model.device_access import DeviceMount
 from nodeagent.core.model.idset import MAX_ID, NumaMask
+from nodeagent.core.resources.devices.pools import PoolDevice
 from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, ProtobufError, decode, encode
 
 VERSION = "v1beta1"

@@ -17,7 +17,7 @@ from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.formats.wire.protobuf import Field, Kind, MessageType
 
 if TYPE_CHECKING:
-    from nodeagent.core.devices.pools import DevicePool
+    from nodeagent.core.resources.devices.pools import DevicePool
 
 SERVICE = "v1.PodResourcesLister"
 

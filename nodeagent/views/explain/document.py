@@ -12,7 +12,6 @@ from nodeagent.core.admission.managers import Admitted, ContainerReport, Manager
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.cgroups.closing import Why, closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
-from nodeagent.core.cpu.observing import PluginAnswered
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
@@ -27,12 +26,13 @@ from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.observing import PluginAnswered
 from nodeagent.formats.config.config_text import plugin_entries
 from nodeagent.views.explain.words import remedy_text, why_refused
 from nodeagent.views.wording.runtime_pods import known_documents
 
 if TYPE_CHECKING:
-    from nodeagent.core.runtime.pod_model import Known
+    from nodeagent.core.domains.runtime.pod_model import Known
 
 Document = dict[str, Any]
 VERSION = 1

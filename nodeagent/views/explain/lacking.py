@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.explain.numa_headroom import NodeHeadroom
 from nodeagent.core.explain.what_if import WhatIf
-from nodeagent.core.memory.groups import fewest_nodes
 from nodeagent.core.model.demand import Amounts
+from nodeagent.core.resources.memory.groups import fewest_nodes
 from nodeagent.views.wording.words import bytes_text, counted
 
 _MOST_HOLDERS = 8

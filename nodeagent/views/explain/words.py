@@ -9,19 +9,19 @@ from nodeagent.core.admission.asked_for import seen_by
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.units import UnitTaken
-from nodeagent.core.cpu.pods import check_pod as check_cpus
 from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange
 from nodeagent.core.explain.trace import CpuStep, DeviceStep, MemoryStep, Trace
 from nodeagent.core.explain.what_if import WhatIf
-from nodeagent.core.memory.pods import check_pod as check_memory
 from nodeagent.core.model.demand import Amounts, why_shared
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU, ContainerKind
 from nodeagent.core.model.pod_resources import is_device
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
+from nodeagent.core.resources.cpu.pods import check_pod as check_cpus
+from nodeagent.core.resources.memory.pods import check_pod as check_memory
 from nodeagent.views.explain.lacking import (
     MOST_NODES,
     demands_of,

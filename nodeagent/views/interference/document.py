@@ -14,7 +14,7 @@ from nodeagent.core.model.host_processes import HostThread
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.cpu_use import SOFTIRQS, CpuUse, Handling, Interrupt, TaskRun, descendants
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.interference.claims import ExclusiveCpus, exclusive_cpus
+from nodeagent.views.interference.cpu_owners import ExclusiveCpus, exclusive_cpus
 
 KIND = "Interference"
 VERSION = 1

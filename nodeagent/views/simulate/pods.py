@@ -8,7 +8,6 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
-from nodeagent.core.cpu.manager import NOBODY
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.resizing import Resizing
@@ -16,6 +15,7 @@ from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, Isolation, PodPromises
+from nodeagent.core.resources.cpu.manager import NOBODY
 from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
 from nodeagent.views.explain.resizes import resize_part
 

@@ -9,8 +9,8 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import NodeState, PodEntry
 
 if TYPE_CHECKING:
-    from nodeagent.core.runtime.estimates import Range
-    from nodeagent.core.runtime.pod_model import Known
+    from nodeagent.core.domains.runtime.estimates import Range
+    from nodeagent.core.domains.runtime.pod_model import Known
 
 Document = Mapping[str, Any]
 _BY = {
@@ -31,8 +31,8 @@ def known_of(entry: PodEntry, state: NodeState, capacity_bytes: int) -> "tuple[K
     """Return what is known of a pod; nothing unless it is a container runtime's."""
     if not entry.is_of_runtime:
         return ()
-    from nodeagent.core.runtime.known_again import known_again  # noqa: PLC0415 - most nodes have no container runtime
-    from nodeagent.formats.nri.annotations import read_annotations  # noqa: PLC0415 - as above
+    from nodeagent.core.domains.runtime.known_again import known_again  # noqa: PLC0415 - most nodes have no container runtime
+    from nodeagent.formats.runtime.annotations import read_annotations  # noqa: PLC0415 - as above
 
     return known_again(entry, state.runtime, lambda sandbox: read_annotations(sandbox).stated, capacity_bytes)
 

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.affinity_score import preferred_of_two
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, build
-from nodeagent.core.cpu.options import OPTIONS
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import (
     CPU_PER_NUMA,
@@ -29,6 +28,7 @@ from nodeagent.core.model.records import CpuRecord, Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.numa.hints import UNSATISFIABLE
+from nodeagent.core.resources.cpu.options import OPTIONS
 from tests.support.builders import ALPHA, MACHINE_A, MACHINE_B, PLRM, admitted, machine, managers, pod
 from tests.support.pods import app, exclusive, init, shared, sidecar
 

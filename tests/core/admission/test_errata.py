@@ -34,11 +34,11 @@ from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.model.violations import CpusOffline
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
-from nodeagent.daemon import device_plugins
-from nodeagent.daemon.records import Recorder
-from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
-from nodeagent.edge import state_files
-from nodeagent.edge.state_files import StateFileError
+from nodeagent.daemon.plugins import device_plugins
+from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.turn.records import Recorder
+from nodeagent.edge.files import state_files
+from nodeagent.edge.files.state_files import StateFileError
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.node_state import decode_state
 from nodeagent.formats.scenario.scenario import scenario_from_text

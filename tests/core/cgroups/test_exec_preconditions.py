@@ -18,7 +18,7 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.state import JOBS, ContainerStatus, Origin, Phase, RecordedRefusal
-from nodeagent.edge.cgroup_entry import CgroupEntryError, join, own_cpus, used_below
+from nodeagent.edge.cgroups.cgroup_entry import CgroupEntryError, join, own_cpus, used_below
 from tests.support.inspected_nodes import NOW_MS, World, changed, ended, running
 from tests.support.pods import app, pod
 
@@ -243,7 +243,7 @@ def test_own_cpus_are_the_kernels():
 
 
 def in_process(program):
-    imports = "import os; from nodeagent.edge.cgroup_entry import join, own_cgroup, own_cpus"
+    imports = "import os; from nodeagent.edge.cgroups.cgroup_entry import join, own_cgroup, own_cpus"
     done = subprocess.run([sys.executable, "-c", f"{imports}\n{program}"], capture_output=True, text=True, check=False)
     return done.stdout, done.stderr
 

@@ -11,7 +11,7 @@ from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.execution import carry_out
+from nodeagent.daemon.turn.execution import carry_out
 from tests.support.node_model import Agent, Machine, started
 from tests.support.pods import app, burstable, init, mixed, pod, sidecar
 from tests.support.world import SMALL, Node, node

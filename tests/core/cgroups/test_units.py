@@ -12,9 +12,9 @@ from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, MakeCgroup,
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.daemon.execution import carry_out, not_left
-from nodeagent.daemon.problems import units_without_cpus
-from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.daemon.reports.problems import units_without_cpus
+from nodeagent.daemon.turn.execution import carry_out, not_left
+from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from tests.support.builders import GIB
 from tests.support.node_model import Agent, Machine, Unit, started
 from tests.support.pods import app, burstable, pod, unit

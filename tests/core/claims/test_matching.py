@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from nodeagent.core.claims.inventory import ClaimableDevice
-from nodeagent.core.claims.matching import MOST_TRIED, Allowed, Looks, NoWayError, Wish, matching, ways_to_meet
 from nodeagent.core.model.claims import ClaimRequest, ClaimSpec, DeviceRequest, MatchAttribute
+from nodeagent.core.resources.claims.inventory import ClaimableDevice
+from nodeagent.core.resources.claims.matching import (
+    MOST_TRIED,
+    Allowed,
+    Looks,
+    NoWayError,
+    Wish,
+    matching,
+    ways_to_meet,
+)
 
 COLOURS = ("blue", "red", None)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from nodeagent.core.claims.inventory import ClaimableDevice, claimable
-from nodeagent.core.claims.selectors import LONGEST, SelectorError, check, meets
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.claims.inventory import ClaimableDevice, claimable
+from nodeagent.core.resources.claims.selectors import LONGEST, SelectorError, check, meets
 from tests.support.builders import GIB, MACHINE_B
 from tests.support.claims import ETH0
 
@@ -99,6 +99,6 @@ def test_a_library_that_breaks_down_refuses_a_pod_and_ends_no_agent(
     def breaks(_text: str) -> None:
         raise raised
 
-    monkeypatch.setattr("nodeagent.core.claims.selectors.cel.compile", breaks)
+    monkeypatch.setattr("nodeagent.core.resources.claims.selectors.cel.compile", breaks)
     with pytest.raises(expected):
         check(f"device.driver == '{raised.__name__}'")

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from nodeagent.core.cpu.assignment import Picking, pick
-from nodeagent.core.cpu.distribution import Distributing, distribute
-from nodeagent.core.cpu.layout import CpuLayout
-from nodeagent.core.cpu.points import CpuShortage
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.resources.cpu.assignment import Picking, pick
+from nodeagent.core.resources.cpu.distribution import Distributing, distribute
+from nodeagent.core.resources.cpu.layout import CpuLayout
+from nodeagent.core.resources.cpu.points import CpuShortage
 from tests.support.builders import MACHINE_A, MACHINE_B, machine
 
 LAYOUT_A, LAYOUT_B = CpuLayout.of(MACHINE_A), CpuLayout.of(MACHINE_B)

@@ -10,7 +10,7 @@ from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admi
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.topology.topology_json import topology_document, topology_from_document
 from nodeagent.views.topology.text import render_topology

@@ -17,9 +17,6 @@ from nodeagent.core.admission.managers import (
     remove_pod,
     violations,
 )
-from nodeagent.core.cpu.plugins import HIGHEST, MOST_CHARACTERS, Note, notes_on
-from nodeagent.core.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
-from nodeagent.core.cpu.shipped import prefer_class, spread_caches
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.trace import CpuStep, MemoryStep, trace
 from nodeagent.core.explain.what_if import WhatIf
@@ -28,6 +25,9 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import with_pod
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.resources.cpu.plugins import HIGHEST, MOST_CHARACTERS, Note, notes_on
+from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
+from nodeagent.core.resources.cpu.shipped import prefer_class, spread_caches
 from nodeagent.core.turn.step import admitted_beside
 from tests.support.builders import GIB, MACHINE_A, MACHINE_B, PLRM, hybrid, machine, managers, pod
 from tests.support.pods import app, exclusive, init

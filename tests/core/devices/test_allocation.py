@@ -19,7 +19,6 @@ from nodeagent.core.admission.managers import (
     violations,
 )
 from nodeagent.core.admission.node_capacity import Allocatable
-from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import NumaSet
@@ -27,6 +26,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.violations import Invariant
+from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.turn.recovery import Claim, settled
 from tests.support.builders import MACHINE_A, admitted, machine, managers, pod
 from tests.support.pods import app, init, sidecar

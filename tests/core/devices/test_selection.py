@@ -2,9 +2,9 @@
 
 import pytest
 
-from nodeagent.core.devices.pools import pools_of
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
+from nodeagent.core.resources.devices.pools import pools_of
 from tests.support.builders import MACHINE_A
 
 CARD = Device(

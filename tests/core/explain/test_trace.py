@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, admit, build, initial
 from nodeagent.core.admission.node_capacity import Allocatable
-from nodeagent.core.cpu.observing import Rule, Source
 from nodeagent.core.explain.merge_trace import Candidate, MergeTrace, Opinion, Verdict
 from nodeagent.core.explain.remedies import BUDGETS, MAX_ATTEMPTS, remedies
 from nodeagent.core.explain.remedy import Remedy, RequestChange
@@ -23,6 +22,7 @@ from nodeagent.core.model.pod import MEMORY, Container, Pod, ResourceRequirement
 from nodeagent.core.model.pod_amounts import MIB
 from nodeagent.core.model.pod_resources import with_pod_level_defaults
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.resources.cpu.observing import Rule, Source
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from tests.support.builders import ALPHA, GIB, MACHINE_B, PLRM, admitted, hybrid, machine, managers, pod
 from tests.support.decision_vectors import FILES, FOLDER

@@ -1,6 +1,6 @@
 """Whose CPUs get a device's interrupts."""
 
-from nodeagent.core.host.claims import Claimed, DeviceClaim, claimed, claims
+from nodeagent.core.host.irq_owners import Claimed, DeviceClaim, claimed, claims
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.podmap import PodMap

@@ -7,8 +7,6 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers, Rejected, build
-from nodeagent.core.memory.accounting import breaks_group, charge, free_of, initial_machine, release, take, used_cells
-from nodeagent.core.memory.groups import NodeGroups, best_group, calculated_hints
 from nodeagent.core.model.config import Errata, Placement, ReservedMemory
 from nodeagent.core.model.demand import PodDemand, demand_of, why_shared
 from nodeagent.core.model.idset import NumaSet
@@ -23,6 +21,16 @@ from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.numa import hint_family
 from nodeagent.core.numa.hints import DONT_CARE
 from nodeagent.core.numa.resource_manager import ResourceHints, ResourceManager
+from nodeagent.core.resources.memory.accounting import (
+    breaks_group,
+    charge,
+    free_of,
+    initial_machine,
+    release,
+    take,
+    used_cells,
+)
+from nodeagent.core.resources.memory.groups import NodeGroups, best_group, calculated_hints
 from tests.support.builders import GIB, MACHINE_A, PLRM, admitted, machine, managers, pod
 from tests.support.pods import app, exclusive, init, shared, sidecar
 

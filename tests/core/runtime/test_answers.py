@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
+from nodeagent.core.domains.runtime.answers import Occupant, Response, Waiting, WantedPlacement, gate, response
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Denial, NriResources, Update
-from nodeagent.core.runtime.answers import Occupant, Response, Waiting, WantedPlacement, gate, response
 
 PERIOD_US = 100_000
 

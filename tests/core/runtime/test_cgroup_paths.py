@@ -2,7 +2,7 @@
 
 import pytest
 
-from nodeagent.core.runtime.cgroup_paths import cgroup_of
+from nodeagent.core.domains.runtime.cgroup_paths import cgroup_of
 
 ROWS = [
     (

@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from nodeagent.core.model.cgroup import cpu_quota, cpu_shares
-from nodeagent.core.runtime.estimates import (
+from nodeagent.core.domains.runtime.estimates import (
     MAX_BURSTABLE_OOM,
     MAX_SHARES,
     MIN_BURSTABLE_OOM,
@@ -13,6 +12,7 @@ from nodeagent.core.runtime.estimates import (
     cpu_request,
     memory_request,
 )
+from nodeagent.core.model.cgroup import cpu_quota, cpu_shares
 
 GIB = 2**30
 milli = st.integers(0, 300_000)

@@ -6,6 +6,9 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
+from nodeagent.core.domains.runtime.estimates import cpu_request
+from nodeagent.core.domains.runtime.pod_model import RuntimePod, ToldBy, qos_of_parent, runtime_pod
+from nodeagent.core.domains.runtime.stated_pod import StatedContainer, StatedPod, with_kubelets
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.demand import DemandRules, demand_of
 from nodeagent.core.model.idset import CpuSet
@@ -23,9 +26,6 @@ from nodeagent.core.model.pod import (
 )
 from nodeagent.core.model.pod_amounts import asked_of
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.runtime.estimates import cpu_request
-from nodeagent.core.runtime.pod_model import RuntimePod, ToldBy, qos_of_parent, runtime_pod
-from nodeagent.core.runtime.stated_pod import StatedContainer, StatedPod, with_kubelets
 from nodeagent.formats.manifest.pod_manifest import pod_from_document, pod_to_document
 from tests.support.pods import amounts, app, burstable, exclusive, pod
 from tests.support.runtime_pods import GIB, kubelets, sandbox_of, told, told_resources

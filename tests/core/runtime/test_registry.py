@@ -7,18 +7,8 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.nri import (
-    Call,
-    ContainerState,
-    Event,
-    NriContainer,
-    NriResources,
-    Sandbox,
-    Synchronized,
-)
-from nodeagent.core.runtime.answers import WantedPlacement
-from nodeagent.core.runtime.registry import (
+from nodeagent.core.domains.runtime.answers import WantedPlacement
+from nodeagent.core.domains.runtime.registry import (
     Adopt,
     AwaitEmpty,
     ContainerKey,
@@ -41,6 +31,16 @@ from nodeagent.core.runtime.registry import (
     happened,
     settled,
     wanted_by_id,
+)
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.nri import (
+    Call,
+    ContainerState,
+    Event,
+    NriContainer,
+    NriResources,
+    Sandbox,
+    Synchronized,
 )
 
 KEY = ContainerKey("uid-p", "app")

@@ -5,18 +5,8 @@ from typing import Any
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.nri import (
-    Call,
-    ContainerState,
-    Event,
-    NriContainer,
-    NriResources,
-    Sandbox,
-    Synchronized,
-)
-from nodeagent.core.runtime.answers import Occupant, WantedPlacement, gate, response
-from nodeagent.core.runtime.registry import (
+from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement, gate, response
+from nodeagent.core.domains.runtime.registry import (
     ContainerKey,
     Decide,
     GiveBack,
@@ -28,6 +18,16 @@ from nodeagent.core.runtime.registry import (
     happened,
     settled,
     wanted_by_id,
+)
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.nri import (
+    Call,
+    ContainerState,
+    Event,
+    NriContainer,
+    NriResources,
+    Sandbox,
+    Synchronized,
 )
 
 ALL = CpuSet.from_ids(range(8))

@@ -12,7 +12,19 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cpu.points import PluginFailedError, Point
+from nodeagent.core.domains.runtime.answers import Response, response
+from nodeagent.core.domains.runtime.known_again import known_again
+from nodeagent.core.domains.runtime.pod_model import ToldBy
+from nodeagent.core.domains.runtime.registry import (
+    Adopt,
+    CountFailOpen,
+    Happening,
+    Looked,
+    Place,
+    Populated,
+    PutRight,
+    Retried,
+)
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
@@ -32,10 +44,7 @@ from nodeagent.core.model.refusals import (
     UID_TAKEN,
 )
 from nodeagent.core.model.runtime_containers import Registry
-from nodeagent.core.runtime.answers import Response, response
-from nodeagent.core.runtime.known_again import known_again
-from nodeagent.core.runtime.pod_model import ToldBy
-from nodeagent.core.runtime.registry import Adopt, CountFailOpen, Happening, Looked, Place, Populated, PutRight, Retried
+from nodeagent.core.resources.cpu.points import PluginFailedError, Point
 from nodeagent.core.turn.containers import (
     Node as TurnNode,
     Taken,
@@ -49,8 +58,8 @@ from nodeagent.core.turn.containers import (
 )
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import EventKind, World, step
-from nodeagent.daemon.containers import misnamed, stated
-from nodeagent.daemon.problems import misnamed_pods, refused_containers
+from nodeagent.daemon.domains.runtime.containers import misnamed, stated
+from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers
 from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar
 from tests.support.runtime_pods import kubelets, sandbox_of, told, told_resources
 from tests.support.world import SMALL, START_MS, Node, empty_state, node

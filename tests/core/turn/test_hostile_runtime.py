@@ -9,6 +9,8 @@ from hypothesis import given, settings, strategies as st
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.desired_cgroups import runtime_cgroups
+from nodeagent.core.domains.runtime.answers import Response, response
+from nodeagent.core.domains.runtime.registry import Happening, Looked, Populated, Retried, Unserved
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import (
@@ -24,15 +26,13 @@ from nodeagent.core.model.nri import (
     Synchronized,
 )
 from nodeagent.core.model.runtime_containers import Registry
-from nodeagent.core.runtime.answers import Response, response
-from nodeagent.core.runtime.registry import Happening, Looked, Populated, Retried, Unserved
 from nodeagent.core.turn.containers import Node as TurnNode, Told, occupants, pool_of, promised, take, verdict
 from nodeagent.core.turn.step import World
-from nodeagent.daemon.containers import misnamed, stated
-from nodeagent.daemon.problems import misnamed_pods, refused_containers, unserved_containers
+from nodeagent.daemon.domains.runtime.containers import misnamed, stated
+from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers, unserved_containers
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
-from nodeagent.formats.nri.calls import MAX_BYTES, MAX_MICROSECONDS, answered
+from nodeagent.formats.runtime.calls import MAX_BYTES, MAX_MICROSECONDS, answered
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render, render_in_full
 from tests.support.world import SMALL, START_MS, empty_state, node

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.cli.main import main
-from nodeagent.core.devices.pools import PoolDevice
 from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import Block, HeldDevice, LostPod, MemoryNode, MemoryTable, PodPromises, Promises
+from nodeagent.core.resources.devices.pools import PoolDevice
 from nodeagent.formats.checkpoint.checkpoint_versions import read_checkpoint
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state, encode_cpu_state_1
 from nodeagent.formats.checkpoint.device_checkpoint import encode_devices

@@ -12,12 +12,12 @@ import yaml
 from msgspec.structs import replace
 
 from nodeagent.cli.main import main
-from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.state import NodeState, Origin, RecordedRefusal
+from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.formats.checkpoint.checkpoint_versions import (

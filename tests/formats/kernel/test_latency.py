@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.formats.kernel.latency import (
+from nodeagent.tools.probe.latency import (
     Delays,
     DelaysByCpu,
     LatencyReportError,

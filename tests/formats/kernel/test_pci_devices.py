@@ -8,7 +8,7 @@ import pytest
 from nodeagent.core.model.devices import Device, DeviceKind, DevicePlace, NodeDoubt, by_node, place_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
-from nodeagent.edge.sysfs import read_devices
+from nodeagent.edge.kernel.sysfs import read_devices
 from nodeagent.formats.kernel.pci_devices import PCI, devices_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.builders import MACHINE_A, machine

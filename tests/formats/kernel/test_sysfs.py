@@ -16,7 +16,7 @@ from msgspec import structs
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
-from nodeagent.edge.sysfs import ATTEMPTS, MAX_FILE_BYTES, VanishedError, read_machine
+from nodeagent.edge.kernel.sysfs import ATTEMPTS, MAX_FILE_BYTES, VanishedError, read_machine
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import HUGEPAGES, SysfsError, SysfsSample
 from tests.support.machine_tree import CPUS, NODES, Cache, Machine

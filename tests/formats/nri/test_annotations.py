@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
+from nodeagent.core.domains.runtime.stated_pod import StatedContainer, StatedPod
 from nodeagent.core.model.nri import Sandbox
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.runtime.stated_pod import StatedContainer, StatedPod
-from nodeagent.formats.nri.annotations import CONTAINERS, LIMITS, REQUESTS, ReadAnnotations, read_annotations
+from nodeagent.formats.runtime.annotations import CONTAINERS, LIMITS, REQUESTS, ReadAnnotations, read_annotations
 from tests.support.pods import amounts, pod
 from tests.support.runtime_pods import sandbox_of
 

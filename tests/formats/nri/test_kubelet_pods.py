@@ -7,8 +7,8 @@ import pytest
 
 from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
 from nodeagent.core.model.pod import ContainerKind, Pod, Resources
-from nodeagent.formats.nri import kubelet_pods
-from nodeagent.formats.nri.kubelet_pods import METADATA, KubeletPodError, get_pod, read_pod
+from nodeagent.formats.runtime import kubelet_pods
+from nodeagent.formats.runtime.kubelet_pods import METADATA, KubeletPodError, get_pod, read_pod
 from nodeagent.formats.wire.protobuf import Kind, MessageType
 from tests.support.kubelet import CORE, MASK, MESSAGES, v1_pod
 from tests.support.pods import amounts, app, burstable, exclusive, init, pod, shared, sidecar

@@ -22,10 +22,17 @@ from nodeagent.core.model.nri import (
     Synchronized,
     Update,
 )
-from nodeagent.formats.nri import calls, messages, ttrpc
-from nodeagent.formats.nri.calls import Configure, NriCallError, Shutdown, Synchronize, read_call
-from nodeagent.formats.nri.ttrpc import TtrpcCode, TtrpcError, TtrpcFrame, TtrpcFrameType, TtrpcRequest, TtrpcResponse
-from nodeagent.formats.nri.versions import event_mask, nri_version
+from nodeagent.formats.runtime import calls, messages, ttrpc
+from nodeagent.formats.runtime.calls import Configure, NriCallError, Shutdown, Synchronize, read_call
+from nodeagent.formats.runtime.ttrpc import (
+    TtrpcCode,
+    TtrpcError,
+    TtrpcFrame,
+    TtrpcFrameType,
+    TtrpcRequest,
+    TtrpcResponse,
+)
+from nodeagent.formats.runtime.versions import event_mask, nri_version
 from nodeagent.formats.wire.protobuf import Kind, MessageType
 from tests.support.protos import generated
 

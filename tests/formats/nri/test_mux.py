@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from nodeagent.formats.nri.mux import (
+from nodeagent.formats.runtime.mux import (
     MAX_FRAME_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -11,7 +11,7 @@ from nodeagent.formats.nri.mux import (
     Reassembly,
     spell_frames,
 )
-from nodeagent.formats.nri.ttrpc import TtrpcFrame, TtrpcRequest, TtrpcResponse, spell_request, spell_response
+from nodeagent.formats.runtime.ttrpc import TtrpcFrame, TtrpcRequest, TtrpcResponse, spell_request, spell_response
 
 
 def test_a_registration_is_these_bytes():

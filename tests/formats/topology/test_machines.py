@@ -17,7 +17,7 @@ from nodeagent.cli.main import main
 from nodeagent.core.model.devices import place_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.edge.sysfs import read_devices, read_machine
+from nodeagent.edge.kernel.sysfs import read_devices, read_machine
 from nodeagent.formats.kernel.pci_devices import devices_of
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.topology.topology_json import topology_from_document

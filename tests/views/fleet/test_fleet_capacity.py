@@ -6,8 +6,8 @@ from nodeagent.cli.support.what_if_source import what_if_of
 from nodeagent.core.explain.capacity_search import search_capacity
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.views.fleet.capacity import fleet_capacity
-from nodeagent.views.fleet.text import render_capacity
+from nodeagent.tools.fleet.capacity import fleet_capacity
+from nodeagent.tools.fleet.text import render_capacity
 from tests.support import json_schema
 from tests.support.fleets import node, with_pods
 from tests.support.pods import app, pod

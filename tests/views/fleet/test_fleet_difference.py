@@ -10,9 +10,9 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Topology
 from nodeagent.formats.topology.topology_spec import topology_from_spec
-from nodeagent.views.fleet.differences import fleet_difference
-from nodeagent.views.fleet.nodes import FleetNode, UnreadNode
-from nodeagent.views.fleet.text import render_difference
+from nodeagent.tools.fleet.differences import fleet_difference
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode
+from nodeagent.tools.fleet.text import render_difference
 from tests.support import json_schema
 from tests.support.fleets import FILES, node
 from tests.support.inspected_nodes import machine

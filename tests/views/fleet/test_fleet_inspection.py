@@ -3,9 +3,9 @@
 from msgspec.structs import replace
 
 from nodeagent.core.model.topology import Topology
-from nodeagent.views.fleet.inspection import fleet_inspection
-from nodeagent.views.fleet.nodes import FleetNode, UnreadNode, distinct
-from nodeagent.views.fleet.text import render_inspection
+from nodeagent.tools.fleet.inspection import fleet_inspection
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, distinct
+from nodeagent.tools.fleet.text import render_inspection
 from tests.support import json_schema
 from tests.support.fleets import node, with_pods
 from tests.support.inspected_nodes import everything, machine

@@ -4,10 +4,10 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.node_view import ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
+from nodeagent.tools.export.svg import render_svg
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render, render_in_full
 from nodeagent.views.topology.cpu_owners import owners
-from nodeagent.views.topology.svg import render_svg
 from nodeagent.views.topology.text import render_topology
 from tests.support import json_schema
 from tests.support.builders import hybrid

@@ -2,11 +2,11 @@
 
 from msgspec.structs import replace
 
-from nodeagent.core.devices.pools import DevicePool
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full

@@ -23,7 +23,7 @@ from nodeagent.cli.main import main
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.edge.usage import cpu_times_us, read_usage
+from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
 from nodeagent.formats.kernel.usage import (
     NO_RATES,
     ContainerRate,

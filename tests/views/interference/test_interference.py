@@ -12,7 +12,7 @@ from nodeagent.core.model.host_processes import HostThread
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.formats.kernel.cpu_use import CpuUse, Handling, Interrupt, TaskRun
-from nodeagent.views.interference.claims import exclusive_cpus
+from nodeagent.views.interference.cpu_owners import exclusive_cpus
 from nodeagent.views.interference.document import Witnesses, interference, is_alone, nothing
 from nodeagent.views.interference.text import render_interference
 from tests.support import json_schema

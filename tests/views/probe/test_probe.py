@@ -11,10 +11,10 @@ from nodeagent.cli.commands.probe import ProbeError, judged
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
 from nodeagent.core.model.config import Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.formats.kernel.latency import Delays
 from nodeagent.formats.syntax.json_values import MisfitError
-from nodeagent.views.probe.document import ContainerMemory, Latency, ProbedCpus, memory_of, probe, read_latency
-from nodeagent.views.probe.text import render_latency, render_memory
+from nodeagent.tools.probe.document import ContainerMemory, Latency, ProbedCpus, memory_of, probe, read_latency
+from nodeagent.tools.probe.latency import Delays
+from nodeagent.tools.probe.text import render_latency, render_memory
 from tests.support import json_schema
 from tests.support.described_nodes import golden
 from tests.support.inspected_nodes import World

@@ -10,7 +10,7 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.formats.topology.topology_spec import topology_from_spec
-from nodeagent.views.topology.node_resource_topology import node_resource_topology
+from nodeagent.tools.export.node_resource_topology import node_resource_topology
 from tests.support.builders import GIB, machine, managers, pod
 from tests.support.nrt_rules import checked, cpus_available, fits_one_node, memory_taken
 from tests.support.pods import app

@@ -5,7 +5,7 @@ import pytest
 from nodeagent.core.model.devices import Device, DeviceKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
-from nodeagent.views.topology.resource_slices import resource_slices
+from nodeagent.tools.export.resource_slices import resource_slices
 from tests.support.builders import machine
 from tests.support.resource_slice_rules import checked
 from tests.support.world import MACHINE, SMALL

@@ -6,7 +6,7 @@ import pytest
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Cpu, NumaNode, Topology
-from nodeagent.views.topology.hwloc_xml import render_hwloc_xml
+from nodeagent.tools.export.hwloc_xml import render_hwloc_xml
 from tests.support.hwloc_rules import checked, mask
 from tests.views.topology.test_topology_text import SHAPES, machine
 

@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.views.topology.svg import FILLS, INK, PAPER, POD_FILLS, render_svg
+from nodeagent.tools.export.svg import FILLS, INK, PAPER, POD_FILLS, render_svg
 from tests.views.topology.test_topology_text import SHAPES, machine
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "topology.svg"

@@ -1,0 +1,46 @@
+"""What was known of a container runtime's pod when it was decided on, once more, from the state that was saved then."""
+
+from collections.abc import Callable
+
+from nodeagent.core.domains.runtime.pod_model import Known, runtime_pod
+from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
+from nodeagent.core.model.nri import ContainerState, NriContainer, Sandbox
+from nodeagent.core.model.runtime_containers import Asked, KeyEntry, Registry
+from nodeagent.core.model.state import PodEntry
+
+
+def known_again(
+    entry: PodEntry, registry: Registry, stated: Callable[[Sandbox], StatedPod], capacity_bytes: int
+) -> tuple[Known, ...]:
+    """Return all that is known, each with where it is from; nothing for a pod that is not a runtime's.
+
+    Args:
+        entry: of the pod.
+        registry: what its containers were asked for with.
+        stated: reads what a pod says of itself.
+        capacity_bytes: the node's memory.
+    """
+    if not entry.is_of_runtime:
+        return ()
+    uid = entry.pod.uid
+    asked = {one.key.name: one.asked for one in registry.refused_of(uid)}
+    asked |= {one.key.name: found for one in registry.entries if one.key.pod_uid == uid and (found := _asked(one))}
+    names = (container.name for container in entry.pod.containers)
+    seen = {name: asked[name] for name in names if name in asked}
+    if not seen:
+        return ()
+    last = next(reversed(seen.values()))
+    sandbox = Sandbox("", uid, entry.pod.name, entry.pod.namespace, (), last.annotations, last.cgroup_parent)
+    containers = (_container(name, one) for name, one in seen.items())
+    said = with_kubelets(stated(sandbox), registry.pod(uid))
+    return runtime_pod(sandbox, containers, said, capacity_bytes).known
+
+
+def _asked(entry: KeyEntry) -> Asked | None:
+    if entry.asked is not None:
+        return entry.asked
+    return entry.made[-1].asked if entry.made else None
+
+
+def _container(name: str, asked: Asked) -> NriContainer:
+    return NriContainer("", "", name, ContainerState.UNKNOWN, (), (), None, "", asked.oom_score_adj, asked.resources)

@@ -1,0 +1,429 @@
+"""The pod that kubelet has, from what NRI says of it: amounts, QoS class and containers, each with where it is from and how sure it is.
+
+NRI tells what kubelet made of requests and limits. What follows from that alone is exact; the rest is estimated, unless the pod states it
+(stated_pod.py) or kubelet says it. What a pod states may only say more than NRI: otherwise it would get CPUs that no scheduler has counted.
+What kubelet says otherwise than NRI is a resize that it hasn't made yet: there, what it has made counts.
+"""
+
+import enum
+import re
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.domains.runtime.estimates import (
+    BEST_EFFORT_OOM,
+    GUARANTEED_OOM,
+    Range,
+    cpu_limit,
+    cpu_request,
+    memory_request,
+)
+from nodeagent.core.domains.runtime.stated_pod import StatedContainer, StatedPod
+from nodeagent.core.model.nri import NriContainer, NriResources, Sandbox
+from nodeagent.core.model.pod import (
+    CPU,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    Container,
+    ContainerKind,
+    Pod,
+    QosClass,
+    ResourceRequirements,
+    Resources,
+    RestartPolicy,
+    has_pod_level_resources,
+)
+from nodeagent.core.model.pod_amounts import EXCLUSIVE_CPUS, quantity_of, shared_part
+from nodeagent.core.model.pod_resources import with_pod_level_defaults
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.errors import printable
+
+REQUESTS, LIMITS = "requests", "limits"
+_SLICE = re.compile(r"(?:.*-)?kubepods(?:-(burstable|besteffort))?-pod[^-]+\.slice")
+_POD_DIRECTORY = re.compile(r"pod[^/]+")
+_CLASSES = {"burstable": QosClass.BURSTABLE, "besteffort": QosClass.BEST_EFFORT}
+_PAGE_SIZE = re.compile(r"([0-9]{1,9})([KMG])B")
+
+
+class ToldBy(enum.StrEnum):
+    """Where something that is known of a pod is from; the names are stable."""
+
+    ANNOTATION = "annotation"
+    PODS_API = "podsApi"
+    """Kubelet's."""
+    CGROUP_PARENT = "cgroupParent"
+    CPU_SHARES = "cpuShares"
+    CPU_QUOTA = "cpuQuota"
+    MEMORY_LIMIT = "memoryLimit"
+    HUGEPAGE_LIMIT = "hugepageLimit"
+    OOM_SCORE_ADJ = "oomScoreAdj"
+    QOS_CLASS = "qosClass"
+    """It follows from the class."""
+    SEEN = "seen"
+    """The containers that the runtime has told of so far."""
+
+
+class Known(Struct, frozen=True):
+    """One thing that is known of a pod."""
+
+    what: str
+    """`qosClass`, `containers`, `kind`, `requests.NAME`, `limits.NAME`."""
+    value: str
+    by: ToldBy
+    is_exact: bool
+    """False: it is an estimate."""
+    container: str = ""
+    """Empty: of the pod."""
+    between: Range | None = None
+    """Of an estimated amount: what it can be, in thousandths of a CPU or in bytes. None: there are no bounds."""
+
+
+class Contradiction(Struct, frozen=True):
+    """A pod states something else than what kubelet has asked the runtime for."""
+
+    container: str
+    what: str
+    """As in `Known`, or `exclusive-cpus`."""
+    stated: str
+    told: str
+
+    @property
+    def text(self) -> str:
+        """For people, after the pod's name."""
+        return (
+            f"container {printable(self.container[:63])}: its annotation says {self.what} {self.stated}, but {self.told}: "
+            "write what the container's `resources` say, or remove the annotation"
+        )
+
+
+class RuntimePod(Struct, frozen=True):
+    pod: Pod
+    known: tuple[Known, ...]
+    """All of it, the pod's own first, then by container in the pod's order."""
+    contradictions: tuple[Contradiction, ...] = ()
+    """The pod is to be refused for them."""
+
+    @property
+    def estimates(self) -> tuple[Known, ...]:
+        return tuple(known for known in self.known if not known.is_exact)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing about it is an estimate: pods can be aligned as a whole (topologyManagerScope pod) only if so."""
+        return not self.estimates
+
+
+class _Amount(Struct, frozen=True):
+    part: str
+    resource: str
+    quantity: Quantity | None
+    """None: none is asked for."""
+    by: ToldBy
+    is_exact: bool = True
+    between: Range | None = None
+
+
+def runtime_pod(
+    sandbox: Sandbox, containers: Iterable[NriContainer], stated: StatedPod, capacity_bytes: int
+) -> RuntimePod:
+    """Put together what is known of a pod.
+
+    Args:
+        sandbox: of the pod; if it has several, the latest.
+        containers: in the order in which they were made; of several with one name, the last one counts.
+        stated: what its annotations say, and kubelet (`with_kubelets`).
+        capacity_bytes: the node's memory, as kubelet has it; 0: unknown.
+    """
+    seen = {container.name: container for container in containers}
+    qos = _qos(sandbox, tuple(seen.values()))
+    names = list(dict.fromkeys([one.name for one in stated.containers] + list(seen)))
+    known = [qos, _membership(stated, names)]
+    contradictions: list[Contradiction] = []
+    made = []
+    of_pod = Resources() if stated.resources is None else stated.resources.limits
+    if stated.resources is not None:
+        known += _of_pod(stated.resources)
+    for name in names:
+        of = stated.container(name)
+        container, about, against = _container(of, seen.get(name), QosClass(qos.value), capacity_bytes, of_pod)
+        made.append(replace(container, near=stated.near) if of.near is None else container)
+        known += about
+        contradictions += against
+    pod = Pod(
+        uid=sandbox.uid,
+        namespace=sandbox.namespace,
+        name=sandbox.name,
+        containers=tuple(sorted(made, key=lambda container: container.kind is ContainerKind.APP)),
+        is_isolated=stated.is_isolated,
+        numa_node=stated.numa_node,
+        core_class=stated.core_class,
+        preferred_core_class=stated.preferred_core_class,
+        given_qos=QosClass(qos.value),
+        resources=None if stated.resources is None else _spelled(stated.resources.requests, stated.resources.limits),
+        overhead=stated.overhead,
+    )
+    pod = with_pod_level_defaults(pod)
+    contradictions += _too_many_exclusive(pod)
+    return RuntimePod(pod, tuple(known), tuple(contradictions))
+
+
+def qos_of_parent(cgroup_parent: str) -> QosClass | None:
+    """Return the QoS class that kubelet's name for a pod's cgroup has in it; None: kubelet hasn't named it.
+
+    With the systemd driver a slice, `kubepods[-burstable|-besteffort]-podUID.slice`; with cgroupfs a path that ends in
+    `kubepods[/burstable|/besteffort]/podUID`.
+    """
+    *above, last = cgroup_parent.rstrip("/").split("/")
+    if (found := _SLICE.fullmatch(last)) is not None:
+        return _CLASSES.get(found[1] or "", QosClass.GUARANTEED)
+    if not above or not _POD_DIRECTORY.fullmatch(last):
+        return None
+    return QosClass.GUARANTEED if above[-1] == "kubepods" else _CLASSES.get(above[-1])
+
+
+def _qos(sandbox: Sandbox, containers: tuple[NriContainer, ...]) -> Known:
+    told = qos_of_parent(sandbox.cgroup_parent)
+    if told is not None:
+        return Known("qosClass", told.value, ToldBy.CGROUP_PARENT, is_exact=True)
+    scores = {container.oom_score_adj for container in containers}
+    guess = QosClass.BURSTABLE
+    if scores == {GUARANTEED_OOM}:  # critical pods have it, too
+        guess = QosClass.GUARANTEED
+    elif scores == {BEST_EFFORT_OOM}:
+        guess = QosClass.BEST_EFFORT
+    return Known("qosClass", guess.value, ToldBy.OOM_SCORE_ADJ, is_exact=False)
+
+
+def _membership(stated: StatedPod, names: list[str]) -> Known:
+    by = ToldBy.PODS_API if stated.is_kubelets else ToldBy.ANNOTATION if stated.names_all else ToldBy.SEEN
+    return Known("containers", ", ".join(names), by, is_exact=stated.names_all)
+
+
+def _of_pod(resources: ResourceRequirements) -> Iterator[Known]:
+    for part, amounts in ((REQUESTS, resources.requests), (LIMITS, resources.limits)):
+        for name, quantity in amounts:
+            yield Known(f"{part}.{name}", str(quantity), ToldBy.PODS_API, is_exact=True)
+
+
+def _container(
+    stated: StatedContainer, seen: NriContainer | None, qos: QosClass, capacity_bytes: int, of_pod: Resources
+) -> tuple[Container, list[Known], list[Contradiction]]:
+    told = () if seen is None else tuple(_told(seen, qos, capacity_bytes))
+    if stated.is_kubelets and seen is not None and _is_resized(stated, seen, of_pod):
+        stated = replace(stated, requests=None, limits=None)
+    limits = _resources(told, LIMITS) if stated.limits is None else stated.limits
+    requests = _stated_requests(stated, limits, is_seen=seen is not None)
+    by = ToldBy.PODS_API if stated.is_kubelets else ToldBy.ANNOTATION
+    amounts = [*_merged(REQUESTS, requests, told, by), *_merged(LIMITS, stated.limits, told, by), *_devices(stated)]
+    kind = stated.kind or ContainerKind.APP
+    known = [
+        Known(
+            "kind",
+            kind.value,
+            ToldBy.SEEN if stated.kind is None else by,
+            is_exact=stated.kind is not None,
+            container=stated.name,
+        )
+    ]
+    for amount in amounts:
+        value = "0" if amount.quantity is None else str(amount.quantity)
+        what = f"{amount.part}.{amount.resource}"
+        known.append(Known(what, value, amount.by, amount.is_exact, stated.name, amount.between))
+    if seen is None and stated.requests is None and stated.limits is None:
+        known.append(Known(REQUESTS, "0", ToldBy.SEEN, is_exact=False, container=stated.name))
+    container = Container(
+        name=stated.name,
+        kind=kind,
+        resources=_as_saved(_resources(amounts, REQUESTS), _resources(amounts, LIMITS)),
+        restart_policy=RestartPolicy.ALWAYS if kind is ContainerKind.SIDECAR else None,
+        exclusive_cpus=stated.exclusive_cpus,
+        interrupts=stated.interrupts,
+        near=stated.near or (),
+    )
+    against: list[Contradiction] = []
+    if seen is not None and stated.limits is not None and not stated.is_kubelets:
+        against += _against_limits(stated.name, stated.limits, seen.resources)
+    if seen is not None and requests is not None and not stated.is_kubelets:
+        against += _against_shares(stated.name, requests, limits, seen.resources)
+        against += _against_class(stated.name, requests, limits, qos)
+    return container, known, against
+
+
+def _is_resized(stated: StatedContainer, seen: NriContainer, of_pod: Resources) -> bool:
+    """Whether kubelet has made something else of a container than it says of it now: amounts of a running pod can be changed, and are those
+    that somebody wants until kubelet has room for them.
+
+    Args:
+        stated: by kubelet.
+        seen: by the runtime.
+        of_pod: limits of the pod as a whole, which kubelet gives each container that has none of its own.
+    """
+    assert stated.requests is not None
+    assert stated.limits is not None
+    requests = Resources.of(dict([*stated.limits, *stated.requests]))
+    limits = Resources.of(dict([*of_pod, *stated.limits]))
+    against = (
+        *_against_limits(stated.name, limits, seen.resources),
+        *_against_shares(stated.name, requests, limits, seen.resources),
+    )
+    return bool(against)
+
+
+def _stated_requests(stated: StatedContainer, limits: Resources, *, is_seen: bool) -> Resources | None:
+    """Limits stand for missing requests, as the API server has it."""
+    if stated.requests is None:
+        return None if is_seen else stated.limits
+    return Resources.of(dict([*limits, *stated.requests]))
+
+
+def _merged(part: str, stated: Resources | None, told: Iterable[_Amount], by: ToldBy) -> Iterator[_Amount]:
+    if stated is None:
+        return (amount for amount in told if amount.part == part)
+    return (_Amount(part, name, quantity, by) for name, quantity in stated)
+
+
+def _devices(stated: StatedContainer) -> Iterator[_Amount]:
+    """Nobody but the pod says which of the agent's devices it wants."""
+    for resource, count in stated.devices:
+        for part in (REQUESTS, LIMITS):
+            yield _Amount(part, resource, Quantity.parse(str(count)), ToldBy.ANNOTATION)
+
+
+def _resources(amounts: Iterable[_Amount], part: str) -> Resources:
+    return Resources.of({a.resource: a.quantity for a in amounts if a.part == part and a.quantity is not None})
+
+
+def _as_saved(requests: Resources, limits: Resources) -> ResourceRequirements:
+    """Spell amounts as they are read again from a saved state. A missing request there is its limit; what isn't requested is 0."""
+    unasked = dict.fromkeys((name for name, _ in limits), Quantity.parse("0"))
+    return _spelled(Resources.of(unasked | dict(requests)), limits)
+
+
+def _spelled(requests: Resources, limits: Resources) -> ResourceRequirements:
+    asked, limited = (
+        Resources.of({name: Quantity.parse(str(quantity)) for name, quantity in part}) for part in (requests, limits)
+    )
+    return ResourceRequirements(asked, limited)
+
+
+def _told(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_Amount]:
+    resources = seen.resources
+    limit = _limit_of(resources)
+    request = None if resources.cpu_shares is None else cpu_request(resources.cpu_shares)
+    if qos is QosClass.GUARANTEED:
+        yield from _guaranteed_cpu(request, limit)
+    else:
+        if request is not None:
+            yield _cpu(REQUESTS, request, ToldBy.CPU_SHARES)
+        if limit is not None:
+            yield _cpu(LIMITS, limit, ToldBy.CPU_QUOTA)
+    yield from _memory(seen, qos, capacity_bytes)
+    for resource, limit_bytes in _hugepages(resources):
+        if limit_bytes > 0:
+            quantity = Quantity.of_bytes(limit_bytes)
+            yield _Amount(REQUESTS, resource, quantity, ToldBy.HUGEPAGE_LIMIT)
+            yield _Amount(LIMITS, resource, quantity, ToldBy.HUGEPAGE_LIMIT)
+
+
+def _limit_of(resources: NriResources) -> Range | None:
+    if resources.cpu_quota_us is None or resources.cpu_period_us is None:
+        return None
+    return cpu_limit(resources.cpu_quota_us, resources.cpu_period_us)
+
+
+def _guaranteed_cpu(request: Range | None, limit: Range | None) -> Iterator[_Amount]:
+    """Request and limit are the same amount: whichever of shares and quota is exact says both."""
+    rows = ((request, ToldBy.CPU_SHARES), (limit, ToldBy.CPU_QUOTA))
+    ranges = [(found, by) for found, by in rows if found is not None]
+    if ranges:
+        found, by = next((row for row in ranges if row[0].is_exact), ranges[-1])
+        yield _cpu(REQUESTS, found, by)
+        yield _cpu(LIMITS, found, by)
+
+
+def _cpu(part: str, found: Range, by: ToldBy) -> _Amount:
+    quantity = quantity_of(CPU, found.least) if found.least else None
+    return _Amount(part, CPU, quantity, by, found.is_exact, None if found.is_exact else found)
+
+
+def _memory(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_Amount]:
+    limit = seen.resources.memory_limit_bytes
+    has_limit = limit is not None and limit > 0
+    if limit is not None and has_limit:
+        yield _Amount(LIMITS, MEMORY, Quantity.of_bytes(limit), ToldBy.MEMORY_LIMIT)
+    match qos:
+        case QosClass.BEST_EFFORT:
+            return
+        case QosClass.GUARANTEED:
+            if limit is not None and has_limit:
+                yield _Amount(REQUESTS, MEMORY, Quantity.of_bytes(limit), ToldBy.QOS_CLASS)
+        case QosClass.BURSTABLE:
+            between = None if seen.oom_score_adj is None else memory_request(seen.oom_score_adj, capacity_bytes)
+            yield _burstable_memory(between, limit if has_limit else None)
+
+
+def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
+    """A request is often its limit, as it is where only that is written; otherwise the least that it can be, so that no pod is refused for
+    what it may not have asked for.
+    """
+    if between is None:
+        return _Amount(REQUESTS, MEMORY, None, ToldBy.OOM_SCORE_ADJ, is_exact=False)
+    guess = limit if limit is not None and (limit in between or limit < between.least) else between.least
+    quantity = Quantity.of_bytes(guess) if guess else None
+    return _Amount(REQUESTS, MEMORY, quantity, ToldBy.OOM_SCORE_ADJ, is_exact=False, between=between)
+
+
+def _hugepages(resources: NriResources) -> Iterator[tuple[str, int]]:
+    """Resource and bytes: 2MB, as the kernel names it, is 2Mi."""
+    for limit in resources.hugepage_limits:
+        if (found := _PAGE_SIZE.fullmatch(limit.page_size)) is not None:
+            yield f"{HUGEPAGES_PREFIX}{found[1]}{found[2]}i", limit.limit_bytes
+
+
+def _against_shares(name: str, requests: Resources, limits: Resources, told: NriResources) -> Iterator[Contradiction]:
+    asked, limit = requests.get(CPU) or Quantity(0), limits.get(CPU)
+    if told.cpu_shares is not None:
+        found = cpu_request(told.cpu_shares)
+        counted = asked if asked.nano or limit is None else limit  # a request of nothing has the shares of the limit
+        if counted.milli() not in found:
+            why = f"kubelet gave it {told.cpu_shares} CPU shares, as for {quantity_of(CPU, found.least)}"
+            yield Contradiction(name, f"{REQUESTS}.{CPU}", str(asked), why)
+
+
+def _against_class(name: str, requests: Resources, limits: Resources, qos: QosClass) -> Iterator[Contradiction]:
+    for resource in (CPU, MEMORY):
+        request, limit = requests.get(resource), limits.get(resource)
+        if request is None or limit is None or request.nano == limit.nano:
+            continue
+        if qos is QosClass.GUARANTEED or request.nano > limit.nano:
+            why = f"its limit is {limit}" + (", and the pod is Guaranteed" if qos is QosClass.GUARANTEED else "")
+            yield Contradiction(name, f"{REQUESTS}.{resource}", str(request), why)
+
+
+def _against_limits(name: str, stated: Resources, told: NriResources) -> Iterator[Contradiction]:
+    cpu, found = stated.get(CPU), _limit_of(told)
+    if found is not None and (0 if cpu is None else cpu.milli()) not in found:
+        why = f"kubelet gave it a quota of {told.cpu_quota_us} in {told.cpu_period_us} µs"
+        yield Contradiction(name, f"{LIMITS}.{CPU}", str(cpu or "none"), why)
+    memory, limit = stated.get(MEMORY), told.memory_limit_bytes
+    if limit is not None and max(0, limit) != (0 if memory is None else memory.value()):
+        why = f"kubelet gave it {Quantity.of_bytes(limit)}" if limit > 0 else "kubelet gave it no limit"
+        yield Contradiction(name, f"{LIMITS}.{MEMORY}", str(memory or "none"), why)
+    for resource, limit_bytes in _hugepages(told):
+        pages = stated.get(resource)
+        if (0 if pages is None else pages.value()) != limit_bytes:
+            why = f"kubelet gave it {Quantity.of_bytes(limit_bytes)}"
+            yield Contradiction(name, f"{LIMITS}.{resource}", str(pages or "none"), why)
+
+
+def _too_many_exclusive(pod: Pod) -> Iterator[Contradiction]:
+    for container in pod.containers:
+        if container.exclusive_cpus is not None and has_pod_level_resources(pod):
+            why = "the pod has resources as a whole (spec.resources), whose CPUs are divided by other rules"
+            yield Contradiction(container.name, EXCLUSIVE_CPUS, str(container.exclusive_cpus), why)
+        elif shared_part(container) < 0:
+            request = container.resources.requests.get(CPU)
+            why = f"it requests {'no CPU' if request is None else f'cpu: {request}'}"
+            yield Contradiction(container.name, EXCLUSIVE_CPUS, str(container.exclusive_cpus), why)

@@ -1,0 +1,1 @@
+"""Resources that pods can be given, one package each: CPUs, memory, devices, claims. None knows another."""

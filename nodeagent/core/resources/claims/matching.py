@@ -1,0 +1,350 @@
+"""Which devices each request of a pod's claims may have: selectors, counts, alternatives, and attributes that are to match.
+
+All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first, be it one that
+all have or one for each. That the devices left suffice for all requests at once is certain (a bipartite matching); which of them are taken
+is not decided here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, product
+
+from msgspec import Struct
+
+from nodeagent.core.model.claims import ClaimRequest, ClaimSpec, DeviceRequest
+from nodeagent.core.resources.claims.inventory import ClaimableDevice, Value
+from nodeagent.core.resources.claims.selectors import meets
+
+MOST_TRIED = 4096
+"""Combinations of alternatives and values that are looked at for one pod."""
+
+MOST_ASKED = 500_000
+"""Questions of a selector about a device for one pod: some ten seconds. 32 requests of 8 alternatives with 32 selectors each are more."""
+MOST_LOOKS = 20_000_000
+"""Devices that are looked at to match requests with them, for one pod: some two seconds."""
+_LOOKS_OF_VALUE = 8
+"""So many looks a device's value of an attribute counts, which takes as much longer."""
+
+
+class Wish(Struct, frozen=True):
+    """A request of one of a pod's claims."""
+
+    claim: str
+    """`namespace/name` of the claim."""
+    name: str
+    """By which the pod's containers refer to it."""
+    spec: ClaimSpec
+    request: ClaimRequest
+
+
+class Allowed(Struct, frozen=True):
+    """What a request may have, in one way."""
+
+    wish: Wish
+    way: DeviceRequest
+    devices: tuple[ClaimableDevice, ...]
+    count: int
+    """So many of these."""
+
+    @property
+    def result_name(self) -> str:
+        return f"{self.wish.request.name}/{self.way.name}" if self.way.name else self.wish.request.name
+
+
+class NoWayError(Exception):
+    """The claims can't be met. The text says which, and why."""
+
+
+class Looks(Struct):
+    """What is left of a pod's looks at devices. Taking too many ends the search."""
+
+    left: int = MOST_LOOKS
+
+    def take(self, count: int) -> None:
+        """Raises NoWayError."""
+        self.left -= count
+        if self.left < 0:
+            raise NoWayError("its claims can be met in too many ways to look at all, and none so far fits")
+
+
+Free = Callable[[ClaimableDevice, DeviceRequest], bool]
+"""Whether nobody has a device, or enough of it is left for a request."""
+
+
+def ways_to_meet(
+    wishes: Sequence[Wish], devices: Sequence[ClaimableDevice], is_free: Free, looks: Looks | None = None
+) -> Iterator[tuple[Allowed, ...]]:
+    """Return what each request may have, way by way.
+
+    Args:
+        wishes: the requests.
+        devices: all there are.
+        is_free: whether one can be given.
+        looks: how many are left. None: as many as for a pod that begins.
+
+    Raises:
+        SelectorError: an expression has no answer about a device.
+        NoWayError: there is no way, or too many to look at.
+    """
+    meeting: dict[DeviceRequest, tuple[ClaimableDevice, ...]] = {}
+    asking = sum(len(way.selectors) for way in {way for wish in wishes for way in wish.request.ways})
+    if asking * len(devices) > MOST_ASKED:
+        most = MOST_ASKED // len(devices)
+        raise NoWayError(
+            f"its claims have {asking} selectors, and may have {most} for the {len(devices)} devices there are"
+        )
+    for wish in wishes:
+        for way in wish.request.ways:
+            if way not in meeting:
+                meeting[way] = tuple(
+                    device
+                    for device in devices
+                    if meets(device, way.selectors) and {key for key, _ in way.capacity} <= dict(device.capacity).keys()
+                )
+    looks = looks or Looks()
+    each_way = [[_offered(wish, way, meeting[way], is_free) for way in wish.request.ways] for wish in wishes]
+    tried, found = 0, False
+    for offered in product(*each_way):
+        for allowed in _matched(offered, _constraints(offered), looks):
+            tried += 1
+            if tried > MOST_TRIED:
+                raise NoWayError(f"there are more than {MOST_TRIED} ways to meet its claims, and none of these fits")
+            if allowed is not None and matching(allowed, looks=looks) is not None:
+                found = True
+                yield allowed
+    if not found:
+        raise NoWayError(_why(wishes, meeting, is_free))
+
+
+def _offered(wish: Wish, way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> Allowed:
+    free = tuple(device for device in meeting if is_free(device, way))
+    return Allowed(wish, way, free, max(len(meeting), 1) if way.count is None else way.count)
+
+
+class _About(Struct, frozen=True):
+    """An attribute that is to match, or to be distinct, and the places of the requests that it is about."""
+
+    attribute: str
+    places: tuple[int, ...]
+    is_distinct: bool
+
+
+_Groups = list[tuple[Allowed, ...]]
+"""What each request may have, by its place: one set of devices for all that it wants, or one for each."""
+
+
+def _constraints(offered: Sequence[Allowed]) -> list[_About]:
+    found = []
+    for name, spec in {each.wish.name: each.wish.spec for each in offered}.items():
+        for constraint in spec.constraints:
+            places = tuple(
+                place
+                for place, each in enumerate(offered)
+                if each.wish.name == name and constraint.is_about(each.wish.request.name, each.way.name)
+            )
+            if places:
+                found.append(_About(constraint.attribute, places, constraint.is_distinct))
+    return found
+
+
+def _matched(
+    offered: Sequence[Allowed], constraints: Sequence[_About], looks: Looks
+) -> Iterator[tuple[Allowed, ...] | None]:
+    """Return what is left by each combination of values; None: a combination that leaves too little."""
+    for groups in _narrowed([(each,) for each in offered], constraints, looks):
+        yield None if groups is None else tuple(each for group in groups for each in group)
+
+
+def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> Iterator[_Groups | None]:
+    if any(len(each.devices) < each.count for group in groups for each in group):
+        yield None
+        return
+    if not constraints:
+        yield groups
+        return
+    about, *rest = constraints
+    looks.take(_LOOKS_OF_VALUE * sum(len(each.devices) for place in about.places for each in groups[place]))
+    for narrowed in (_distinct if about.is_distinct else _alike)(groups, about):
+        if narrowed is None:
+            yield None
+        else:
+            yield from _narrowed(narrowed, rest, looks)
+
+
+def _alike(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
+    """Leave the devices of one value, value by value."""
+    shared = None
+    for place in about.places:
+        for each in groups[place]:
+            values = {value for device in each.devices for value in values_of(device, about.attribute)}
+            shared = values if shared is None else shared & values
+    if not shared:
+        yield None
+        return
+    for value in sorted(shared, key=_in_order):
+        narrowed = list(groups)
+        for place in about.places:
+            narrowed[place] = tuple(
+                _with(each, tuple(d for d in each.devices if value in values_of(d, about.attribute)), each.count)
+                for each in groups[place]
+            )
+        yield narrowed
+
+
+def _distinct(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
+    """Leave each device that is wanted those of a value of its own, choice by choice."""
+    parts = [(place, each) for place in about.places for each in groups[place]]
+    for chosen in _values_of_their_own(parts, about.attribute, frozenset()):
+        if chosen is None:
+            yield None
+            continue
+        narrowed = list(groups)
+        for place in about.places:
+            narrowed[place] = tuple(each for other, each in chosen if other == place)
+        yield narrowed
+
+
+def _values_of_their_own(
+    parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[tuple[str, Value]]
+) -> Iterator[list[tuple[int, Allowed]] | None]:
+    """Return each way to give values; None: one that comes to no end."""
+    if not parts:
+        yield []
+        return
+    (place, each), *rest = parts
+    having: dict[tuple[str, Value], list[ClaimableDevice]] = {}
+    for device in each.devices:
+        found = device.attribute(attribute)
+        value = (type(found).__name__, found) if found is not None else None
+        if value is not None and value not in taken:
+            having.setdefault(value, []).append(device)
+    if len(having) < each.count:
+        yield None
+        return
+    for values in combinations(sorted(having, key=str), each.count):
+        own = [(place, _with(each, tuple(having[value]), 1)) for value in values]
+        for others in _values_of_their_own(rest, attribute, taken | {*values}):
+            yield None if others is None else [*own, *others]
+
+
+def _with(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Allowed:
+    return Allowed(each.wish, each.way, devices, count)
+
+
+def values_of(device: ClaimableDevice, attribute: str) -> set[tuple[str, Value]]:
+    """Return a device's values of an attribute, each with its type: 1, "1" and true are three."""
+    value = device.attribute(attribute)
+    if value is None:
+        return set()
+    return {(type(one).__name__, one) for one in (value if isinstance(value, tuple) else (value,))}
+
+
+def _in_order(value: tuple[str, Value]) -> tuple[str, int, str]:
+    kind, one = value
+    return kind, one if isinstance(one, int) else 0, str(one)
+
+
+def matching(
+    allowed: Sequence[Allowed], taken: frozenset[str] = frozenset(), looks: Looks | None = None
+) -> Mapping[str, int] | None:
+    """Return devices for all requests at once, by name, each with the place of the request that has it; None: they don't suffice.
+
+    Memory is shared, and judged when it is given.
+
+    Raises:
+        NoWayError: it would take more looks than are left.
+    """
+    looks = looks or Looks()
+    owner: dict[str, int] = {}
+    looks.take(sum(len(each.devices) for each in allowed))
+    names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
+    had = [0] * len(names)
+    """So many of each request's devices, the first of them, are somebody's: none is given back while this looks."""
+
+    def give(place: int) -> bool:
+        """Find a device for a request, moving those of others where that is possible."""
+        moved: dict[int, tuple[int, str]] = {}
+        """From whom a device would be taken: for whom, and which."""
+        asked = [place]
+        for who in asked:
+            there = names[who]
+            while had[who] < len(there) and there[had[who]] in owner:
+                had[who] += 1
+            if had[who] < len(there):
+                taker, name = who, there[had[who]]
+                owner[name] = taker
+                while taker != place:  # back along the way
+                    taker, name = moved[taker]
+                    owner[name] = taker
+                return True
+            looks.take(len(there))
+            for name in there:
+                holder = owner[name]
+                if holder != place and holder not in moved:
+                    moved[holder] = who, name
+                    asked.append(holder)
+        return False
+
+    for place, each in enumerate(allowed):
+        if each.devices and each.devices[0].memory is not None:
+            continue
+        for _ in range(each.count):
+            if not give(place):
+                return None
+    return owner
+
+
+def _why(wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free) -> str:
+    for wish in wishes:
+        if not any(_suffices(way, meeting[way], is_free) for way in wish.request.ways):
+            return f"claim {wish.claim}, request {wish.request.name}: {_short(wish.request.ways, meeting, is_free)}"
+    for wish in wishes:
+        for constraint in wish.spec.constraints:
+            about = [
+                _having(one.request, constraint.attribute, meeting, is_free)
+                for one in wishes
+                if one.claim == wish.claim
+                and any(constraint.is_about(one.request.name, w.name) for w in one.request.ways)
+            ]
+            if about:
+                what = f"no {constraint.attribute} is that of enough free devices"
+                if constraint.is_distinct:
+                    what = f"there are too few free devices with a {constraint.attribute} of their own each"
+                return f"claim {wish.claim}: {what}: {' and '.join(about)}"
+    claims = ", ".join(dict.fromkeys(wish.claim for wish in wishes))
+    return f"claim {claims}: its requests are for the same devices, and together for more than are free"
+
+
+def _having(
+    request: ClaimRequest,
+    attribute: str,
+    meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]],
+    is_free: Free,
+) -> str:
+    way = request.ways[-1]
+    free = [device for device in meeting[way] if is_free(device, way)]
+    have = sum(1 for device in free if values_of(device, attribute))
+    wanted = len(meeting[way]) if way.count is None else way.count
+    without = "" if have == len(free) else f", and {len(free) - have} don't have it"
+    return f"request {request.name} is for {wanted} of {len(free)}{without}"
+
+
+def _suffices(way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> bool:
+    free = sum(1 for device in meeting if is_free(device, way))
+    return 0 < len(meeting) == free if way.count is None else free >= way.count
+
+
+def _short(
+    ways: tuple[DeviceRequest, ...], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free
+) -> str:
+    found = []
+    for way in ways:
+        there = meeting[way]
+        free = sum(1 for device in there if is_free(device, way))
+        wanted = f"all {len(there)}" if way.count is None else str(way.count)
+        one = len(there) == 1
+        what = "device meets its selectors" if one else "devices meet its selectors"
+        has = "".join(f" and {'has' if one else 'have'} {key}" for key, _ in way.capacity)
+        name = f"{way.name}: " if way.name else ""
+        left = "with room for it" if way.capacity else "free"
+        found.append(f"{name}{wanted} wanted, {len(there)} {what}{has}, {free} of them {left}")
+    return "; ".join(found)

@@ -1,0 +1,225 @@
+"""Which CPUs to take, given how many and from where: kubelet's packed and spread orders, uncore alignment included.
+
+The order in which groups are visited is the policy: groups with fewer free CPUs first, so that large ones stay intact. Knows no pods.
+Distribution across NUMA nodes builds on this (distribution.py).
+"""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuMask, CpuSet
+from nodeagent.core.resources.cpu.layout import CpuGroup, CpuLayout, Nesting
+from nodeagent.core.resources.cpu.observing import PickObserver, Rule, Took
+from nodeagent.core.resources.cpu.points import CpuShortage, Question
+
+
+class Picking(Struct, frozen=True):
+    """How CPUs are picked from a machine: the static policy's Select."""
+
+    layout: CpuLayout
+    spread: bool = False
+    """`distribute-cpus-across-cores`: CPUs in numerical order, without taking whole cores first."""
+    align_uncore: bool = False
+    """`prefer-align-cpus-by-uncorecache`."""
+    averages: bool = False
+    """Judge by average sizes whether a group is whole (Erratum.AVERAGE_GROUP_SIZES)."""
+    whole_cores: bool = False
+    """Take whole cores only (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT), of any sizes that add up."""
+    observer: PickObserver | None = None
+    """Gets every group that is taken; decides nothing."""
+
+    def select(self, question: Question) -> CpuSet | CpuShortage:
+        """Pack them."""
+        picked = pick(self, question.free.bits, question.count)
+        return picked if isinstance(picked, CpuShortage) else CpuSet(picked)
+
+
+def shortage(requested: int, available: CpuMask) -> CpuShortage:
+    return CpuShortage(
+        f"not enough cpus available to satisfy request: requested={requested}, available={available.bit_count()}"
+    )
+
+
+def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShortage:
+    """Pick `count` CPUs out of a set of available ones."""
+    if count < 1:
+        return CpuMask(0)
+    free = CpuMask(available & picking.layout.online)
+    if count > free.bit_count():
+        return shortage(count, available)
+    if picking.whole_cores:
+        free = picking.layout.whole_cores(free)
+        if not picking.layout.adds_up(free, count):
+            return shortage(count, free)
+    picker = _Picker(picking, free, count)
+    picker.take_whole_nodes_and_sockets()
+    if picking.align_uncore:
+        picker.take_uncore_caches()
+    if not picking.spread:
+        picker.take_whole_cores()
+    picker.take_single_cpus()
+    return CpuShortage("failed to allocate cpus") if picker.need > 0 else CpuMask(picker.result)
+
+
+class _Picker:
+    """One pick in progress: what is free, what is still needed. Lives for one call."""
+
+    __slots__ = ("free", "layout", "need", "picking", "result")
+
+    def __init__(self, picking: Picking, free: int, need: int) -> None:
+        self.picking = picking
+        self.layout = picking.layout
+        self.free = free
+        self.need = need
+        self.result = 0
+
+    def take(self, cpus: int, rule: Rule) -> None:
+        # `need` counts the full size of what is taken, even if parts of it were not free (asymmetric cores, see the errata).
+        self.result |= cpus
+        self.free &= ~cpus
+        self.need -= cpus.bit_count()
+        if self.picking.observer is not None:
+            self.picking.observer(Took(rule, CpuMask(cpus)))
+
+    def take_groups(self, groups: Iterable[CpuGroup], rule: Rule) -> None:
+        """Take each group that is not larger than what is needed; skip larger ones."""
+        for group in groups:
+            if self.need < 1:
+                return
+            if self.need >= group.size and self.is_takeable(group.cpus) and self.leaves_enough(group):
+                self.take(group.cpus, rule)
+
+    def leaves_enough(self, group: CpuGroup) -> bool:
+        # Cores of different sizes: what is still needed must add up without this one.
+        layout = self.layout
+        if not self.picking.whole_cores or layout.core_size is not None:
+            return True
+        return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
+
+    def is_takeable(self, cpus: int) -> bool:
+        # Lists are made when a phase starts. A group that lies in two larger ones is in a list twice; judged by averages, a core can be
+        # listed with a CPU that is in use.
+        return self.picking.averages or not cpus & ~self.free
+
+    def take_whole_nodes_and_sockets(self) -> None:
+        if self.need < self.layout.smallest_large:
+            return
+        kinds = ((self.whole_nodes, Rule.WHOLE_NODE), (self.whole_sockets, Rule.WHOLE_SOCKET))
+        for whole, rule in kinds if self.layout.numa_first else reversed(kinds):
+            self.take_groups(whole(), rule)
+
+    def whole_nodes(self) -> list[CpuGroup]:
+        return [g for g in ordered_nodes(self.layout, CpuMask(self.free)) if (g.cpus & self.free) == g.cpus]
+
+    def whole_sockets(self) -> list[CpuGroup]:
+        ordered = _ordered_sockets(self.layout, self.free)
+        if self.picking.averages:
+            return [g for g in ordered if (g.cpus & self.free).bit_count() == self.layout.per_socket]
+        return [g for g in ordered if (g.cpus & self.free) == g.cpus]
+
+    def take_uncore_caches(self) -> None:
+        if self.need < 1:
+            return
+        for uncore in _ordered_uncores(self.layout, self.free):
+            if not self.picking.averages or self.need >= self.layout.per_uncore:
+                ordered = _ordered_uncores(self.layout, self.free)
+                self.take_groups([g for g in ordered if (g.cpus & self.free) == g.cpus], Rule.WHOLE_CACHE)
+            if self.need < 1:
+                return
+            self.take_part_of(uncore)
+            if self.need < 1:
+                return
+
+    def take_part_of(self, uncore: CpuGroup) -> None:
+        """Take what is needed from one cache if its lowest cores have exactly that many free: whole cores, except for an odd CPU."""
+        per_core = self.layout.per_core
+        count = -(-self.need // per_core)
+        candidates = [c for c in self.layout.cores if c.cpus & uncore.cpus & self.free][:count]
+        part = 0
+        for core in candidates:
+            part |= core.cpus & self.free
+        if self.need % 2 and per_core > 1 and part.bit_count() > self.need and not self.picking.whole_cores:
+            part ^= 1 << (part.bit_length() - 1)
+        if part.bit_count() == self.need:
+            self.take(part, Rule.PART_OF_CACHE)
+
+    def take_whole_cores(self) -> None:
+        if self.need < 1:
+            return
+        layout, free = self.layout, self.free
+        if layout.core_size is not None and (layout.core_size == layout.per_core or not self.picking.averages):
+            # All whole cores have equally many free CPUs: no sorting, and no more cores visited than are taken.
+            self.take_groups(
+                (
+                    core
+                    for outer in _ordered_outer(layout, free)
+                    for core in layout.cores_of_outer[outer.id]
+                    if core.cpus & free == core.cpus
+                ),
+                Rule.WHOLE_CORE,
+            )
+            return
+        ordered = _ordered_cores(layout, free)
+        if self.picking.averages:
+            self.take_groups([c for c in ordered if (c.cpus & free).bit_count() == layout.per_core], Rule.WHOLE_CORE)
+        else:
+            self.take_groups([c for c in ordered if (c.cpus & free) == c.cpus], Rule.WHOLE_CORE)
+
+    def take_single_cpus(self) -> None:
+        if self.need < 1:
+            return
+        assert not self.picking.whole_cores, "whole cores that add up were all found"
+        listed = self.free
+        for group in (_ordered_sockets if self.picking.spread else _ordered_cores)(self.layout, listed):
+            if self.need < 1:
+                return
+            rest = group.cpus & listed
+            while rest and self.need > 0:
+                lowest = rest & -rest
+                if self.is_takeable(lowest):
+                    self.take(lowest, Rule.SINGLE_CPU)
+                rest ^= lowest
+
+
+def ordered_nodes(layout: CpuLayout, free: CpuMask) -> list[CpuGroup]:
+    """NUMA nodes with free CPUs, the fullest first; on a machine with larger sockets, socket by socket."""
+    if layout.numa_first:
+        return _ordered(layout.nodes, free)
+    return list(_within(layout.nodes_of_sockets, _ordered(layout.sockets, free), free))
+
+
+def _ordered_sockets(layout: CpuLayout, free: int) -> list[CpuGroup]:
+    if layout.numa_first:
+        return list(_within(layout.sockets_of_nodes, _ordered(layout.nodes, free), free))
+    return _ordered(layout.sockets, free)
+
+
+def _ordered_cores(layout: CpuLayout, free: int) -> Iterator[CpuGroup]:
+    return _within(layout.cores_of_outer, _ordered_outer(layout, free), free)
+
+
+def _ordered_outer(layout: CpuLayout, free: int) -> list[CpuGroup]:
+    return _ordered_sockets(layout, free) if layout.numa_first else ordered_nodes(layout, CpuMask(free))
+
+
+def _ordered_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
+    return list(_within(layout.uncores_of_nodes, ordered_nodes(layout, CpuMask(free)), free))
+
+
+def _within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
+    """Order the inner groups of each outer group in turn, as far as needed: those with a free CPU in both."""
+    for outer in outer_order:
+        inside = outer.cpus & free
+        yield from _ordered([g for g in inner_of[outer.id] if g.cpus & inside], free)
+
+
+def _ordered(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
+    """Sort by (free CPUs ascending, id ascending), leaving out groups without free CPUs."""
+    counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
+    counted.sort(key=_count_and_id)
+    return [g for _, _, g in counted]
+
+
+def _count_and_id(item: tuple[int, int, CpuGroup]) -> tuple[int, int]:
+    return item[0], item[1]

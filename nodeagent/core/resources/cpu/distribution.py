@@ -1,0 +1,234 @@
+"""Which CPUs to take, spread evenly over the fewest NUMA nodes that can hold them: the option distribute-cpus-across-numa.
+
+A combination of nodes gives each of its nodes the same share; what is left over goes in groups to a remainder set, so that the free CPUs of
+all nodes end up as equal as possible. Knows no pods.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from math import floor, sqrt
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuMask, CpuSet
+from nodeagent.core.resources.cpu.assignment import Picking, ordered_nodes, pick, shortage
+from nodeagent.core.resources.cpu.layout import CpuGroup
+from nodeagent.core.resources.cpu.observing import Spread
+from nodeagent.core.resources.cpu.points import CpuShortage, Question
+
+_INFINITE = float("inf")
+
+_REFERENCE_NODES = 8
+MAX_COMBINATIONS = 5_000
+"""With more than 8 nodes this many combinations are compared, including those of nodes that take a remainder: the first ones."""
+
+
+class Distributing(Struct, frozen=True):
+    """How they are spread: the Select of distribute-cpus-across-numa."""
+
+    picking: Picking
+    """Packs within a node, without uncore alignment."""
+    group_size: int
+    """CPUs that stay together: kubelet's average core size with full-pcpus-only, else 1."""
+    overwritten: bool = False
+    """Remember combinations as the reference does (Erratum.COMBINATIONS_OVERWRITTEN)."""
+
+    def select(self, question: Question) -> CpuSet | CpuShortage:
+        """Spread them; of what is not a whole core, nothing is taken under full-pcpus-only."""
+        picking, free = self.picking, question.free.bits
+        available = picking.layout.whole_cores(free) if picking.whole_cores else free
+        found = distribute(self, available, question.count)
+        return found if isinstance(found, CpuShortage) else CpuSet(found)
+
+
+class _Combination(Struct, frozen=True):
+    """A remembered combination: where it was written, and its length. Its elements are read when it is used."""
+
+    array: list[int]
+    length: int
+
+    def elements(self) -> list[int]:
+        return self.array[: self.length]
+
+
+_EMPTY = _Combination([], 0)
+
+
+class _NodeChoice(Struct, frozen=True):
+    nodes: _Combination
+    """Positions in the node order."""
+    remainder: _Combination
+    balance: float
+
+
+def distribute(distributing: Distributing, available: CpuMask, count: int) -> CpuMask | CpuShortage:
+    """Pick `count` CPUs out of the available ones, evenly over NUMA nodes."""
+    picking, size = distributing.picking, distributing.group_size
+    if count % size:
+        return pick(picking, available, count)
+    if count < 1:
+        return CpuMask(0)
+    layout = picking.layout
+    free = CpuMask(available & layout.online)
+    if count > free.bit_count():
+        return shortage(count, available)
+    nodes = ordered_nodes(layout, free)
+    counts = [(node.cpus & free).bit_count() for node in nodes]
+    per_node = _divided_up(_divided_up(layout.cpu_count, size), len(layout.nodes))
+    groups = _divided_up(count, size)
+    for k in range(_divided_up(groups, per_node), min(groups, len(nodes)) + 1):
+        choice = _best(distributing, counts, count, k)
+        if choice is not None:
+            return _allocate(distributing, nodes, free, count, k, choice)
+    return pick(picking, available, count)
+
+
+def _divided_up(amount: int, by: int) -> int:
+    return -(-amount // by)
+
+
+def _best(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
+    """Choose the combination of k nodes after which the free CPUs of all nodes differ least; the first of equals."""
+    size = distributing.group_size
+    share = count // k // size * size
+    rest = count - share * k
+    best: _NodeChoice | None = None
+    budget = repeat(None) if len(free) <= _REFERENCE_NODES else iter([None] * MAX_COMBINATIONS)
+    # The reference's memory is overwritten by combinations that don't fit, too (Erratum.COMBINATIONS_OVERWRITTEN).
+    eligible = [x for x in range(len(free)) if distributing.overwritten or free[x] >= share]
+    for combination in _combinations(eligible, k, free, budget, overwritten=distributing.overwritten):
+        if best is not None and best.balance == 0:
+            break
+        nodes = combination.elements()
+        if sum(free[x] for x in nodes) < count or size * sum(free[x] // size for x in nodes) < count:
+            continue
+        if any(free[x] < share for x in nodes):
+            continue
+        after = list(free)
+        for x in nodes:
+            after[x] -= share
+        remainder, balance = _EMPTY, _deviation(after)
+        if rest > 0:
+            remainder, balance = _best_remainder(
+                distributing, after, [x for x in nodes if after[x] >= size], rest, budget
+            )
+        if balance < (_INFINITE if best is None else best.balance):
+            best = _NodeChoice(combination, remainder, balance)
+    return best
+
+
+def _best_remainder(
+    distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
+) -> tuple[_Combination, float]:
+    """Choose the nodes that take what equal shares leave over, and return how uneven the result is; infinite if no choice can."""
+    size = distributing.group_size
+    best, balance = _EMPTY, _INFINITE
+    for length in range(len(eligible), 0, -1):
+        for combination in _combinations(eligible, length, after, budget, overwritten=distributing.overwritten):
+            nodes = combination.elements()
+            # Counted in whole groups: by their plain sum the reference can loop forever (Erratum.DISTRIBUTION_HANGS).
+            if size * sum(after[x] // size for x in nodes) < rest:
+                continue
+            deviation = _deviation(_absorbed(after, nodes, rest, size))
+            if deviation < balance:
+                best, balance = combination, deviation
+        if balance == 0 and not distributing.overwritten:
+            break
+    return best, balance
+
+
+def _absorbed(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
+    """Take groups from the nodes in turn until nothing is left over."""
+    free = list(after)
+    while rest > 0:
+        for x in nodes:
+            if rest > 0 and free[x] >= size:
+                free[x] -= size
+                rest -= size
+    return free
+
+
+def _allocate(
+    distributing: Distributing, nodes: list[CpuGroup], free: int, count: int, k: int, choice: _NodeChoice
+) -> CpuMask | CpuShortage:
+    size = distributing.group_size
+    share = count // k // size * size
+    result = 0
+    observer = distributing.picking.observer
+    for x in choice.nodes.elements():
+        if observer is not None:
+            observer(Spread(nodes[x].id, share, is_remainder=False))
+        picked = pick(distributing.picking, CpuMask(free & ~result & nodes[x].cpus), share)
+        # Too few on a node that was never checked (Erratum.COMBINATIONS_OVERWRITTEN): take nothing from there.
+        result |= picked if isinstance(picked, int) else 0
+    rest = count - share * k
+    moved = True
+    while rest > 0 and moved:
+        moved = False
+        for x in choice.remainder.elements():
+            inside = CpuMask(free & ~result & nodes[x].cpus)
+            if rest > 0 and inside.bit_count() >= size:
+                if observer is not None:
+                    observer(Spread(nodes[x].id, size, is_remainder=True))
+                picked = pick(distributing.picking, inside, size)
+                result |= picked if isinstance(picked, int) else 0
+                rest -= size
+                moved = True
+    missing = count - result.bit_count()
+    if missing > 0:
+        return CpuShortage(f"accounting error, not enough CPUs allocated, remaining: {missing}")
+    return CpuMask(result)
+
+
+def _combinations(
+    items: Sequence[int], length: int, free: Sequence[int], budget: Iterator[None], *, overwritten: bool
+) -> Iterator[_Combination]:
+    """List combinations in lexicographic order of positions, those with the same free CPUs in the same order only once.
+
+    Returns no more than the budget allows; several calls share it.
+
+    The reference builds them in growing arrays (capacities 1, 2, 4, …) and appends in place where there is capacity, so later combinations
+    overwrite parts of a remembered one; without `overwritten` each has its own array.
+    """
+    arrays = _extended(items, length, [], 0, 0) if overwritten else _distinct(items, length, free, 0)
+    for _, array in zip(budget, arrays, strict=False):
+        yield _Combination(array, length)
+
+
+def _distinct(items: Sequence[int], length: int, free: Sequence[int], start: int) -> Iterator[list[int]]:
+    if length == 0:
+        yield []
+        return
+    tried = set()
+    for i in range(start, len(items) - length + 1):
+        # Everything that can follow this one could follow the earlier one with the same number of free CPUs.
+        if free[items[i]] not in tried:
+            tried.add(free[items[i]])
+            for rest in _distinct(items, length - 1, free, i + 1):
+                yield [items[i], *rest]
+
+
+def _extended(items: Sequence[int], length: int, prefix: list[int], filled: int, start: int) -> Iterator[list[int]]:
+    for i in range(start, len(items) - (length - filled) + 1):
+        if filled < len(prefix):
+            array = prefix
+            array[filled] = items[i]
+        else:
+            capacity = max(1, 2 * len(prefix))
+            array = [*prefix, items[i], *[0] * (capacity - filled - 1)]
+        if filled + 1 == length:
+            yield array
+        else:
+            yield from _extended(items, length, array, filled + 1, i + 1)
+
+
+def _deviation(values: list[int]) -> float:
+    """Return the population standard deviation as the reference does: mean and result rounded to thousandths, in floats."""
+    mean = _rounded(sum(values) / len(values))
+    return _rounded(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))
+
+
+def _rounded(value: float) -> float:
+    scaled = value * 1000
+    whole = floor(scaled)
+    return (whole + 1 if scaled - whole >= 0.5 else whole) / 1000

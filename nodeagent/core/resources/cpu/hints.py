@@ -1,0 +1,103 @@
+"""The CPU manager's NUMA hints: on which sets of nodes could this container, or this pod, get its CPUs?"""
+
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import CpuMask, NumaMask
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.numa.hint_family import HintFamily, Hints
+from nodeagent.core.numa.node_search import Cover
+from nodeagent.core.resources.cpu.manager import CpuManager, over, reusable_cpus
+from nodeagent.core.resources.cpu.pods import check_pod
+from nodeagent.core.resources.cpu.points import Question
+
+
+def container_hints(
+    manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> Hints | None:
+    """Answer for one container; None: no answer, an empty list: it can't be satisfied."""
+    if not manager.static or container.cpus == 0 or pod.is_skipped:
+        return None
+    own = promises.own_set(pod.uid, container.name)
+    if own is not None:
+        if len(own) != container.cpus:
+            return ()
+        return _own_hints(manager, manager.asking(promises, pod, container.name, own.bits, container.cpus))
+    free, reusable = manager.free_cpus(promises), reusable_cpus(promises, pod.uid)
+    return _hints(manager, manager.asking(promises, pod, container.name, free, container.cpus), reusable)
+
+
+def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
+    """Answer for a pod as a whole."""
+    if not manager.static or pod.cpus == 0 or pod.is_skipped:
+        return None
+    if pod.is_managed and check_pod(manager, pod) is not None:
+        return ()
+    assigned = 0
+    for container in pod.containers:
+        own = promises.own_set(pod.uid, container.name)
+        if own is not None:
+            if len(own) != container.cpus:
+                return ()
+            assigned |= own.bits
+    if assigned.bit_count() == pod.cpus:
+        return _own_hints(manager, manager.asking(promises, pod, None, assigned, pod.cpus))
+    reusable = CpuMask(reusable_cpus(promises, pod.uid) | assigned)
+    return _hints(manager, manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus), reusable)
+
+
+def _own_hints(manager: CpuManager, asked: Question) -> Hints:
+    """Answer for what it has already: nobody else is asked about that."""
+    return _places(manager, asked, CpuMask(0))
+
+
+def _hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
+    if manager.plugins:
+        offered = manager.for_hints(over(asked, CpuMask(asked.free.bits | reusable), asked.count)).free.bits
+        reusable = CpuMask(reusable & offered)
+        asked = over(asked, CpuMask(offered & ~reusable), asked.count)
+    return _places(manager, asked, reusable)
+
+
+def _places(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
+    """List the sets of nodes that hold all reusable CPUs and, with what is available there, enough of them.
+
+    Preferred are those with the fewest nodes that could hold as many on an empty machine.
+    """
+    layout, count = manager.layout, asked.count
+    available: int = asked.free.bits
+    if manager.filters:
+        available = manager.usable(asked, CpuMask(available | reusable)) & ~reusable
+    smallest = layout.fewest_nodes(count)
+    wanted_sockets = None
+    if manager.options.align_by_socket and (nodes_per_socket := len(layout.nodes) // layout.socket_count):
+        wanted_sockets = -(-smallest // nodes_per_socket)
+    missing = count - reusable.bit_count()
+    if not manager.node_sets:
+        return _family(manager, available, reusable, missing, smallest, wanted_sockets)
+    hints = []
+    for nodes in manager.node_sets:
+        if reusable & ~nodes.cpus or (available & nodes.cpus).bit_count() < missing:
+            continue
+        preferred = nodes.nodes == smallest or (wanted_sockets is not None and nodes.sockets == wanted_sockets)
+        hints.append((nodes.mask, preferred))
+    return tuple(hints)
+
+
+def _family(
+    manager: CpuManager, available: int, reusable: int, missing: int, smallest: int, wanted_sockets: int | None
+) -> Hints:
+    """Describe the same sets when there are too many to list."""
+    nodes = manager.layout.nodes
+    cover = Cover(
+        universe=NumaMask(sum(1 << node.id for node in nodes)),
+        needs=(missing,),
+        amounts=tuple((node.id, ((available & node.cpus).bit_count(),)) for node in nodes),
+        forced=NumaMask(sum(1 << node.id for node in nodes if node.cpus & reusable)),
+    )
+    if cover.is_empty:
+        return ()
+    sockets: tuple[NumaMask, ...] = ()
+    if wanted_sockets is not None:
+        sockets = tuple(
+            NumaMask(sum(1 << n.id for n in nodes if n.cpus & socket.cpus)) for socket in manager.layout.sockets
+        )
+    return HintFamily((), cover, smallest, sockets, wanted_sockets)

@@ -1,0 +1,87 @@
+"""What must always hold for promises about CPUs, and which of them the machine can't keep at present."""
+
+from collections.abc import Iterator
+
+from nodeagent.core.model.demand import qualifies_alone
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Container, ContainerKind, Pod
+from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.violations import CpusOffline, Invariant, Violation
+from nodeagent.core.resources.cpu.manager import CpuManager
+
+
+def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
+    """Return the violations in who holds which CPUs."""
+    if not manager.static:
+        return
+    yield from _node_violations(manager, promises)
+    pods = {pod.uid: pod for pod in active}
+    for uid, held in promises.pods:
+        pod = pods.get(uid)
+        if pod is not None:
+            yield from pod_violations(pod, held)
+
+
+def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violation]:
+    default = promises.default
+    given = CpuSet()
+    for uid, held in promises.pods:
+        mine = held.pod_cpus or CpuSet()
+        for _, cpus in held.cpus:
+            mine |= cpus
+        if not mine.isdisjoint(given):
+            yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=mine & given)
+        given |= mine
+    # Promised CPUs that went offline stay promised; the shared pool has exactly the rest of the online ones.
+    expected = CpuSet(manager.universe) - given
+    if default != expected:
+        yield Violation(invariant=Invariant.SHARED_POOL_HAS_THE_REST, cpus=default, expected_cpus=expected)
+    if not manager.reserved.isdisjoint(given):
+        yield Violation(invariant=Invariant.RESERVED_CPUS_ARE_FREE, cpus=manager.reserved & given)
+
+
+def pod_violations(pod: Pod, held: PodPromises) -> Iterator[Violation]:
+    """CPUs within a pod: only containers that never run at the same time, or share the pod's pool, may overlap."""
+    if held.pod_cpus is None and len(held.cpus) < 2:
+        return
+    sets = dict(held.cpus)
+    beside: list[tuple[Container, CpuSet]] = []
+    for container in pod.containers:
+        cpus = sets.get(container.name)
+        if cpus is None:
+            continue
+        if held.pod_cpus is not None and not cpus <= held.pod_cpus:
+            yield Violation(
+                invariant=Invariant.CPUS_ARE_OF_THE_POD,
+                pod=pod.uid,
+                container=container.name,
+                cpus=cpus,
+                expected_cpus=held.pod_cpus,
+            )
+        for other, taken in beside:
+            if not cpus.isdisjoint(taken) and not _may_overlap(held, other, container):
+                yield Violation(
+                    invariant=Invariant.CONTAINERS_SHARE_NO_CPUS,
+                    pod=pod.uid,
+                    container=container.name,
+                    beside=other.name,
+                    cpus=cpus & taken,
+                )
+        if container.kind is not ContainerKind.INIT:
+            # Sidecars keep running; a plain init container has ended before anything after it starts.
+            beside.append((container, cpus))
+
+
+def _may_overlap(held: PodPromises, earlier: Container, later: Container) -> bool:
+    """Whether both are in the pod's pool, or the later one is there only temporarily, as in states written by kubelet."""
+    if held.pod_cpus is None or qualifies_alone(earlier):
+        return False
+    return not qualifies_alone(later) or later.kind is ContainerKind.INIT
+
+
+def cpu_shortfalls(manager: CpuManager, promises: Promises) -> Iterator[CpusOffline]:
+    """Return the sets that have offline CPUs."""
+    online = CpuSet(manager.layout.online)
+    for uid, name, cpus in promises.containers:
+        if not cpus <= online:
+            yield CpusOffline(uid, name, cpus - online, cpus)

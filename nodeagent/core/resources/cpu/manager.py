@@ -1,0 +1,570 @@
+"""The CPU manager's policies none and static: which container gets which CPUs, and which are released.
+
+A decision takes promises and returns the next ones, with the metric deltas. Knows topology hints as masks; knows no cgroup, no file and no
+clock. Pods with pod-level resources are handled in pods.py.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.metrics.manager_metrics import (
+    CPU_ERRORS,
+    CPU_EXCLUSIVE,
+    CPU_PER_NUMA,
+    CPU_REQUESTS,
+    CPU_SHARED_POOL,
+    MetricDeltas,
+    aligned,
+    aligned_failure,
+    allocation_errors,
+    allocations,
+    assignments,
+    gauge,
+    plus,
+    set_gauge,
+)
+from nodeagent.core.model.config import CpuPlugin, Placement
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.errata import Erratum, reproduced
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.promises import CpuReuse, Promises, dropped, put, with_pod
+from nodeagent.core.model.refusals import Reason, Refusal, StartRefused, unexpected
+from nodeagent.core.model.topology import Topology
+from nodeagent.core.numa import hint_family
+from nodeagent.core.numa.resource_manager import Allocation
+from nodeagent.core.resources.cpu.assignment import Picking
+from nodeagent.core.resources.cpu.distribution import Distributing
+from nodeagent.core.resources.cpu.layout import CpuGroup, CpuLayout, NodeSet
+from nodeagent.core.resources.cpu.observing import Choosing, PickObserver, Source
+from nodeagent.core.resources.cpu.options import CpuOptions, judge_cpu_options, misfits
+from nodeagent.core.resources.cpu.points import CpuShortage, Filter, Question, Select
+
+_PREFIX = "new static policy error: "
+NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)
+"""For whom CPUs are chosen that are reserved."""
+
+
+class CoreClass(Struct, frozen=True):
+    """One kind of cores of a machine that has several."""
+
+    name: str
+    cpus: CpuMask
+    layout: CpuLayout
+    """The machine without other cores."""
+    node_sets: tuple[NodeSet, ...]
+
+
+class WholeCores(Struct, frozen=True):
+    """The Filter of full-pcpus-only."""
+
+    layout: CpuLayout
+
+    def filter(self, question: Question) -> CpuSet:
+        """Leave those whose whole core is free."""
+        return CpuSet(self.layout.whole_cores(question.free.bits))
+
+
+class CpuManager(Struct, frozen=True):
+    static: bool
+    topology: Topology
+    layout: CpuLayout
+    options: CpuOptions
+    reserved: CpuSet
+    reserved_cores: CpuMask
+    """The reserved CPUs and all that share a core with one of them."""
+    universe: CpuMask
+    """All CPUs that may be in the default set: without the reserved ones if they are strictly reserved."""
+    picking: Picking
+    distributing: Distributing | None
+    filters: tuple[Filter, ...]
+    """Of the policy's options. Those of plugins are asked once for each pod (`offered`), these about any CPUs."""
+    quirks: frozenset[Erratum]
+    grantable: CpuMask = CpuMask(-1)
+    """CPUs that may be allocated exclusively; all except under `isolatedCPUs: only`."""
+    preferred: CpuMask = CpuMask(0)
+    """CPUs to allocate first if they suffice (`isolatedCPUs: prefer`)."""
+    node_sets: tuple[NodeSet, ...] = ()
+    """Every set of NUMA nodes, in hint order; empty if nobody asks for hints, or if there are too many."""
+    classes: tuple[CoreClass, ...] = ()
+    """Empty where all cores are of one kind."""
+    machine: CpuLayout | None = None
+    """All of it, if `layout` has the cores of one class only."""
+    keeps_first: bool = True
+    """A resize leaves a container the CPUs that it was admitted with."""
+    plugins: tuple[CpuPlugin, ...] = ()
+    """Asked beside the policy; their code is in `nodeagent.core.resources.cpu.plugins`, which is loaded where there are any."""
+
+    @property
+    def policy(self) -> Select:
+        """The Select that the configured options make."""
+        return self.distributing or self.picking
+
+    def assign(self, question: Question) -> CpuSet | CpuShortage:
+        """Choose CPUs: by the policy, if no plugin selects or scores."""
+        if question.count < 1:
+            return CpuSet()
+        if self.plugins:
+            from nodeagent.core.resources.cpu.plugins import selected  # noqa: PLC0415 - only where there are plugins
+
+            return selected(self, question)
+        return (self.distributing or self.picking).select(question)
+
+    def for_hints(self, asked: Question) -> Question:
+        """Return what plugins leave of the CPUs that a pod is asking for, before it is known on which nodes."""
+        from nodeagent.core.resources.cpu.plugins import filtered  # noqa: PLC0415 - as above
+
+        return filtered(self, asked, is_for_hints=True)
+
+    def offered(self, asked: Question) -> Question:
+        """Return what plugins leave of the CPUs that a pod is asking for, and how they like each."""
+        from nodeagent.core.resources.cpu.plugins import offered  # noqa: PLC0415 - as above
+
+        return offered(self, asked)
+
+    def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
+        """Return why plugins don't let it have what was chosen."""
+        from nodeagent.core.resources.cpu.plugins import vetoed  # noqa: PLC0415 - as above
+
+        return vetoed(self.plugins, asked, cpus)
+
+    def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
+        """Put the question."""
+        return Question(self.topology, promises, pod, name, CpuSet(CpuMask(free)), count)
+
+    def of_class(self, name: str) -> "CpuManager":
+        """Return the manager as if the machine had no cores but those of this class."""
+        of = next(one for one in self.classes if one.name == name)
+        picking, distributing, filters = _ways_to_pick(self.options, of.layout, self.quirks, self.observer)
+        return replace(
+            self,
+            layout=of.layout,
+            machine=self.layout,
+            picking=picking,
+            distributing=distributing,
+            filters=filters,
+            grantable=CpuMask(self.grantable & of.cpus),
+            node_sets=of.node_sets,
+        )
+
+    def observed_by(self, observer: PickObserver | None) -> "CpuManager":
+        """Return the manager so that it tells how it chooses, or doesn't tell any more."""
+        distributing = self.distributing
+        if distributing is not None:
+            distributing = replace(distributing, picking=replace(distributing.picking, observer=observer))
+        return replace(self, picking=replace(self.picking, observer=observer), distributing=distributing)
+
+    @property
+    def nodes(self) -> tuple[CpuGroup, ...]:
+        """The machine's NUMA nodes that have CPUs."""
+        return (self.machine or self.layout).nodes
+
+    @property
+    def observer(self) -> PickObserver | None:
+        """Observes how CPUs are chosen; usually absent, and then nothing is prepared for it."""
+        return self.picking.observer
+
+    def usable(self, asked: Question, cpus: CpuMask) -> CpuMask:
+        """Those of these CPUs that can be allocated: under full-pcpus-only, whole cores."""
+        for step in self.filters:
+            cpus = step.filter(over(asked, cpus, asked.count)).bits
+        return cpus
+
+    def free_pool(self, promises: Promises) -> CpuMask:
+        """The shared pool without the reserved CPUs."""
+        return CpuMask(promises.default.bits & ~self.reserved.bits)
+
+    def free_cpus(self, promises: Promises) -> CpuMask:
+        """What can still be allocated exclusively."""
+        return CpuMask(self.free_pool(promises) & self.grantable)
+
+
+def over(asked: Question, free: CpuMask, count: int) -> Question:
+    """Ask the same about other CPUs."""
+    return Question(asked.topology, asked.promises, asked.pod, asked.container, CpuSet(free), count, asked.scores)
+
+
+def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
+    """Judge the configuration of the CPU manager. Texts and order are kubelet's; it stops at the first error."""
+    layout = CpuLayout.of(topology)
+    refused: list[StartRefused] = []
+    listed = placement.reserved_system_cpus
+    if not listed <= topology.online:
+        refused.append(
+            StartRefused(
+                f"reserved-cpus: {listed} is not a subset of online-cpus: {topology.online}", "reservedSystemCPUs"
+            )
+        )
+    if layout.cpu_count == 0:
+        return (*refused, StartRefused("could not detect number of cpus", "/sys/devices/system/cpu/online"))
+    options, configured = judge_cpu_configuration(placement)
+    refused += configured
+    if placement.cpu_manager_policy != "static":
+        return tuple(refused) or _cpu_manager(placement, topology, layout, CpuOptions(), CpuSet(), static=False)
+    on_machine = misfits(options, socket_count=layout.socket_count, numa_count=len(layout.nodes))
+    refused += [_of_static(each) for each in on_machine]
+    # The options decide which CPUs are reserved, but not whether there are enough.
+    reserved = _reserved(placement, topology, layout, CpuOptions() if configured else options)
+    if isinstance(reserved, StartRefused):
+        return (*refused, reserved)
+    isolated = CpuMask(topology.isolated.bits & layout.online & ~reserved.bits)
+    if placement.isolated_cpus == "only" and not isolated:
+        refused.append(
+            StartRefused(
+                "isolatedCPUs is only, and no CPU that isn't reserved is isolated: see /sys/devices/system/cpu/isolated",
+                "isolatedCPUs",
+            )
+        )
+    if refused:
+        return tuple(refused)
+    made = _cpu_manager(placement, topology, layout, options, reserved, static=True)
+    made = replace(made, classes=tuple(_core_classes(topology, made)), plugins=placement.cpu_plugins)
+    match placement.isolated_cpus:
+        case "only":
+            return replace(made, grantable=isolated)
+        case "prefer":
+            return replace(made, preferred=isolated)
+        case _:
+            return made
+
+
+def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
+    """Judge policy, reserved amount and options as far as possible without a machine; return the valid options, too."""
+    policy = placement.cpu_manager_policy
+    if policy == "none":
+        if not placement.cpu_manager_policy_options:
+            return CpuOptions(), ()
+        given = " ".join(f"{key}:{value}" for key, value in sorted(placement.cpu_manager_policy_options))
+        unsupported = StartRefused(
+            f"new none policy error: None policy: received unsupported options=map[{given}]",
+            "cpuManagerPolicyOptions",
+            rests_on=("cpuManagerPolicy",),
+            allowed="needs cpuManagerPolicy: static",
+            plain=f"{', '.join(sorted(name for name, _ in placement.cpu_manager_policy_options))}: needs cpuManagerPolicy: static",
+        )
+        return CpuOptions(), (unsupported,)
+    refused: list[StartRefused] = []
+    if policy != "static":
+        refused.append(StartRefused(f'unknown policy: "{policy}"', "cpuManagerPolicy"))
+    elif not placement.reserved_system_cpus and placement.reserved_cpu_milli is None:
+        refused.append(
+            StartRefused(
+                "[cpumanager] unable to determine reserved CPU resources for static policy", "reservedSystemCPUs"
+            )
+        )
+    elif not placement.reserved_system_cpus and placement.reserved_cpu_milli == 0:
+        refused.append(
+            StartRefused(
+                "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero",
+                "systemReserved",
+            )
+        )
+    options, wrong = judge_cpu_options(placement)
+    return options, (*refused, *(_of_static(each) for each in wrong))
+
+
+def _of_static(refused: StartRefused) -> StartRefused:
+    return replace(refused, message=_PREFIX + refused.message)
+
+
+def _reserved(
+    placement: Placement, topology: Topology, layout: CpuLayout, options: CpuOptions
+) -> CpuSet | StartRefused:
+    """Choose the reserved CPUs if only their amount is configured."""
+    if placement.reserved_system_cpus:
+        return placement.reserved_system_cpus
+    count = -(-(placement.reserved_cpu_milli or 0) // 1000)
+    manager = _cpu_manager(placement, topology, layout, options, CpuSet(), static=True)
+    # Reserved CPUs need not be whole cores.
+    plain = replace(manager, picking=replace(manager.picking, whole_cores=False))
+    picked = plain.assign(plain.asking(Promises(), NOBODY, None, layout.online, count))
+    reserved = picked if isinstance(picked, CpuSet) else CpuSet()
+    if len(reserved) != count:
+        return StartRefused(
+            f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})",
+            "systemReserved",
+            rests_on=("systemReserved", "kubeReserved", "reservedSystemCPUs"),
+            allowed=f"must be at most {layout.cpu_count}, the CPUs that are online",
+            plain=f"cannot reserve {count} CPUs: must be at most {layout.cpu_count}, the CPUs that are online",
+        )
+    return reserved
+
+
+def _core_classes(topology: Topology, made: CpuManager) -> Iterator[CoreClass]:
+    for name, cpus in topology.core_classes.items():
+        layout = made.layout.limited_to(cpus)
+        yield CoreClass(name, cpus.bits, layout, layout.node_sets() if made.node_sets else ())
+
+
+def _ways_to_pick(
+    options: CpuOptions, layout: CpuLayout, quirks: frozenset[Erratum], observer: PickObserver | None = None
+) -> tuple[Picking, Distributing | None, tuple[Filter, ...]]:
+    picking = Picking(
+        layout,
+        spread=options.distribute_cpus_across_cores,
+        align_uncore=options.prefer_align_cpus_by_uncorecache,
+        averages=Erratum.AVERAGE_GROUP_SIZES in quirks,
+        whole_cores=options.full_pcpus_only and Erratum.HALF_CORES_HANDED_OUT not in quirks,
+        observer=observer,
+    )
+    distributing = None
+    # Equal shares would split some cores of different sizes: pack whole cores instead.
+    if options.distribute_cpus_across_numa and (not picking.whole_cores or layout.core_size is not None):
+        distributing = Distributing(
+            picking=replace(picking, align_uncore=False),
+            group_size=layout.per_core if options.full_pcpus_only else 1,
+            overwritten=Erratum.COMBINATIONS_OVERWRITTEN in quirks,
+        )
+    return picking, distributing, (WholeCores(layout),) if picking.whole_cores else ()
+
+
+def _cpu_manager(
+    placement: Placement, topology: Topology, layout: CpuLayout, options: CpuOptions, reserved: CpuSet, *, static: bool
+) -> CpuManager:
+    quirks = reproduced(placement.errata)
+    picking, distributing, filters = _ways_to_pick(options, layout, quirks)
+    asked = static and placement.topology_manager_policy != "none"
+    return CpuManager(
+        static=static,
+        topology=topology,
+        layout=layout,
+        options=options,
+        reserved=reserved,
+        reserved_cores=layout.with_siblings(reserved.bits),
+        universe=CpuMask(layout.online & ~(reserved.bits if options.strict_cpu_reservation else 0)),
+        picking=picking,
+        distributing=distributing,
+        filters=filters,
+        quirks=quirks,
+        keeps_first=not placement.resize_below_admitted_cpus,
+        node_sets=layout.node_sets() if asked and len(layout.nodes) <= hint_family.MAX_LISTED_NODES else (),
+    )
+
+
+def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
+    """The values of the metrics after the manager has started."""
+    if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
+        return ()
+    exclusive = promises.exclusive()
+    return (
+        set_gauge(CPU_SHARED_POOL, 1000 * manager.free_pool(promises).bit_count()),
+        set_gauge(CPU_EXCLUSIVE, len(exclusive)),
+        *_numa_deltas(manager, exclusive.bits),
+    )
+
+
+def allocate_container(
+    manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> Allocation:
+    """Allocate exclusive CPUs to a container, under the hint stored for it."""
+    if not manager.static or container.cpus == 0 or pod.is_skipped:
+        return Allocation(promises)
+    requests = plus(CPU_REQUESTS)
+    held = promises.own_set(pod.uid, container.name)
+    kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
+    full_cores = manager.options.full_pcpus_only
+    reusable = reusable_cpus(promises, pod.uid)
+    free = CpuSet(CpuMask(manager.free_cpus(promises) | reusable))
+    asked = Question(manager.topology, promises, pod, container.name, free, container.cpus)
+    if held is None and manager.plugins:
+        asked = manager.offered(asked)
+    if full_cores and not kept_unchecked:
+        refusal = check_full_cores(manager, asked)
+        if refusal is not None:
+            return _failed(manager, promises, (requests,), refusal)
+    full = (aligned("container", "physical_cpu"),) if full_cores else ()
+    if held is not None:
+        return Allocation(_with_reuse(promises, pod.uid, container.kind, held), (requests, *full))
+    mask = promises.hint(pod.uid, container.name).mask
+    cpus = choose_near(manager, asked, None if mask is None else mask.bits)
+    if isinstance(cpus, CpuShortage):
+        return _failed(manager, promises, (requests,), unexpected(cpus.message))
+    veto = manager.vetoed(asked, cpus) if manager.plugins else None
+    if veto is not None:
+        return _failed(manager, promises, (requests,), veto)
+    of_pod = promises.of_pod(pod.uid)
+    given = replace(of_pod, cpus=put(of_pod.cpus, container.name, cpus))
+    after = replace(promises, default=promises.default - cpus, pods=promises.pods.put(pod.uid, given))
+    deltas = (
+        requests,
+        *full,
+        *taken_deltas(manager, after, cpus.bits),
+        allocations("cpu", "node"),
+        assignments("cpu", "node_exclusive"),
+    )
+    return Allocation(_with_reuse(after, pod.uid, container.kind, cpus), deltas)
+
+
+def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
+    """Refuse anything but whole cores (full-pcpus-only)."""
+    count = asked.count
+    layout, whole_only = manager.layout, manager.picking.whole_cores
+    per_core = layout.per_core
+    if not layout.adds_up(layout.online, count) if whole_only else count % per_core:
+        return Refusal(
+            Reason.SMT_ALIGNMENT,
+            f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}",
+        )
+    # kubelet leaves out cores that are half reserved, but counts CPUs of cores that are half in use.
+    if whole_only:
+        free = manager.usable(asked, asked.free.bits)
+    else:
+        free = CpuMask(asked.promises.default.bits & ~manager.reserved_cores & manager.grantable)
+    available = free.bit_count()
+    if not layout.adds_up(free, count) if whole_only else count > available:
+        return Refusal(
+            Reason.SMT_ALIGNMENT,
+            f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {available}, "
+            f"requested CPUs = {count}, CPUs per core = {per_core}",
+        )
+    return None
+
+
+def choose_near(manager: CpuManager, asked: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
+    """Choose from the NUMA nodes of the mask first, then from everywhere; preferred CPUs if they suffice for both."""
+    preferred = CpuMask(asked.free.bits & manager.preferred)
+    if preferred and _suffices(manager, asked, preferred, mask):
+        chosen = _choose_near(manager, over(asked, preferred, asked.count), mask, isolated=True)
+        if not isinstance(chosen, CpuShortage):
+            return chosen
+    return _choose_near(manager, asked, mask)
+
+
+def _suffices(manager: CpuManager, asked: Question, preferred: CpuMask, mask: NumaMask | None) -> bool:
+    """Whether these CPUs suffice as well as all available ones would, in total and on the NUMA nodes of the mask."""
+    aligned = CpuMask(-1) if mask is None else _aligned_cpus(manager, mask)
+    near = min(asked.count, manager.usable(asked, CpuMask(asked.free.bits & aligned)).bit_count())
+    return (
+        manager.usable(asked, CpuMask(preferred & aligned)).bit_count() >= near
+        and manager.usable(asked, preferred).bit_count() >= asked.count
+    )
+
+
+def _choose_near(
+    manager: CpuManager, asked: Question, mask: NumaMask | None, *, isolated: bool = False
+) -> CpuSet | CpuShortage:
+    available, count = asked.free.bits, asked.count
+    near = CpuSet()
+    if mask is not None:
+        there = manager.usable(asked, CpuMask(available & _aligned_cpus(manager, mask)))
+        wanted = _near_count(manager, available, there, count)
+        if manager.observer is not None:
+            manager.observer(Choosing(Source.HINT, there, wanted, isolated))
+        chosen = manager.assign(over(asked, there, wanted))
+        if isinstance(chosen, CpuShortage):
+            return chosen
+        near = chosen
+    left, missing = CpuMask(available & ~near.bits), count - len(near)
+    if manager.observer is not None:
+        source = Source.ANYWHERE if mask is None else Source.ELSEWHERE
+        manager.observer(Choosing(source, left, missing, isolated))
+    if missing == 0:
+        return near
+    if missing == count:
+        return manager.assign(asked)
+    rest = manager.assign(over(asked, left, missing))
+    return rest if isinstance(rest, CpuShortage) else near | rest
+
+
+def _near_count(manager: CpuManager, available: CpuMask, there: CpuMask, count: int) -> int:
+    """As many as there are, up to the number wanted."""
+    near = min(count, there.bit_count())
+    layout = manager.layout
+    if manager.picking.whole_cores and layout.core_size is None:
+        elsewhere = layout.whole_cores(CpuMask(available & ~there))
+        while near and not (layout.adds_up(there, near) and layout.adds_up(elsewhere, count - near)):
+            near -= 1
+    return near
+
+
+def _aligned_cpus(manager: CpuManager, mask: NumaMask) -> CpuMask:
+    cpus = manager.layout.cpus_of_nodes(mask)
+    if not manager.options.align_by_socket:
+        return cpus
+    bits = 0
+    for socket in manager.layout.sockets:
+        if socket.cpus & cpus:
+            bits |= socket.cpus
+    return CpuMask(bits)
+
+
+def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
+    """CPUs that the pod's next container may take over from its init containers."""
+    reuse = promises.cpu_reuse
+    return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else CpuMask(0)
+
+
+def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
+    """Let later containers of the pod reuse what an init container got, until another takes it. Reuse sets of other pods end."""
+    so_far = CpuSet(reusable_cpus(promises, uid))
+    reusable = so_far | own if kind is ContainerKind.INIT else so_far - own
+    reuse = CpuReuse(uid, reusable) if reusable else None
+    return promises if reuse == promises.cpu_reuse else replace(promises, cpu_reuse=reuse)
+
+
+def _failed(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+    full = (aligned_failure("container", "physical_cpu"),) if manager.options.full_pcpus_only else ()
+    return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "node"), *full), refusal)
+
+
+def taken_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricDeltas:
+    """The metric deltas when CPUs were newly taken from the node."""
+    deltas: MetricDeltas = ()
+    if cpus.bit_count() == 1 or any(not cpus & ~uncore.cpus for uncore in manager.layout.uncores):
+        deltas = (aligned("container", "uncore_cache"),)
+    if Erratum.GAUGES_DRIFT in manager.quirks:
+        count = cpus.bit_count()
+        deltas = (
+            *deltas,
+            gauge(CPU_EXCLUSIVE, count),
+            gauge(CPU_SHARED_POOL, -1000 * count),
+            *_numa_deltas(manager, after.exclusive().bits),
+        )
+    return deltas
+
+
+def _numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
+    counted = [(node.id, (node.cpus & exclusive).bit_count()) for node in manager.nodes]
+    return tuple(set_gauge(CPU_PER_NUMA, count, numa_node=str(node)) for node, count in counted if count)
+
+
+def release_container(manager: CpuManager, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
+    """Take back what one container has, unless another container of its pod has it too."""
+    pod = promises.of_pod(uid)
+    own = pod.own_set(name)
+    if own is None:
+        return promises, ()
+    left = replace(pod, cpus=dropped(pod.cpus, name), first_cpus=dropped(pod.first_cpus, name))
+    released = own
+    if pod.pod_cpus is not None:
+        if left.cpus:
+            return with_pod(promises, uid, left), ()
+        released, left = pod.pod_cpus, replace(left, pod_cpus=None)
+    else:
+        for _, other in left.cpus:
+            released -= other
+    return _released(manager, with_pod(promises, uid, left), released)
+
+
+def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
+    """Take back a pod set that has no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    pod = promises.of_pod(uid)
+    if pod.pod_cpus is None or pod.cpus:
+        return promises, ()
+    return _released(manager, with_pod(promises, uid, replace(pod, pod_cpus=None)), pod.pod_cpus)
+
+
+def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
+    if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
+        # CPUs that went offline in the meantime belong to nobody until they return.
+        cpus &= CpuSet(manager.universe)
+    after = replace(promises, default=promises.default | cpus)
+    if Erratum.GAUGES_DRIFT not in manager.quirks:
+        return after, ()
+    return after, (
+        gauge(CPU_EXCLUSIVE, -len(cpus)),
+        gauge(CPU_SHARED_POOL, 1000 * len(cpus)),
+        *_numa_deltas(manager, after.exclusive().bits & ~cpus.bits),
+    )

@@ -1,0 +1,284 @@
+"""What CPU plugins answer, judged: nothing of it counts that isn't free, isn't as many as were asked for, or isn't an answer at all.
+
+Loaded only where plugins are configured. How their code is reached, and how long it may take, is the edge's to know.
+"""
+
+from collections.abc import Callable, Iterable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.config import CpuPlugin
+from nodeagent.core.model.idset import MOST_CPUS, CpuMask, CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import Reason, Refusal
+from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.observing import PickObserver, PluginAnswered, Rule, Took
+from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, Point, Question, ReturnedCpus, Scores
+
+if TYPE_CHECKING:
+    from nodeagent.core.resources.cpu.manager import CpuManager
+
+A = TypeVar("A")
+HIGHEST = 1_000_000
+"""Of all numbers that plugins answer with; the lowest is as far below zero."""
+MOST_CHARACTERS = 200
+_SHOWN_SCORES = 4
+
+
+def filtered(manager: "CpuManager", asked: Question, *, is_for_hints: bool = False) -> Question:
+    """Ask Filter, and PostFilter where too little is left."""
+    left = asked
+
+    def told(plugin: CpuPlugin, point: Point) -> None:
+        if manager.observer is not None:
+            manager.observer(PluginAnswered(plugin.name, point.value, left.free, None, is_for_hints))
+
+    for plugin in _with(manager.plugins, Point.FILTER):
+        left = replace(left, free=_part(plugin, Point.FILTER, left, _ask(plugin, Point.FILTER, left)))
+        told(plugin, Point.FILTER)
+    if manager.usable(left, left.free.bits).bit_count() < asked.count:
+        for plugin in _with(manager.plugins, Point.POST_FILTER):
+            answer = _ask(plugin, Point.POST_FILTER, asked)
+            if answer is not None:
+                left = replace(left, free=_part(plugin, Point.POST_FILTER, asked, answer))
+                told(plugin, Point.POST_FILTER)
+                break
+    return left
+
+
+def offered(manager: "CpuManager", asked: Question) -> Question:
+    """Ask Filter, PostFilter and PreScore."""
+    left, observer = filtered(manager, asked), manager.observer
+    scores: dict[int, int] = {}
+    for plugin in _with(manager.plugins, Point.PRE_SCORE):
+        found = _scores(plugin, left, _ask(plugin, Point.PRE_SCORE, left))
+        for cpu, score in found.items():
+            scores[cpu] = scores.get(cpu, 0) + score
+        for score in sorted(set(found.values()), reverse=True)[:_SHOWN_SCORES]:
+            alike = CpuSet.from_ids(cpu for cpu, its in found.items() if its == score)
+            _tell(observer, plugin, Point.PRE_SCORE, alike, score)
+    return replace(left, scores=MappingProxyType(scores))
+
+
+def selected(manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
+    """Take the first combination that a plugin selects, or else the policy's; where plugins score, the best of all of them."""
+    observer = manager.observer
+    found: list[tuple[CpuPlugin | None, CpuSet]] = []
+    for plugin in _with(manager.plugins, Point.SELECT):
+        answer = _ask(plugin, Point.SELECT, question)
+        if answer is not None:
+            found.append((plugin, _combination(manager, plugin, question, answer)))
+            _tell(observer, plugin, Point.SELECT, found[-1][1])
+    judges = _with(manager.plugins, Point.SCORE)
+    if found and not judges:
+        by, best = found[0]
+        return _taken(observer, by, best)
+    own, tier = _by_the_policy(manager, question)
+    if isinstance(own, CpuShortage):
+        if not found:
+            return own
+    else:
+        found.append((None, own))
+    by, best = found[0]
+    if len(found) > 1:
+        by, best = max(found, key=lambda one: sum(_score(judge, question, one[1], observer) for judge in judges))
+    if by is None and observer is not None:
+        manager.policy.select(tier)  # once more, for who looks on
+    return best if by is None else _taken(observer, by, best)
+
+
+def _by_the_policy(manager: "CpuManager", question: Question) -> tuple[CpuSet | CpuShortage, Question]:
+    """Let the policy choose from the CPUs with the highest scores that suffice; return from which."""
+    silent = manager.observed_by(None).policy
+    best = 0
+    alike: dict[int, int] = {}
+    for cpu in question.free if question.scores else ():
+        score = question.scores.get(cpu, 0)
+        alike[score] = alike.get(score, 0) | 1 << cpu
+    for score in sorted(alike, reverse=True):
+        best |= alike[score]
+        if best.bit_count() < question.count:
+            continue
+        tier = replace(question, free=CpuSet(CpuMask(best)))
+        chosen = silent.select(tier)
+        if isinstance(chosen, CpuSet):
+            return chosen, tier
+    chosen = silent.select(question)
+    assert chosen is not None, "the policy has an opinion on everything"
+    return chosen, question
+
+
+def vetoed(plugins: Iterable[CpuPlugin], asked: Question, cpus: CpuSet) -> Refusal | None:
+    """Ask Allocate."""
+    for plugin in _with(plugins, Point.ALLOCATE):
+        why = _words(plugin, Point.ALLOCATE, _ask(plugin, Point.ALLOCATE, asked, cpus))
+        if why is not None:
+            return Refusal(Reason.CPU_PLUGIN_REFUSED, f"CPU plugin {plugin.name} refuses CPUs {cpus}: {why}")
+    return None
+
+
+def turn_of(plugins: Iterable[CpuPlugin], pod: Pod) -> tuple[int, ...] | Refusal:
+    """Ask Sort: when a pod's turn is, for a stable order."""
+    try:
+        return tuple(
+            _number(plugin, Point.SORT, _ask(plugin, Point.SORT, pod)) for plugin in _with(plugins, Point.SORT)
+        )
+    except PluginFailedError as err:
+        return failed(err)
+
+
+Item = TypeVar("Item")
+
+
+def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
+    """Put what waits in the order of Sort. A pod whose turn no plugin says is the last: its decision is refused with that."""
+    turns = [(turn_of(plugins, pod_of(one)), one) for one in waiting]
+    known = [(turn, one) for turn, one in turns if not isinstance(turn, Refusal)]
+    return [
+        *(one for _, one in sorted(known, key=lambda item: item[0])),
+        *(one for turn, one in turns if isinstance(turn, Refusal)),
+    ]
+
+
+class Note(Struct, frozen=True):
+    """What a plugin says of CPUs that have been given back."""
+
+    plugin: str
+    pod_uid: str
+    container: str
+    text: str
+    has_failed: bool = False
+    """The text is why it has none: what is given back can't be refused."""
+
+
+def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
+    """Ask Deallocate about the CPUs that containers no longer hold, be it that they hold others."""
+    found = []
+    holds = {(uid, name): cpus for uid, name, cpus in after.containers}
+    gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in before.containers]
+    back = [held for held in gone if held[2]]
+    for plugin in plugins:
+        if plugin.code is None or Point.DEALLOCATE.value not in plugin.code.points:
+            continue
+        for uid, name, cpus in back:
+            has_failed = False
+            try:
+                answer = _ask(plugin, Point.DEALLOCATE, ReturnedCpus(topology, after, uid, name, cpus))
+                note = _words(plugin, Point.DEALLOCATE, answer)
+            except PluginFailedError as err:
+                note, has_failed = str(err), True
+            if note is not None:
+                found.append(Note(plugin.name, uid, name, note, has_failed))
+    return found
+
+
+def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
+    """Say which plugins are not asked any more, and what that means. None: all are."""
+    late = [f"{one.name}: {one.code.held_off}" for one in plugins if one.code is not None and one.code.held_off]
+    if not late:
+        return None
+    what = "pods that need a CPU plugin that was too late are refused until nodeagent is restarted"
+    return f"{what} (systemctl restart nodeagent): {'; '.join(late)}"
+
+
+def failed(err: PluginFailedError) -> Refusal:
+    """Refuse the pod that a plugin was asked about."""
+    return Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
+
+
+def _with(plugins: Iterable[CpuPlugin], point: Point) -> list[CpuPlugin]:
+    for plugin in plugins:
+        if plugin.code is None:
+            raise PluginFailedError(
+                plugin.name, None, "it is not installed here, and nothing can be decided without it"
+            )
+    return [plugin for plugin in plugins if plugin.code is not None and point.value in plugin.code.points]
+
+
+def _ask(plugin: CpuPlugin, point: Point, *question: object) -> object:
+    assert plugin.code is not None, "only those with code are asked"
+    return plugin.code.ask(point.value, *question)
+
+
+def _tell(
+    observer: PickObserver | None, plugin: CpuPlugin, point: Point, cpus: CpuSet, score: int | None = None
+) -> None:
+    if observer is not None:
+        observer(PluginAnswered(plugin.name, point.value, cpus, score))
+
+
+def _taken(observer: PickObserver | None, by: CpuPlugin | None, cpus: CpuSet) -> CpuSet:
+    if observer is not None and by is not None:
+        observer(Took(Rule.PLUGIN, cpus.bits, by.name))
+    return cpus
+
+
+# Answers. Their types are compared exactly: a subclass may run code when it is looked at.
+
+
+def _of(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
+    if type(answer) is not kind:
+        raise PluginFailedError(plugin.name, point, f"it answers with {type(answer).__name__}, not {kind.__name__}")
+    return answer
+
+
+def _part(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
+    cpus = _of(plugin, point, answer, CpuSet)
+    # The length first: a set may have any, and everything else about it takes time by that.
+    if type(cpus.bits) is not int or cpus.bits.bit_length() > MOST_CPUS or cpus.bits < 0:
+        raise PluginFailedError(plugin.name, point, "what it answers is no set of CPUs")
+    unknown = cpus - question.topology.online
+    if unknown:
+        raise PluginFailedError(plugin.name, point, f"CPUs {unknown} do not exist, or are offline")
+    taken = cpus - question.free
+    if taken:
+        raise PluginFailedError(
+            plugin.name, point, f"CPUs {taken} are not among those it was offered ({question.free})"
+        )
+    return cpus
+
+
+def _combination(manager: "CpuManager", plugin: CpuPlugin, question: Question, answer: object) -> CpuSet:
+    cpus = _part(plugin, Point.SELECT, question, answer)
+    if len(cpus) != question.count:
+        why = f"it selects {len(cpus)} CPUs ({cpus}), and was asked for {question.count}"
+        raise PluginFailedError(plugin.name, Point.SELECT, why)
+    halves = cpus - CpuSet(manager.usable(question, cpus.bits))
+    if halves:
+        why = f"CPUs {halves} are not whole cores, which full-pcpus-only asks for"
+        raise PluginFailedError(plugin.name, Point.SELECT, why)
+    return cpus
+
+
+def _scores(plugin: CpuPlugin, question: Question, answer: object) -> Scores:
+    scores = _of(plugin, Point.PRE_SCORE, answer, dict)
+    if any(type(cpu) is not int or cpu not in question.free for cpu in scores):
+        raise PluginFailedError(plugin.name, Point.PRE_SCORE, "it scores CPUs that it was not offered")
+    return {cpu: _number(plugin, Point.PRE_SCORE, score) for cpu, score in scores.items()}
+
+
+def _score(plugin: CpuPlugin, question: Question, cpus: CpuSet, observer: PickObserver | None) -> int:
+    score = _number(plugin, Point.SCORE, _ask(plugin, Point.SCORE, question, cpus))
+    _tell(observer, plugin, Point.SCORE, cpus, score)
+    return score
+
+
+def _number(plugin: CpuPlugin, point: Point, answer: object) -> int:
+    number = _of(plugin, point, answer, int)
+    if not -HIGHEST <= number <= HIGHEST:
+        raise PluginFailedError(plugin.name, point, f"its numbers must be between {-HIGHEST} and {HIGHEST}")
+    return number
+
+
+def _words(plugin: CpuPlugin, point: Point, answer: object) -> str | None:
+    if answer is None:
+        return None
+    words = _of(plugin, point, answer, str)
+    if not words or len(words) > MOST_CHARACTERS or not words.isprintable():
+        why = f"its words must be one line of at most {MOST_CHARACTERS} characters"
+        raise PluginFailedError(plugin.name, point, why)
+    return words

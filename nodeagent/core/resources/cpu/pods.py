@@ -1,0 +1,168 @@
+"""The CPU manager and pods with pod-level resources (KEP-5526): one set for the pod, divided among its containers.
+
+Plain init containers run one after another, so their slices overlap with later ones; sidecars and apps have theirs exclusively; what no
+container has exclusively is the pod's shared pool.
+"""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.metrics.deltas import MetricDelta
+from nodeagent.core.metrics.manager_metrics import (
+    CPU_ERRORS,
+    CPU_REQUESTS,
+    MetricDeltas,
+    allocation_errors,
+    allocations,
+    assignments,
+    plus,
+)
+from nodeagent.core.model.demand import PodDemand
+from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.idset import CpuMask, CpuSet
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import Reason, Refusal, unexpected
+from nodeagent.core.numa.resource_manager import Allocation
+from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over, taken_deltas
+from nodeagent.core.resources.cpu.observing import Choosing, Source
+from nodeagent.core.resources.cpu.points import CpuShortage, Question
+
+
+def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
+    """Refuse a pod whose exclusive containers leave nothing for its shared ones."""
+    all_exclusive = sum(c.cpus for c in pod.containers if c.kind is not ContainerKind.INIT)
+    exclusive = 0
+    shared = False
+    for container in pod.containers:
+        amount, left = container.cpus, pod.cpus - exclusive
+        if container.kind is not ContainerKind.INIT:
+            shared = shared or amount == 0
+            exclusive += amount
+        elif amount > left:
+            return _empty_pool(
+                f"pod rejected, largest exclusive init container requests {amount} cpus, but only {left} available"
+            )
+        elif amount == 0 and left <= 0:
+            return _empty_pool("pod rejected, pod has shared init containers but no cpus available for them")
+        elif shared and amount > all_exclusive - exclusive and _keeps_pool_apart(manager):
+            return _empty_pool(
+                f"pod rejected, exclusive init container requests {amount} cpus beside a shared sidecar, but only "
+                f"{all_exclusive - exclusive} available outside the pod's shared pool"
+            )
+    if shared and exclusive >= pod.cpus:
+        return _empty_pool(
+            "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
+        )
+    return None
+
+
+def _keeps_pool_apart(manager: CpuManager) -> bool:
+    return Erratum.INIT_SLICE_IN_SHARED_POOL not in manager.quirks
+
+
+def _empty_pool(message: str) -> Refusal:
+    return Refusal(Reason.EMPTY_POD_SHARED_POOL, message)
+
+
+def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> Allocation:
+    """Take the pod's CPUs from the node, under the hint of its first container, and divide them."""
+    if not manager.static or pod.cpus == 0 or pod.is_skipped:
+        return Allocation(promises)
+    refusal = check_pod(manager, pod)
+    if refusal is not None:
+        return _failed(promises, (), refusal)
+    asked = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
+    if manager.plugins:
+        asked = manager.offered(asked)
+    if manager.options.full_pcpus_only:
+        refusal = check_full_cores(manager, asked) or _check_slices(manager, asked)
+        if refusal is not None:
+            return _failed(promises, (), refusal)
+    mask = promises.hint(pod.uid, pod.containers[0].name).mask
+    chosen = choose_near(manager, asked, None if mask is None else mask.bits)
+    if isinstance(chosen, CpuShortage):
+        return _failed(promises, (), unexpected(chosen.message))
+    veto = manager.vetoed(asked, chosen) if manager.plugins else None
+    if veto is not None:
+        return _failed(promises, (), veto)
+    held = promises.of_pod(pod.uid)
+    after = replace(
+        promises,
+        default=promises.default - chosen,
+        pods=promises.pods.put(pod.uid, replace(held, pod_cpus=chosen)),
+    )
+    # The union behind the per-node gauge does not contain this pod yet.
+    deltas = taken_deltas(manager, promises, chosen.bits)
+    parts = _partition(manager, asked, chosen.bits)
+    deltas += parts.deltas
+    if parts.shortage is not None:
+        return _failed(after, deltas, unexpected(parts.shortage.message))
+    deltas += (allocations("cpu", "pod"),) * len(pod.containers)
+    sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in parts.slices))
+    pods = after.pods.put(pod.uid, replace(after.of_pod(pod.uid), cpus=sets))
+    return Allocation(replace(after, pods=pods), deltas)
+
+
+def _check_slices(manager: CpuManager, asked: Question) -> Refusal | None:
+    """Refuse exclusive slices that aren't whole cores (kubelet allocates halves: Erratum.HALF_CORES_HANDED_OUT)."""
+    if not manager.picking.whole_cores:
+        return None
+    slices = (over(asked, asked.free.bits, c.cpus) for c in asked.pod.containers if c.cpus)
+    checks = (check_full_cores(manager, one) for one in slices)
+    return next((refusal for refusal in checks if refusal is not None), None)
+
+
+def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+    return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "pod")), refusal)
+
+
+class _Parts(Struct, frozen=True):
+    """A pod's set, divided."""
+
+    slices: tuple[tuple[str, CpuMask], ...]
+    deltas: MetricDeltas
+    """What was counted: up to the container that could not get enough, if there is one."""
+    shortage: CpuShortage | None = None
+
+
+def _partition(manager: CpuManager, asked: Question, whole: CpuMask) -> _Parts:
+    """Divide the pod's set among its containers."""
+    slices: list[tuple[str, CpuMask]] = []
+    deltas: list[MetricDelta] = []
+    sharing: list[str] = []
+    waiting: list[tuple[str, int, CpuMask]] = []
+    pool = whole
+
+    def given(name: str, count: int, available: CpuMask) -> CpuMask | CpuShortage:
+        deltas.append(plus(CPU_REQUESTS))
+        if manager.observer is not None:
+            manager.observer(Choosing(Source.POD, available, count, container=name))
+        found = manager.assign(replace(over(asked, available, count), container=name))
+        if isinstance(found, CpuShortage):
+            return found
+        deltas.append(assignments("cpu", "pod_exclusive"))
+        slices.append((name, found.bits))
+        return found.bits
+
+    for container in asked.pod.containers:
+        if container.cpus == 0 and container.kind is ContainerKind.INIT:
+            deltas.append(assignments("cpu", "pod_shared"))
+            slices.append((container.name, pool))
+        elif container.cpus == 0:
+            sharing.append(container.name)
+        elif container.kind is ContainerKind.INIT and sharing and _keeps_pool_apart(manager):
+            # A sidecar will be running in what becomes the shared pool.
+            waiting.append((container.name, container.cpus, pool))
+        else:
+            chosen = given(container.name, container.cpus, pool)
+            if isinstance(chosen, CpuShortage):
+                return _Parts((), tuple(deltas), chosen)
+            if container.kind is not ContainerKind.INIT:
+                pool = CpuMask(pool & ~chosen)
+    for name, count, at_hand in waiting:
+        chosen = given(name, count, CpuMask(at_hand & ~pool))
+        if isinstance(chosen, CpuShortage):
+            return _Parts((), tuple(deltas), chosen)
+    deltas += [assignments("cpu", "pod_shared")] * len(sharing)
+    return _Parts((*slices, *((name, pool) for name in sharing)), tuple(deltas))

@@ -1,0 +1,139 @@
+"""From a CPU checkpoint to promises: what the static policy accepts at startup, and the messages with which it refuses the rest."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.idset import CpuMask, CpuSet, IdSetSyntaxError
+from nodeagent.core.model.podmap import PodMap
+from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.records import CpuRecord, Unreadable
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.resources.cpu.manager import CpuManager
+
+_FILE = "cpu_manager_state"
+_PATH = f"/var/lib/kubelet/{_FILE}"
+
+
+def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> Promises | StartRefused:
+    """Judge what the file says.
+
+    Args:
+        manager: as configured now.
+        record: None if there is no file.
+    """
+    if record is None:
+        promises = Promises()
+    else:
+        loaded = _loaded(manager, record)
+        if isinstance(loaded, StartRefused):
+            return StartRefused(
+                f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the CPU manager "
+                f'checkpoint file "{_PATH}" before restarting Kubelet',
+                _FILE,
+            )
+        promises = loaded
+    return validated_cpus(manager, promises)
+
+
+def _loaded(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | StartRefused:
+    if isinstance(record, Unreadable):
+        return StartRefused(record.message, _FILE)
+    policy = "static" if manager.static else "none"
+    if record.policy_name != policy:
+        return StartRefused(
+            f'configured policy "{policy}" differs from state checkpoint policy "{record.policy_name}"', _FILE
+        )
+    try:
+        default = CpuSet.parse(record.default)
+    except IdSetSyntaxError as err:
+        return StartRefused(f'could not parse default cpu set "{record.default}": {err}', _FILE)
+    pods: PodMap[PodPromises] = PodMap()
+    for uid, containers in record.entries:
+        sets = []
+        for name, text in containers:
+            try:
+                sets.append((name, CpuSet.parse(text)))
+            except IdSetSyntaxError as err:
+                return StartRefused(
+                    f'could not parse cpuset "{text}" for container "{name}" in pod "{uid}": {err}', _FILE
+                )
+        if sets:
+            pods = pods.put(uid, PodPromises(cpus=tuple(sorted(sets))))
+    for uid, cpus in record.pod_entries:
+        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), pod_cpus=cpus))
+    return Promises(default=default, pods=pods)
+
+
+def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
+    """Judge stored promises against the current machine and configuration."""
+    if not manager.static:
+        return promises
+    strict = manager.options.strict_cpu_reservation
+    if not promises.default:
+        if not any(pod.cpus for _, pod in promises.pods):
+            return replace(promises, default=CpuSet(manager.universe))
+        if not strict or Erratum.EMPTY_DEFAULT_SET_REFUSED in manager.quirks:
+            return StartRefused("default cpuset cannot be empty", _FILE)
+    if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
+        promises = _with_present_cpus(manager, promises)
+    default, reserved = promises.default, manager.reserved
+    if strict and not reserved.isdisjoint(default):
+        return StartRefused(
+            f'some of strictly reserved cpus: "{reserved & default}" are present in defaultCpuSet: "{default}"',
+            _FILE,
+        )
+    if not strict and not reserved <= default:
+        return StartRefused(f'not all reserved cpus: "{reserved}" are present in defaultCpuSet: "{default}"', _FILE)
+    for uid, name, cpus in promises.containers:
+        if not cpus.isdisjoint(default):
+            return StartRefused(
+                f'pod: {uid}, container: {name} cpuset: "{cpus}" overlaps with default cpuset "{default}"', _FILE
+            )
+    twice = None if Erratum.OVERLAPS_TAKEN_OVER in manager.quirks else _held_twice(promises)
+    if twice is not None:
+        return twice
+    present = default | given_cpus(promises)
+    if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
+        # CPUs that went offline are still promised: they may come back.
+        present &= CpuSet(manager.layout.online)
+    if present.bits != manager.universe:
+        return StartRefused(
+            f'current set of available CPUs "{CpuSet(manager.universe)}" doesn\'t match with CPUs in state "{present}"',
+            _FILE,
+        )
+    return promises
+
+
+def _held_twice(promises: Promises) -> StartRefused | None:
+    """Find CPUs of a pod that another pod has too, or that are in the shared pool."""
+    given = CpuSet()
+    for uid, pod in promises.pods:
+        mine = CpuSet(CpuMask(_all_cpus(pod)))
+        if not mine.isdisjoint(given):
+            return StartRefused(f'pod: {uid} cpuset: "{mine}" overlaps with "{mine & given}" of other pods', _FILE)
+        if not mine.isdisjoint(promises.default):
+            return StartRefused(f'pod: {uid} cpuset: "{mine}" overlaps with default cpuset "{promises.default}"', _FILE)
+        given |= mine
+    return None
+
+
+def given_cpus(promises: Promises) -> CpuSet:
+    """All CPUs that a pod holds."""
+    given = 0
+    for _, pod in promises.pods:
+        given |= _all_cpus(pod)
+    return CpuSet(CpuMask(given))
+
+
+def _all_cpus(pod: PodPromises) -> int:
+    bits = 0 if pod.pod_cpus is None else pod.pod_cpus.bits
+    for _, cpus in pod.cpus:
+        bits |= cpus.bits
+    return bits
+
+
+def _with_present_cpus(manager: CpuManager, promises: Promises) -> Promises:
+    """Add to the shared pool what came online (or belongs to nobody), and remove what went offline."""
+    known = promises.default | given_cpus(promises)
+    appeared = CpuSet(manager.universe) - known
+    return replace(promises, default=(promises.default | appeared) & CpuSet(manager.layout.online))

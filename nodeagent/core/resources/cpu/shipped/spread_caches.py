@@ -1,0 +1,45 @@
+"""A CPU plugin that spreads a container over last-level caches: each core comes from the cache of which the least is promised."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.cpu.points import Question
+
+
+class SpreadCaches(Struct, frozen=True):
+    """Select: core by core, from the cache with the least load. Load is what is promised of it, not what its CPUs do."""
+
+    def select(self, question: Question) -> CpuSet | None:
+        """Take whole cores, and a part of one at the end. None: the machine doesn't say which CPUs share a cache."""
+        topology = question.topology
+        caches = [CpuSet(cache.bits) for cache in topology.l3] or list(topology.uncores.values())
+        if len(caches) < 2:
+            return None
+        chosen, busy = CpuSet(), question.promises.exclusive()
+        while len(chosen) < question.count:
+            free, missing = question.free - chosen, question.count - len(chosen)
+            by_load = sorted(
+                (1000 * len((busy | chosen) & cache) // len(cache), min(cache), cache)
+                for cache in caches
+                if not free.isdisjoint(cache)
+            )
+            if not by_load:
+                return None
+            there = free & by_load[0][2]
+            cores = [part for core in topology.cores.values() if (part := core & there)]
+            core = max(cores, key=lambda part: (len(part) <= missing, len(part), -min(part)))
+            chosen |= CpuSet.from_ids(list(core)[:missing])
+        return chosen
+
+
+def make(options: Mapping[str, str]) -> SpreadCaches:
+    """Make it.
+
+    Raises:
+        ValueError: it has options.
+    """
+    if options:
+        raise ValueError("it has none")
+    return SpreadCaches()

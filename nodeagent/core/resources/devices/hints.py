@@ -1,0 +1,94 @@
+"""The device manager's NUMA hints, for a container or a pod, as kubelet makes them (devicemanager/topology_hints.go).
+
+A set of NUMA nodes is a hint if enough devices that can be given are near one of its nodes. Preferred are those of as few nodes as could do
+if nobody had any device yet.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from nodeagent.core.model.idset import NumaMask
+from nodeagent.core.numa.hint_family import MAX_LISTED_NODES, HintFamily, Hints
+from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, HintList, masks_by_size
+from nodeagent.core.numa.node_search import Cover
+from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+
+_MOST_LISTED = 8
+"""NUMA nodes up to which sets are listed where devices are near several nodes each: 255 of them."""
+
+
+def pool_hints(
+    pool: DevicePool,
+    every: NumaMask,
+    request: int,
+    available: Iterable[PoolDevice],
+    reusable: Iterable[PoolDevice] = (),
+) -> Hints:
+    """Return the hints for some devices of a pool.
+
+    Args:
+        pool: all there are.
+        every: all NUMA nodes of the machine.
+        request: how many are asked for.
+        available: those that can be given, or that the asker has already.
+        reusable: those of its pod's init containers, which it takes first: their nodes have to be in the set.
+    """
+    if not pool.has_topology:
+        return DONT_CARE
+    kept = [device for device in reusable if device.nodes is not None]
+    givable = [*kept, *available]
+    ids = [node for node in range(every.bit_length()) if every >> node & 1]
+    several = [device for device in pool.devices if (device.nodes or 0).bit_count() > 1]
+    is_additive = request == 1 and not kept
+    if len(ids) <= (MAX_LISTED_NODES if not several or is_additive else _MOST_LISTED):
+        return _listed(pool, ids, request, givable, kept) or UNSATISFIABLE
+    if is_additive:
+        return _family(every, ids, request, [_any_of(pool.devices, every)], [_any_of(givable, every)], [])
+    return _family(
+        every, ids, request, _at_lowest(pool.devices, every), _at_lowest(givable, every), _at_lowest(kept, every)
+    )
+
+
+def _listed(
+    pool: DevicePool, ids: Sequence[int], request: int, givable: Sequence[PoolDevice], kept: Sequence[PoolDevice]
+) -> HintList:
+    there = [device.nodes or 0 for device in pool.devices]
+    given, needed = [device.nodes or 0 for device in givable], [device.nodes or 0 for device in kept]
+    masks = masks_by_size(ids)
+    fewest = min(
+        (mask.bit_count() for mask in masks if sum(1 for nodes in there if nodes & mask) >= request), default=len(ids)
+    )
+    return tuple(
+        (mask, mask.bit_count() == fewest)
+        for mask in masks
+        if sum(1 for nodes in given if nodes & mask) >= request and all(nodes & mask for nodes in needed)
+    )
+
+
+def _any_of(devices: Iterable[PoolDevice], every: NumaMask) -> int:
+    nodes = 0
+    for device in devices:
+        nodes |= device.nodes or 0
+    return nodes & every
+
+
+def _at_lowest(devices: Iterable[PoolDevice], every: NumaMask) -> list[int]:
+    """Count a device near several nodes at the lowest: sets with another one of them alone are missed, and none is wrong."""
+    return [(nodes & -nodes) for device in devices if (nodes := (device.nodes or 0) & every)]
+
+
+def _family(
+    every: NumaMask, ids: Sequence[int], request: int, there: Sequence[int], given: Sequence[int], kept: Sequence[int]
+) -> Hints:
+    """Describe the hints, where listing them takes too long: each entry is the nodes where a device counts."""
+
+    def counts(devices: Sequence[int]) -> list[int]:
+        return [sum(1 for nodes in devices if nodes >> node & 1) for node in ids]
+
+    needs = (request, len(kept)) if kept else (request,)
+    amounts = zip(counts(given), counts(kept), strict=True) if kept else ((count,) for count in counts(given))
+    cover = Cover(every, needs, tuple(zip(ids, (tuple(each) for each in amounts), strict=True)))
+    if cover.is_empty:
+        return UNSATISFIABLE
+    most_first = sorted(counts(there), reverse=True)
+    fewest = next((count for count in range(1, len(ids) + 1) if sum(most_first[:count]) >= request), len(ids))
+    return HintFamily((), cover, preferred_count=fewest)

@@ -1,0 +1,145 @@
+"""Which devices a container gets: kubelet's order (devicemanager/manager.go), and by id among equals, where kubelet's order is random.
+
+First what its pod's init containers have had, then devices near the nodes that the topology manager has chosen, then others. What is
+promised is in `PodPromises.devices`; a device that is gone stays promised and is given to nobody else.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import NumaMask
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises, put, with_pod
+from nodeagent.core.model.refusals import unexpected
+from nodeagent.core.numa.resource_manager import Allocation
+from nodeagent.core.resources.devices.plugins import DevicePluginFailedError
+from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+
+
+class DeviceManager(Struct, frozen=True):
+    pools: tuple[DevicePool, ...]
+    every: NumaMask
+    """All NUMA nodes of the machine."""
+
+    def pool(self, resource: str) -> DevicePool | None:
+        return next((pool for pool in self.pools if pool.resource == resource), None)
+
+    def available(self, pool: DevicePool, promises: Promises) -> list[PoolDevice]:
+        """Return the devices that nobody has."""
+        taken = promises.taken_devices()
+        return [device for device in pool.healthy if device.held(pool.resource).key not in taken]
+
+
+def reusable(pool: DevicePool, held: PodPromises, pod: PodDemand) -> list[PoolDevice]:
+    """Return what the pod's plain init containers have, and no other container of it: they have ended when the others run."""
+    kinds = {container.name: container.kind for container in pod.containers}
+    lent: list[str] = []
+    lasting: set[str] = set()
+    for name, devices in held.devices:
+        ids = [device.id for device in devices if device.resource == pool.resource]
+        if kinds.get(name) is ContainerKind.INIT:
+            lent += ids
+        else:
+            lasting |= {*ids}
+    there = {device.id: device for device in pool.devices}
+    return [there[id_] for id_ in dict.fromkeys(lent) if id_ not in lasting and id_ in there]
+
+
+def allocate_container(
+    manager: DeviceManager, promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> Allocation:
+    """Promise the container what it asks for, under the hint stored for it."""
+    for resource, wanted in container.devices:
+        held = promises.of_pod(pod.uid)
+        own = held.devices_of(container.name, resource)
+        if own and len(own) == wanted:
+            continue
+        if own:
+            why = f'changed request for resource "{resource}" from {len(own)} to {wanted}'
+            return Allocation(promises, refusal=unexpected(f'pod "{pod.uid}" container "{container.name}" {why}'))
+        try:
+            given = _given(manager, promises, pod, container.name, resource, wanted)
+        except DevicePluginFailedError as err:
+            given = str(err)
+        if isinstance(given, str):
+            return Allocation(promises, refusal=unexpected(given))
+        devices, answer = given
+        devices = tuple(sorted((*held.devices_of(container.name), *devices), key=lambda one: (one.resource, one.id)))
+        held = replace(held, devices=put(held.devices, container.name, devices))
+        if answer is not None:
+            answers = put(dict(held.device_answers).get(container.name, ()), resource, answer)
+            held = replace(held, device_answers=put(held.device_answers, container.name, answers))
+        promises = with_pod(promises, pod.uid, held)
+    return Allocation(promises)
+
+
+def allocate_pod(manager: DeviceManager, promises: Promises, pod: PodDemand) -> Allocation:
+    """Promise each container of the pod its own: devices aren't shared."""
+    for container in pod.containers:
+        allocation = allocate_container(manager, promises, pod, container)
+        if allocation.refusal is not None:
+            return allocation
+        promises = allocation.promises
+    return Allocation(promises)
+
+
+def _given(
+    manager: DeviceManager, promises: Promises, pod: PodDemand, name: str, resource: str, wanted: int
+) -> tuple[tuple[HeldDevice, ...], bytes | None] | str:
+    """Choose devices, and have their plugin give them; or return why there are none, in kubelet's words.
+
+    Raises:
+        DevicePluginFailedError: the plugin has no answer.
+    """
+    pool = manager.pool(resource)
+    if pool is None:
+        return f"cannot allocate unregistered device {resource}"
+    if not pool.healthy:
+        return f"no healthy devices present; cannot allocate unhealthy devices {resource}"
+    lent = reusable(pool, promises.of_pod(pod.uid), pod)[:wanted]
+    needed = wanted - len(lent)
+    available = manager.available(pool, promises)
+    if len(available) < needed:
+        return (
+            f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(available)}"
+        )
+    hint = promises.hint(pod.uid, name).mask
+    chosen = (*lent, *_picked(pool, available, lent, needed, None if hint is None else hint.bits))
+    answer = None if pool.plugin is None else pool.plugin.allocate(tuple(device.id for device in chosen))
+    return tuple(device.held(resource) for device in chosen), answer
+
+
+def _picked(
+    pool: DevicePool, available: list[PoolDevice], lent: list[PoolDevice], needed: int, affinity: NumaMask | None
+) -> list[PoolDevice]:
+    """Pick devices by the affinity, and among those that it leaves by the plugin's preference (kubelet: devicesToAllocate)."""
+    ordered = in_order(pool, available, affinity)
+    if pool.plugin is None or not needed:
+        return ordered[:needed]
+    aligned = (
+        [] if affinity is None or not pool.has_topology else [one for one in ordered if (one.nodes or 0) & affinity]
+    )
+    if needed == len(aligned):
+        return aligned
+    taken, among = ([], aligned) if needed < len(aligned) else (aligned, ordered)
+    must = tuple(device.id for device in (*lent, *taken))
+    offered = (*must, *(device.id for device in among if device not in taken))
+    preferred = frozenset(pool.plugin.preferred(offered, must, len(lent) + needed))
+    rest = [device for device in among if device not in taken]
+    return [*taken, *sorted(rest, key=lambda device: device.id not in preferred)][:needed]
+
+
+def in_order(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None) -> list[PoolDevice]:
+    """Put devices in the order in which they are given: near the affinity's nodes, near others, near none that is known."""
+    if affinity is None or not pool.has_topology:
+        return list(available)
+
+    def rank(device: PoolDevice) -> int:
+        if not device.nodes:
+            return 2
+        return 0 if device.nodes & affinity else 1
+
+    return sorted(available, key=rank)  # stable: those alike stay in the pool's order

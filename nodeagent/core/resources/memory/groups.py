@@ -1,0 +1,164 @@
+"""On which groups of NUMA nodes could this much memory come from? The memory manager's hints, as a table over all groups.
+
+Knows the accounting and what a pod may take over from its init containers; knows no container kinds.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.model.demand import Amounts
+from nodeagent.core.model.idset import NumaMask, NumaSet
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.numa import hint_family
+from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints
+from nodeagent.core.numa.hints import masks_by_size
+from nodeagent.core.numa.node_search import Cover, Steps, fittest_cover, narrowest
+from nodeagent.core.resources.memory.accounting import UINT64, NodeAccounts, used_cells
+
+
+class NodeGroups(Struct, frozen=True):
+    """Every set of NUMA nodes that memory can come from, in hint order; empty if there are too many."""
+
+    masks: tuple[NumaMask, ...]
+
+    @classmethod
+    def of(cls, machine: NodeAccounts) -> "NodeGroups":
+        # Absurd amounts wrap around in sums (Erratum.ABSURD_AMOUNTS): they are summed like in the reference, up to its 8 nodes.
+        absurd = any(t.allocatable > t.total for node in machine for _, t in node.tables)
+        few = len(machine) <= (8 if absurd else hint_family.MAX_LISTED_NODES)
+        return cls(masks_by_size([node.id for node in machine]) if few else ())
+
+
+def calculated_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts) -> Hints:
+    """Return the groups that could hold it: preferred are those with the fewest nodes that could on an empty machine.
+
+    All resources have the same hints. Empty: there are none.
+    """
+    if not amounts:
+        return ()
+    books = _books(promises, uid, amounts)
+    return _listed(groups, books) if groups.masks else _family(books)
+
+
+def best_group(
+    groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts, inside: NumaSet = NumaSet()
+) -> tuple[NumaSet, bool] | None:
+    """Choose the best of those groups (and whether it is preferred) that contain the given nodes; None: there is none."""
+    hints = calculated_hints(groups, promises, uid, amounts)
+    if isinstance(hints, HintFamily):
+        candidates = [*hints.listed, *_best_covered(hints, inside.bits)]
+    else:
+        candidates = [(mask, preferred) for mask, preferred in hints if mask is not None]
+    wider = [(mask, preferred) for mask, preferred in candidates if not inside.bits & ~mask]
+    best = min(wider, key=lambda c: (not c[1], c[0].bit_count(), c[0]), default=None)
+    return None if best is None else (NumaSet(best[0]), best[1])
+
+
+def fewest_nodes(promises: Promises, amounts: Amounts) -> int:
+    """How many nodes it takes on an empty machine; all nodes if they don't have enough."""
+    return _fewest(_books(promises, "", amounts)) if amounts else 0
+
+
+class _Books(Struct, frozen=True):
+    """The table for one request."""
+
+    machine: NodeAccounts
+    tables: list[tuple[str, int, list[tuple[int, int, int]]]]
+    """(resource, bytes asked for, [(bit of the node, allocatable, free)])"""
+    reusable: Mapping[tuple[NumaMask, str], int]
+    """Bytes that the pod may take over, by exactly this group and resource."""
+    used: tuple[tuple[NumaMask, NumaMask], ...]
+    grouped: NumaMask
+    """Nodes that are in a group of several."""
+
+    def could_hold(self, mask: NumaMask) -> bool:
+        """Whether the group is large enough when nothing is taken."""
+        return all(sum(a for bit, a, _ in table if mask & bit) & UINT64 >= size for _, size, table in self.tables)
+
+    def fits(self, mask: NumaMask) -> bool:
+        """Whether the group mixes with no other, and has enough free."""
+        if mask & self.grouped if mask.bit_count() == 1 else any(mask & bit and c != mask for bit, c in self.used):
+            return False
+        return all(
+            (sum(f for bit, _, f in table if mask & bit) + self.reusable.get((mask, resource), 0)) & UINT64 >= size
+            for resource, size, table in self.tables
+        )
+
+
+def _books(promises: Promises, uid: str, amounts: Amounts) -> _Books:
+    machine = promises.memory
+    reuse = promises.memory_reuse
+    reusable = {} if reuse is None or reuse.pod_uid != uid else {(n.bits, r): size for (n, r), size in reuse.amounts}
+    tables = [
+        (
+            resource,
+            size,
+            [(1 << n.id, t.allocatable, max(t.free, 0)) for n in machine if (t := n.table(resource)) is not None],
+        )
+        for resource, size in amounts
+    ]
+    grouped = 0
+    for node in machine:
+        if len(node.cells) > 1:
+            grouped |= 1 << node.id
+    return _Books(machine, tables, reusable, tuple(used_cells(machine)), NumaMask(grouped))
+
+
+def _listed(groups: NodeGroups, books: _Books) -> Hints:
+    best = len(books.machine)
+    fitting = []
+    for mask in groups.masks:
+        if books.could_hold(mask):
+            count = mask.bit_count()
+            best = min(best, count)
+            if books.fits(mask):
+                fitting.append((mask, count))
+    return tuple((mask, count == best) for mask, count in fitting)
+
+
+def _family(books: _Books) -> Hints:
+    """Describe the same groups: single nodes and existing groups are listed; unused nodes can form any new group."""
+    every = [NumaMask(1 << node.id) for node in books.machine]
+    best = _fewest(books)
+    in_use = 0
+    for bit, _ in books.used:
+        in_use |= bit
+    known = {*every, *(cells for _, cells in books.used), *(mask for mask, _ in books.reusable)}
+    listed = tuple(
+        (mask, mask.bit_count() == best) for mask in sorted(known) if books.could_hold(mask) and books.fits(mask)
+    )
+    cover = _cover(books, [bit for bit in every if not bit & in_use], allocatable=False)
+    if not cover.is_empty:
+        return HintFamily(listed, cover, best)
+    return HintFamily(listed, None, best) if listed else ()
+
+
+def _fewest(books: _Books) -> int:
+    every = [NumaMask(1 << node.id) for node in books.machine]
+    narrow = narrowest(_cover(books, every, allocatable=True), Steps(MAX_STEPS))
+    return len(every) if narrow is None else narrow.bit_count()
+
+
+def _cover(books: _Books, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
+    """All sets of these nodes (bits) that have enough: a single node at least of what is allocatable, two or more of what is free."""
+    tables = [{bit: a if allocatable else min(a, f) for bit, a, f in table} for _, _, table in books.tables]
+    return Cover(
+        universe=NumaMask(sum(nodes)),
+        needs=tuple(size for _, size, _ in books.tables),
+        amounts=tuple((bit.bit_length() - 1, tuple(table.get(bit, 0) for table in tables)) for bit in nodes),
+        least=1 if allocatable else 2,
+    )
+
+
+def _best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
+    """The best preferred set of the cover that contains these nodes, otherwise its narrowest one."""
+    if family.cover is None:
+        return []
+    cover = family.cover.within(family.cover.universe, forced=inside)
+    if cover.is_empty:
+        return []
+    steps = Steps(MAX_STEPS)
+    preferred = fittest_cover(cover, family.preferred_count, steps)
+    found = narrowest(cover, steps) if preferred is None else preferred
+    return [] if found is None else [(found, found.bit_count() == family.preferred_count)]

@@ -1,0 +1,61 @@
+"""The memory manager's NUMA hints, for a container or a pod: calculated, or regenerated from what it already holds."""
+
+from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
+from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.numa.hint_family import Hints
+from nodeagent.core.resources.memory.groups import calculated_hints
+from nodeagent.core.resources.memory.manager import MemoryManager, regenerated
+from nodeagent.core.resources.memory.pods import check_pod
+
+MemoryHints = tuple[tuple[str, Hints], ...]
+"""By resource; empty: no preference (which is also what kubelet says if nothing fits)."""
+
+
+def container_hints(
+    manager: MemoryManager, promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> MemoryHints:
+    amounts = container.memory
+    if not manager.static or not pod.is_guaranteed or amounts is None or pod.is_skipped:
+        return ()
+    held = promises.of_pod(pod.uid)
+    if held.blocks(container.name) is not None:
+        return _regenerated(held, container.name, amounts)
+    return _calculated(manager, promises, pod.uid, amounts)
+
+
+def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> MemoryHints:
+    amounts = pod.memory
+    if not manager.static or not pod.is_guaranteed or amounts is None or pod.is_skipped:
+        return ()
+    if pod.is_managed and check_pod(manager, pod) is not None:
+        return tuple((resource, ()) for resource, _ in amounts)
+    if not amounts:
+        return ()
+    held = promises.of_pod(pod.uid)
+    if held.memory and Erratum.POD_HINTS_FROM_FIRST_CONTAINER not in manager.quirks:
+        return _from_all_blocks(held, amounts)
+    for container in pod.containers:
+        if held.blocks(container.name) is not None:
+            return _regenerated(held, container.name, amounts)
+    return _calculated(manager, promises, pod.uid, amounts)
+
+
+def _from_all_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
+    """Return hints for the nodes of what the pod holds, per resource."""
+    nodes: dict[str, NumaSet] = {}
+    for _, blocks in held.memory:
+        for block in blocks:
+            nodes[block.resource] = nodes.get(block.resource, NumaSet()) | block.nodes
+    return tuple((resource, ((nodes[resource].bits, True),)) for resource, _ in amounts if resource in nodes)
+
+
+def _regenerated(held: PodPromises, name: str, amounts: Amounts) -> MemoryHints:
+    nodes = regenerated(held, name, amounts)
+    return () if nodes is None else tuple((resource, ((each.bits, True),)) for resource, each in nodes)
+
+
+def _calculated(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts) -> MemoryHints:
+    hints = calculated_hints(manager.groups, promises, uid, amounts)
+    return tuple((resource, hints) for resource, _ in amounts) if hints else ()

@@ -1,0 +1,270 @@
+"""The memory manager's policies None and Static: which container's memory comes from which NUMA nodes, and what is released.
+
+A decision takes promises and returns the next ones, with the metric deltas. Pods with pod-level resources are handled in pods.py, the
+accounting in accounting.py.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.metrics.manager_metrics import (
+    MEMORY_ERRORS,
+    MEMORY_REQUESTS,
+    MetricDeltas,
+    allocation_errors,
+    allocations,
+    assignments,
+    plus,
+)
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
+from nodeagent.core.model.errata import Erratum, reproduced
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.promises import (
+    Block,
+    Blocks,
+    Hint,
+    MemoryReuse,
+    PodPromises,
+    Promises,
+    dropped,
+    put,
+    with_pod,
+)
+from nodeagent.core.model.refusals import StartRefused, unexpected
+from nodeagent.core.model.topology import Topology
+from nodeagent.core.numa.resource_manager import Allocation
+from nodeagent.core.resources.memory.accounting import (
+    NodeAccounts,
+    breaks_group,
+    free_of,
+    initial_machine,
+    release,
+    take,
+)
+from nodeagent.core.resources.memory.groups import NodeGroups, best_group
+from nodeagent.core.resources.memory.reservation import reserved_by_node
+
+NOT_REPRESENTABLE = "[memorymanager] failed to represent quantity as int64"
+
+
+class MemoryManager(Struct, frozen=True):
+    static: bool
+    machine: NodeAccounts
+    """The accounting before anything is taken."""
+    groups: NodeGroups
+    keeps_one_node: bool
+    """The topology policy insists on its hint: never widen a mask to keep the group rule."""
+    quirks: frozenset[Erratum]
+
+
+def build_memory_manager(topology: Topology, placement: Placement) -> MemoryManager | tuple[StartRefused, ...]:
+    """Judge the configuration of the memory manager. Texts and order are kubelet's; it stops at the first error."""
+    unknown = judge_memory_policy(placement)
+    if unknown:
+        return unknown
+    quirks = reproduced(placement.errata)
+    static = placement.memory_manager_policy == "Static"
+    machine: NodeAccounts = ()
+    if static:
+        reserved = reserved_by_node(topology, placement)
+        if isinstance(reserved, tuple):
+            return reserved
+        machine = initial_machine(topology, reserved)
+        absurd = tuple(
+            StartRefused(
+                f"[memorymanager] NUMA node {node.id} has {table.total} bytes of {resource}: less than is reserved and set aside "
+                "as huge pages",
+                "reservedMemory",
+            )
+            for node in machine
+            for resource, table in node.tables
+            if table.allocatable > table.total
+        )
+        if absurd and Erratum.ABSURD_AMOUNTS not in quirks:
+            return absurd
+    return MemoryManager(
+        static=static,
+        machine=machine,
+        groups=NodeGroups.of(machine),
+        keeps_one_node=placement.topology_manager_policy in ("restricted", "single-numa-node"),
+        quirks=quirks,
+    )
+
+
+def judge_memory_policy(placement: Placement) -> tuple[StartRefused, ...]:
+    """Judge the policy's name."""
+    if placement.memory_manager_policy in {"None", "Static"}:
+        return ()
+    return (StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy"),)
+
+
+def allocate_container(
+    manager: MemoryManager, promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> Allocation:
+    """Promise a container's memory from a group of nodes, under the hint stored for it."""
+    if not manager.static or not pod.is_guaranteed or pod.is_skipped:
+        return Allocation(promises)
+    if container.memory == () and Erratum.MEMORY_REFUSES_SHARED_CONTAINER not in manager.quirks:
+        return Allocation(promises)
+    requests = plus(MEMORY_REQUESTS)
+    held = promises.of_pod(pod.uid)
+    blocks = held.blocks(container.name)
+    if blocks is not None:
+        return Allocation(_with_reuse(promises, pod.uid, container.kind, blocks), (requests,))
+    if container.memory is None:
+        return _failed(promises, (requests,), NOT_REPRESENTABLE)
+    nodes = choose_nodes(manager, promises, pod.uid, container.memory, promises.hint(pod.uid, container.name))
+    if isinstance(nodes, str):
+        return _failed(promises, (requests,), nodes)
+    blocks = tuple(Block(nodes, resource, size) for resource, size in container.memory)
+    machine = promises.memory
+    taken_over: list[Block] = []
+    for resource, size in container.memory:
+        taken_over.append(Block(nodes, resource, min(size, reusable_bytes(promises, pod.uid, nodes, resource))))
+        machine = take(machine, nodes, resource, size - taken_over[-1].size_bytes)
+    memory = _shrunk(put(held.memory, container.name, blocks), pod, container.name, taken_over)
+    pods = promises.pods.put(pod.uid, replace(held, memory=memory))
+    after = _with_reuse(replace(promises, memory=machine, pods=pods), pod.uid, container.kind, blocks)
+    deltas = (requests, *(allocations("memory", "node") for _ in blocks), assignments("memory", "node_exclusive"))
+    return Allocation(after, deltas)
+
+
+def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts, hint: Hint) -> NumaSet | str:
+    """Choose the group of nodes; return an error text if there is none."""
+    machine = promises.memory
+    for resource, size in amounts:
+        if size and all(node.table(resource) is None for node in machine):
+            # The reference panics.
+            return f"[memorymanager] no NUMA node has {resource}"
+
+    # The reference checks only the list of type memory; all lists are equal.
+    only_memory = Erratum.ABSURD_AMOUNTS in manager.quirks
+    has_none = only_memory and not any(resource == "memory" for resource, _ in amounts)
+    nodes, preferred = hint.mask, hint.preferred
+    if nodes is None:
+        default = None if has_none else best_group(manager.groups, promises, uid, amounts)
+        if default is None:
+            return (
+                "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
+            )
+        nodes, default_preferred = default
+        if preferred and not default_preferred:
+            return "[memorymanager] failed to find the default preferred hint"
+        preferred = default_preferred
+    broken_single = len(nodes) == 1 and breaks_group(machine, nodes) and Erratum.GROUP_RULE_BROKEN not in manager.quirks
+    too_small = any(free_of(machine, nodes, resource) < size for resource, size in amounts)
+    if too_small or (broken_single and not manager.keeps_one_node):
+        wider = None if has_none else best_group(manager.groups, promises, uid, amounts, nodes)
+        if wider is None:
+            if broken_single:
+                return "[memorymanager] preferred hint violates NUMA node allocation"
+            return "[memorymanager] failed to find NUMA nodes to extend the current topology hint"
+        if preferred and not wider[1]:
+            return "[memorymanager] failed to find the extended preferred hint"
+        nodes, broken_single = wider[0], False
+    if broken_single or (len(nodes) > 1 and breaks_group(machine, nodes)):
+        return "[memorymanager] preferred hint violates NUMA node allocation"
+    return nodes
+
+
+def _failed(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
+    return Allocation(promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "node")), unexpected(error))
+
+
+def reusable_bytes(promises: Promises, uid: str, nodes: NumaSet, resource: str) -> int:
+    """Bytes that the pod's next container may take over from its init containers on exactly this group."""
+    reuse = promises.memory_reuse
+    return reuse.amount(nodes, resource) if reuse is not None and reuse.pod_uid == uid else 0
+
+
+def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Blocks) -> Promises:
+    reuse = promises.memory_reuse
+    amounts = dict(reuse.amounts) if reuse is not None and reuse.pod_uid == uid else {}
+    for block in blocks:
+        key = (block.nodes, block.resource)
+        so_far = amounts.get(key, 0)
+        if kind is ContainerKind.INIT:
+            amounts[key] = max(so_far, block.size_bytes)
+        elif so_far:
+            amounts[key] = so_far - min(so_far, block.size_bytes)
+    left = tuple(sorted(((k, v) for k, v in amounts.items() if v), key=lambda item: (item[0][0].bits, item[0][1])))
+    after = MemoryReuse(uid, left) if left else None
+    return promises if after == promises.memory_reuse else replace(promises, memory_reuse=after)
+
+
+def _shrunk(
+    memory: tuple[tuple[str, Blocks], ...], pod: PodDemand, name: str, blocks: Iterable[Block]
+) -> tuple[tuple[str, Blocks], ...]:
+    """Deduct what a container took over from the init containers that lent it: a pod's blocks add up to what is taken."""
+    lenders = []
+    for container in pod.containers:
+        if container.name == name or container.kind is ContainerKind.APP:
+            break
+        if container.kind is ContainerKind.INIT:
+            lenders.append(container.name)
+    if not lenders:
+        return memory
+    held = dict(memory)
+    for block in blocks:
+        left = block.size_bytes
+        for lender in lenders:
+            if left == 0:
+                break
+            changed = []
+            for lent in held.get(lender, ()):
+                moved = (
+                    min(lent.size_bytes, left) if (lent.resource, lent.nodes) == (block.resource, block.nodes) else 0
+                )
+                left -= moved
+                changed.append(replace(lent, size_bytes=lent.size_bytes - moved) if moved else lent)
+            if lender in held:
+                held[lender] = tuple(changed)
+    return tuple(sorted(held.items()))
+
+
+def release_started(manager: MemoryManager, promises: Promises, pod: Pod, name: str) -> Promises:
+    """Take back what the plain init containers before a starting container have: they have run."""
+    for container in pod.containers:
+        if container.name == name:
+            break
+        if container.kind is ContainerKind.INIT:
+            promises = release_container(manager, promises, pod.uid, container.name)
+    return promises
+
+
+def release_container(manager: MemoryManager, promises: Promises, uid: str, name: str) -> Promises:
+    """Take back one container's blocks; a pod's own blocks, when its last container goes."""
+    if not manager.static:
+        return promises
+    pod = promises.of_pod(uid)
+    blocks = pod.blocks(name)
+    left = replace(pod, memory=dropped(pod.memory, name))
+    if pod.pod_memory is not None:
+        if left.memory:
+            return with_pod(promises, uid, left)
+        blocks, left = pod.pod_memory, replace(left, pod_memory=None)
+    elif blocks is None:
+        return promises
+    return replace(with_pod(promises, uid, left), memory=release(promises.memory, blocks))
+
+
+def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> Promises:
+    """Take back a pod's blocks that have no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    pod = promises.of_pod(uid)
+    if not manager.static or pod.pod_memory is None or pod.memory:
+        return promises
+    after = with_pod(promises, uid, replace(pod, pod_memory=None))
+    return replace(after, memory=release(promises.memory, pod.pod_memory))
+
+
+def regenerated(pod: PodPromises, name: str, amounts: Amounts) -> tuple[tuple[str, NumaSet], ...] | None:
+    """Return the nodes of a container's blocks by resource, if they are exactly what is asked for."""
+    blocks = pod.blocks(name) or ()
+    wanted = dict(amounts)
+    if len(blocks) != len(wanted) or any(wanted.get(b.resource) != b.size_bytes for b in blocks):
+        return None
+    return tuple((b.resource, b.nodes) for b in blocks)

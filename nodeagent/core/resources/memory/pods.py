@@ -1,0 +1,133 @@
+"""The memory manager and pods with pod-level resources (KEP-5526): one block for the pod, divided among its containers.
+
+The accounting knows only the pod's total; the containers' blocks overlap on purpose.
+"""
+
+from msgspec.structs import replace
+
+from nodeagent.core.metrics.manager_metrics import (
+    MEMORY_ERRORS,
+    MEMORY_REQUESTS,
+    MetricDeltas,
+    allocation_errors,
+    allocations,
+    assignments,
+    plus,
+)
+from nodeagent.core.model.demand import Amounts, PodDemand
+from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.promises import Block, Blocks, Promises
+from nodeagent.core.model.refusals import Reason, Refusal, unexpected
+from nodeagent.core.numa.resource_manager import Allocation
+from nodeagent.core.resources.memory.accounting import UINT64, take
+from nodeagent.core.resources.memory.manager import NOT_REPRESENTABLE, MemoryManager, choose_nodes
+
+_REPRESENTABLE = "amounts that aren't whole bytes were refused before"
+
+
+def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
+    """Refuse a pod whose exclusive containers leave nothing for its shared ones, or that asks for an amount that can't be provided."""
+    assert pod.memory is not None, _REPRESENTABLE
+    total = pod.memory
+    taken = {resource: 0 for resource, _ in total}
+    shared = False
+    for container in pod.containers:
+        if container.memory is None:
+            return _empty_pool(NOT_REPRESENTABLE)
+        amounts = dict(container.memory)
+        if container.kind is not ContainerKind.INIT:
+            shared = shared or not amounts
+            for resource, size in amounts.items():
+                taken[resource] = taken.get(resource, 0) + size
+            continue
+        for resource, size in total:
+            left = size - taken[resource] & UINT64
+            if amounts.get(resource, 0) > left:
+                return _empty_pool(
+                    f"pod rejected, largest exclusive init container requests {amounts[resource]} of {resource}, "
+                    f"but only {left} available"
+                )
+            if not amounts and taken[resource] >= size:
+                return _empty_pool(f"pod rejected, pod has shared init containers but no {resource} available for them")
+    for resource, size in total:
+        if shared and taken[resource] >= size:
+            return _empty_pool(
+                f"pod rejected, sum of exclusive container {resource} requests equals pod budget, "
+                "leaving no memory for shared containers"
+            )
+    return None if Erratum.ABSURD_AMOUNTS in manager.quirks else _over_budget(total, taken)
+
+
+def _over_budget(total: Amounts, taken: dict[str, int]) -> Refusal | None:
+    budget = dict(total)
+    for resource, size in sorted(taken.items()):
+        if size > budget.get(resource, 0):
+            available = budget.get(resource, 0)
+            return unexpected(
+                f"[memorymanager] exclusive containers request {size} of {resource}, but only {available} available in the pod"
+            )
+    return None
+
+
+def _empty_pool(message: str) -> Refusal:
+    return Refusal(Reason.EMPTY_POD_SHARED_POOL, message)
+
+
+def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Allocation:
+    """Promise the pod's memory, under the hint of its first container, and divide it."""
+    if not manager.static or not pod.is_guaranteed or pod.is_skipped or pod.memory is None:
+        return Allocation(promises)
+    requests = plus(MEMORY_REQUESTS)
+    refusal = check_pod(manager, pod)
+    if refusal is not None:
+        return _failed(promises, (requests,), refusal)
+    nodes = choose_nodes(manager, promises, pod.uid, pod.memory, promises.hint(pod.uid, pod.containers[0].name))
+    if isinstance(nodes, str):
+        return _failed(promises, (requests,), unexpected(nodes))
+    machine = promises.memory
+    for resource, size in pod.memory:
+        machine = take(machine, nodes, resource, size)
+    held = replace(
+        promises.of_pod(pod.uid),
+        pod_memory=tuple(Block(nodes, resource, size) for resource, size in pod.memory),
+        memory=tuple(sorted(_partition(pod, nodes))),
+    )
+    deltas: MetricDeltas = (requests,)
+    for container in pod.containers:
+        exclusive = bool(container.memory)
+        if exclusive or container.kind is not ContainerKind.APP:
+            deltas += (requests,)
+        deltas += (allocations("memory", "pod"), assignments("memory", "pod_exclusive" if exclusive else "pod_shared"))
+    return Allocation(replace(promises, memory=machine, pods=promises.pods.put(pod.uid, held)), deltas)
+
+
+def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+    return Allocation(promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "pod")), refusal)
+
+
+def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
+    """Divide the pod's memory among its containers; sizes of zero create no block."""
+    assert pod.memory is not None, _REPRESENTABLE
+    left = dict(pod.memory)
+    parts: list[tuple[str, dict[str, int]]] = []
+    sharing: list[str] = []
+    for container in pod.containers:
+        assert container.memory is not None, _REPRESENTABLE
+        amounts = dict(container.memory)
+        if container.kind is ContainerKind.INIT:
+            parts.append((container.name, amounts or dict(left)))
+        elif not amounts:
+            sharing.append(container.name)
+        else:
+            parts.append((container.name, amounts))
+            for resource, size in amounts.items():
+                # A resource that the pod-level amounts lack: an app's wraps around, a sidecar's doesn't count.
+                if resource in left or container.kind is ContainerKind.APP:
+                    left[resource] = left.get(resource, 0) - size & UINT64
+    parts += [(name, left) for name in sharing]
+    return [
+        (name, tuple(Block(nodes, resource, size) for resource, size in sorted(part.items()) if size))
+        for name, part in parts
+    ]

@@ -1,0 +1,151 @@
+"""From a memory checkpoint to promises: what the Static policy accepts at startup, and the messages with which it refuses the rest."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.promises import Block, MemoryNode, PodPromises, Promises
+from nodeagent.core.model.records import MemoryRecord, Unreadable
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.resources.memory.accounting import NodeAccounts, charge, take
+from nodeagent.core.resources.memory.manager import MemoryManager
+
+_FILE = "memory_manager_state"
+_PATH = f"/var/lib/kubelet/{_FILE}"
+
+
+def restored_memory(
+    manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable | None
+) -> Promises | StartRefused:
+    """Judge what the file says and add it to the restored CPUs.
+
+    Args:
+        manager: as configured now.
+        promises: without memory.
+        record: None if there is no file.
+    """
+    if record is not None:
+        loaded = _loaded(manager, promises, record)
+        if isinstance(loaded, StartRefused):
+            return StartRefused(
+                f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the memory manager "
+                f'checkpoint file "{_PATH}" before restarting Kubelet',
+                _FILE,
+            )
+        promises = loaded
+    return validated_memory(manager, promises)
+
+
+def _loaded(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable) -> Promises | StartRefused:
+    if isinstance(record, Unreadable):
+        return StartRefused(record.message, _FILE)
+    policy = "Static" if manager.static else "None"
+    if record.policy_name != policy:
+        return StartRefused(
+            f'[memorymanager] configured policy "{policy}" differs from state checkpoint policy "{record.policy_name}"',
+            _FILE,
+        )
+    pods = promises.pods
+    for uid, containers in record.entries:
+        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), memory=containers))
+    for uid, blocks in record.pod_entries:
+        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), pod_memory=blocks))
+    return replace(promises, memory=record.machine, pods=pods)
+
+
+def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
+    """Judge stored promises against the current machine and configuration."""
+    if not manager.static:
+        return promises
+    if not promises.memory:
+        if any(pod.memory for _, pod in promises.pods):
+            return StartRefused("[memorymanager] machine state can not be empty when it has memory assignments", _FILE)
+        return replace(promises, memory=manager.machine)
+    if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
+        return (
+            promises
+            if books_differ(manager, promises) is None
+            else replace(promises, memory=_charged(manager, promises))
+        )
+    difference = books_differ(manager, promises)
+    return promises if difference is None else StartRefused(difference, _FILE)
+
+
+def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
+    """Describe how the accounting differs from taking everything promised from this machine."""
+    expected = _replayed(manager, promises)
+    if isinstance(expected, str):
+        return expected
+    if _differ(promises.memory, expected):
+        return "[memorymanager] the expected machine state is different from the real one"
+    return None
+
+
+def _replayed(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
+    """Take everything that is promised from the current machine; return an error text if kubelet would refuse that."""
+    if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
+        return _charged(manager, promises)
+    machine = manager.machine
+    known = NumaSet.from_ids(node.id for node in machine)
+    for uid, name, block in charged_blocks(manager, promises):
+        if not block.nodes <= known:
+            return f"[memorymanager] (pod: {uid}, container: {name}) the memory assignment uses the NUMA that does not exist"
+        if any(node.id in block.nodes and node.table(block.resource) is None for node in machine):
+            return f"[memorymanager] (pod: {uid}, container: {name}) the memory assignment uses memory resource that does not exist"
+        machine = take(machine, block.nodes, block.resource, block.size_bytes)
+    return machine
+
+
+def _charged(manager: MemoryManager, promises: Promises) -> NodeAccounts:
+    machine = manager.machine
+    for _, _, block in charged_blocks(manager, promises):
+        machine = charge(machine, block.nodes, block.resource, block.size_bytes)
+    return machine
+
+
+def charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
+    """What is charged to the accounting: a pod's blocks if it has some (without a container name), otherwise its containers'."""
+    for uid, pod in promises.pods:
+        by_pod = pod.pod_memory is not None
+        # kubelet walks the containers' entries, so a pod entry without any is skipped (Erratum.POD_ENTRY_LEAKS).
+        if by_pod and (pod.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
+            yield from ((uid, "", block) for block in pod.pod_memory or ())
+        elif not by_pod:
+            yield from ((uid, name, block) for name, blocks in pod.memory for block in blocks)
+
+
+def _differ(stored: NodeAccounts, expected: NodeAccounts) -> bool:
+    if len(stored) != len(expected):
+        return True
+    real = {node.id: node for node in stored}
+    wanted = {node.id: node for node in expected}
+    return any(_node_differs(real, wanted, node_id) for node_id in wanted)
+
+
+def _node_differs(real: dict[int, MemoryNode], wanted: dict[int, MemoryNode], node_id: int) -> bool:
+    one, other = real.get(node_id), wanted[node_id]
+    if one is None or one.assignments != other.assignments or one.cells != other.cells:
+        return True
+    if len(one.tables) != len(other.tables):
+        return True
+    for resource, table in other.tables:
+        mine = one.table(resource)
+        if mine is None:
+            return True
+        if (mine.total, mine.system_reserved, mine.allocatable) != (
+            table.total,
+            table.system_reserved,
+            table.allocatable,
+        ):
+            return True
+        # Where a group's bytes lie depends on the order of releases: only their sums over the group count.
+        if _sums(real, other.cells, resource) != _sums(wanted, other.cells, resource):
+            return True
+    return False
+
+
+def _sums(nodes: dict[int, MemoryNode], cells: NumaSet, resource: str) -> tuple[int, int]:
+    tables = [t for node_id in cells if node_id in nodes and (t := nodes[node_id].table(resource)) is not None]
+    return sum(t.free for t in tables), sum(t.reserved for t in tables)

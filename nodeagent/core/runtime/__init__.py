@@ -1,4 +1,0 @@
-"""Pods and containers that a container runtime runs: what they ask for, who of them holds what, and what to answer the runtime.
-
-Not here: NRI's bytes (formats/nri), the socket (edge/nri.py), and who gets which CPUs (core/admission).
-"""

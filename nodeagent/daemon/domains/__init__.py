@@ -1,0 +1,1 @@
+"""Whose cgroups containers are in, one package for each owner: systemd, a container runtime, jobs."""

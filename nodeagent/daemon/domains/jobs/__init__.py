@@ -1,0 +1,1 @@
+"""Jobs: processes that ask for CPUs of their own, and who may ask."""

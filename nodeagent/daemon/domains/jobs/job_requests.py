@@ -1,0 +1,125 @@
+"""Requests for jobs, in the serving thread: who may have which job, and the answer once its owner is in the job's cgroup."""
+
+import asyncio
+import os
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from nodeagent.core.admission.job_bounds import passed_bound
+from nodeagent.core.model.cgroup_layout import pod_path
+from nodeagent.core.model.pod import Pod, qos_class
+from nodeagent.daemon.domains.jobs.jobs import JobRefusal, Jobs
+from nodeagent.daemon.turn.agent import Agent
+from nodeagent.daemon.turn.placements import placement_directory, placement_name
+from nodeagent.edge.processes.job_owners import owner_asking
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
+from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
+from nodeagent.formats.wire.exchange import Peer
+
+_ROOT = frozenset({0, os.geteuid()})
+"""Who has no bounds: root, and who the agent runs as."""
+_LOOK_SECONDS = 0.05
+_MOST_WAITING = 24
+"""Fewer than the socket has connections: the others stay for those who are refused at once."""
+_MOST_WAITING_PER_USER = 8
+"""So that no user but root keeps the others waiting."""
+
+
+class JobRequestError(NodeAgentError):
+    """A job that nothing was decided about."""
+
+
+class JobRequests:
+    """An operation of the local API, for whoever may connect to the jobs' socket."""
+
+    def __init__(self, jobs: Jobs, agent: Agent) -> None:
+        self._jobs = jobs
+        self._agent = agent
+        self._waiting: Counter[int] = Counter()
+        """Requests that wait, by user."""
+
+    async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
+        """Have a job decided on. The process that asks is its owner, whatever the request says.
+
+        Raises:
+            NodeAgentError: nothing was decided.
+        """
+        asked = JsonValue(dict(arguments))
+        try:
+            name, amounts = asked.field("name").text(), dict(asked.field("amounts").by_name(JsonValue.text))
+            numa_node, core_class, near = (
+                None if found is None else found.text() for found in map(asked.optional, ("numa", "coreClass", "near"))
+            )
+        except MisfitError as err:
+            raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
+        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near)
+        own, every = self._waiting[peer.uid], self._waiting.total()
+        if every >= _MOST_WAITING or (own >= _MOST_WAITING_PER_USER and peer.uid not in _ROOT):
+            raise JobRequestError(
+                f"{every} jobs ({own} of yours) wait for the agent already, and nothing was decided",
+                hint="try again in a second; `journalctl -u nodeagent` says what holds the agent up",
+            )
+        owner = owner_asking(peer.pid, peer.uid)
+        self._waiting[peer.uid] += 1
+        try:
+            async with asyncio.timeout(MAX_TURN_SECONDS):
+                try:
+                    await self._within_bounds(pod, peer.uid)
+                except BaseException:
+                    owner.close()
+                    raise
+                placement = await asyncio.wrap_future(self._jobs.ask(pod, peer.uid, owner))
+        except asyncio.CancelledError:
+            self._jobs.give_up(pod.uid)
+            raise
+        except TimeoutError as err:
+            self._jobs.give_up(pod.uid)
+            raise JobRequestError(
+                f"the job could not be let in within {MAX_TURN_SECONDS:.0f} s",
+                hint="`nodeagent inspect` and `journalctl -u nodeagent` say why",
+            ) from err
+        finally:
+            self._waiting[peer.uid] -= 1
+        if isinstance(placement, JobRefusal):
+            return {"refused": {"reason": placement.reason, "message": placement.message}}
+        path = f"{pod_path(qos_class(pod, pod_level_resources=False), pod.uid)}/{JOB_CONTAINER}"
+        file = f"{placement_directory(self._agent.node.config)}/{placement_name(pod.uid, JOB_CONTAINER)}"
+        return {
+            "pod": pod.full_name,
+            "coreClass": pod.core_class,
+            "near": list(pod.near),
+            "exclusiveCPUs": str(placement.exclusive_cpus),
+            "sharedCPUs": str(placement.shared_cpus),
+            "numaNodes": str(self._agent.node.topology.numa_of(placement.exclusive_cpus | placement.shared_cpus)),
+            "cgroup": f"{self._agent.tree.root}/{path}",
+            "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
+        }
+
+    async def _within_bounds(self, pod: Pod, user: int) -> None:
+        """Wait until nothing that a user's ended jobs still hold stands in the way of another one.
+
+        Raises:
+            JobRequestError: the jobs that run do.
+        """
+        while user not in _ROOT:
+            bounds = self._agent.node.config.jobs
+            if bounds is None:
+                raise JobRequestError("only root may run jobs here", hint="`jobs:` in the configuration allows others")
+            if pod.asks_for_devices:
+                what = ", ".join(name for one in pod.containers for name, _ in one.devices)
+                raise JobRequestError(
+                    f"only root's jobs may have devices of their own: it asks for {what}",
+                    hint="ask to be near one (--near), or run it by `sudo nodeagent job`",
+                )
+            living, over = self._jobs.of_user(user)
+            passed = passed_bound(bounds, living, pod)
+            if passed is not None:
+                raise JobRequestError(passed, hint="wait until one of your jobs ends; root may change `jobs:`")
+            if passed_bound(bounds, (*living, *over), pod) is None:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)

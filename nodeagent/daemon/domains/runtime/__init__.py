@@ -1,0 +1,1 @@
+"""A container runtime's containers: its calls, the connection to it, and what is known of it."""

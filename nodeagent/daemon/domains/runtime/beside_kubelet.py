@@ -1,0 +1,69 @@
+"""Whether the kubelet of this node leaves CPUs and memory to the agent, which places its containers then (`nriSocket`)."""
+
+from pathlib import Path
+
+from nodeagent.edge.files import state_files
+from nodeagent.edge.runtime.kubelet import kubelet_arguments
+from nodeagent.formats.config.kubelet_beside import KubeletFiles, kubelet_conflicts
+
+_CONFIG, _ROOT = "/var/lib/kubelet/config.yaml", "/var/lib/kubelet"
+_MAX_BYTES = 1 << 20
+_MAX_PARTS = 100
+
+
+def kubelet_problem(root: Path = Path("/")) -> str | None:
+    """Return what has to be changed before the agent places kubelet's containers; None: nothing.
+
+    Args:
+        root: of the host's file system.
+    """
+    arguments = kubelet_arguments(root / "proc")
+    state_directory = _given("--root-dir", arguments) or _ROOT
+    try:
+        found = kubelet_conflicts(
+            KubeletFiles(
+                _documents(root, arguments),
+                arguments,
+                state_directory,
+                _text(root, f"{state_directory}/cpu_manager_state"),
+                _text(root, f"{state_directory}/memory_manager_state"),
+            )
+        )
+    except state_files.StateFileError as err:
+        return (
+            f"kubelet's files can't be read, and nobody knows whether it leaves CPUs alone: {err.message} ({err.hint})"
+        )
+    return "; ".join(map(str, found)) or None
+
+
+def _documents(root: Path, arguments: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+    paths = [_given("--config", arguments) or _CONFIG]
+    parts = _given("--config-dir", arguments)
+    if parts:
+        directory = _below(root, parts)
+        paths += sorted(str(Path(parts, one.name)) for one in directory.glob("*.conf"))[:_MAX_PARTS]
+    found = ((path, _read(root, path)) for path in paths)
+    return tuple((path, content) for path, content in found if content is not None)
+
+
+def _given(flag: str, arguments: tuple[str, ...]) -> str:
+    """The last one counts: `--name=value` or `--name value`."""
+    found = ""
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == flag:
+            found = value if equals else "".join(arguments[index + 1 : index + 2])
+    return found
+
+
+def _text(root: Path, path: str) -> str | None:
+    content = _read(root, path)
+    return None if content is None else content.decode(errors="replace")
+
+
+def _read(root: Path, path: str) -> bytes | None:
+    return state_files.read(str(_below(root, path)), max_bytes=_MAX_BYTES, follow_symlinks=True)
+
+
+def _below(root: Path, path: str) -> Path:
+    return root / path.lstrip("/")

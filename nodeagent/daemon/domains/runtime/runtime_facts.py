@@ -1,0 +1,123 @@
+"""What `nodeagent check` wants to know of a container runtime: asked for as its plugin for a moment, and read from its files."""
+
+import threading
+import time
+from pathlib import Path
+
+from nodeagent.core.model.nri import Answer, Call, Event, Runtime, Synchronized, Update
+from nodeagent.edge.files import state_files
+from nodeagent.edge.runtime.kubelet_pods import KubeletPods, KubeletPodsError
+from nodeagent.edge.runtime.nri import Answered, NriConnection, NriError
+from nodeagent.formats.config.containerd_config import ContainerdConfigError, NriConfig, imported, nri_config
+from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod
+from nodeagent.views.check.runtime import PodsApiFacts, RuntimeFacts
+
+_CONFIG = "/etc/containerd/config.toml"
+_MAX_BYTES = 1 << 20
+_MAX_FILES = 100
+_SECONDS = 10.0
+"""For all: the runtime waits 5 s for others of its plugins."""
+_PODS_API_SECONDS = 5.0
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+"""No pod has this UID."""
+
+
+def runtime_facts(
+    socket: str, root: Path = Path("/"), *, pods_socket: str = "", is_elsewhere: bool = False
+) -> RuntimeFacts:
+    """Return all that can be found out.
+
+    Args:
+        socket: of the runtime.
+        root: of the host's file system.
+        pods_socket: of kubelet's pods API; empty: it isn't asked.
+        is_elsewhere: it is a copy, and nobody listens there.
+    """
+    config, config_problem = None, ""
+    try:
+        config = _config(root)
+    except (ContainerdConfigError, state_files.StateFileError) as err:
+        config_problem = str(err)
+    if is_elsewhere:
+        return RuntimeFacts(config=config, config_problem=config_problem)
+    pods = _pods_api(Path(pods_socket)) if pods_socket else None
+    plugin = _Visitor(Path(socket))
+    try:
+        found = plugin.runtime()
+    except NriError as err:
+        is_hidden = isinstance(err.__cause__, PermissionError)
+        return RuntimeFacts(None, err.message, err.hint, is_hidden, config, config_problem, pods)
+    return RuntimeFacts(found, config=config, config_problem=config_problem, pods_api=pods)
+
+
+def _pods_api(path: Path) -> PodsApiFacts:
+    nobody = get_pod(_NOBODY)
+    assert nobody is not None
+    try:
+        with KubeletPods(path, time.monotonic() + _PODS_API_SECONDS, MAX_BYTES) as kubelet:
+            kubelet.call(GET_POD, nobody, METADATA)
+    except KubeletPodsError as err:
+        return PodsApiFacts(err.message, err.hint, err.is_absent, isinstance(err.__cause__, PermissionError))
+    return PodsApiFacts()
+
+
+def _config(root: Path) -> NriConfig | None:
+    files: list[tuple[str, bytes]] = []
+    waiting = [_CONFIG]
+    seen = set()
+    while waiting and len(files) < _MAX_FILES:
+        path = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        content = state_files.read(str(root / path.lstrip("/")), max_bytes=_MAX_BYTES, follow_symlinks=True)
+        if content is not None:
+            files.append((path, content))
+            for pattern in imported(content, path):
+                place = str(Path(path).parent / pattern).lstrip("/")
+                waiting += sorted(f"/{one.relative_to(root)}" for one in root.glob(place))
+    return nri_config(tuple(files)) if files else None
+
+
+class _Visitor:
+    """A plugin that goes again once the runtime has taken it."""
+
+    name, index = "nodeagent-check", 99
+    events = frozenset({Event.REMOVE_POD_SANDBOX})
+    """There is no empty subscription."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._runtime: Runtime | None = None
+        self._is_taken = False
+        self._connection = NriConnection(path, self)
+
+    def runtime(self) -> Runtime:
+        """Raises NriError."""
+        bell = threading.Timer(_SECONDS, self._connection.close)
+        bell.daemon = True
+        bell.start()
+        try:
+            self._connection.serve()
+        finally:
+            bell.cancel()
+        if self._runtime is None or not self._is_taken:
+            why = f"it has not taken a plugin within {_SECONDS:g} s"
+            raise NriError(self._path, why, "see `journalctl -u containerd`: another plugin may hold it up")
+        return self._runtime
+
+    def configure(self, runtime: Runtime, /) -> None:
+        self._runtime = runtime
+
+    def synchronize(self, _known: Synchronized, _until: float, /) -> tuple[Update, ...]:
+        self._is_taken = True
+        return ()
+
+    def handle(self, _call: Call, _until: float, /) -> Answer:
+        return Answer()
+
+    def shut_down(self) -> None: ...
+
+    def note(self, _answered: Answered, /) -> None:
+        if self._is_taken:
+            self._connection.close()

@@ -1,0 +1,235 @@
+"""All settings of the host that name CPUs, whatever has them: the kernel's files, its threads, systemd, irqbalance."""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from msgspec import Struct
+
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, SettingKind
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge.kernel import irqbalance, kernel_threads
+from nodeagent.edge.kernel.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus, uevents_sent
+from nodeagent.edge.kernel.kernel_threads import KernelThread, ThreadKey
+from nodeagent.edge.systemd import units
+from nodeagent.edge.systemd.units import UnitsError
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.host_files import place_of, spelled
+from nodeagent.formats.kernel.unit_names import slices_around, unit_in
+
+Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
+"""Writes to files and kernel threads, each given with its value; returns for each None, or why it failed."""
+
+SYSTEMD = "run/systemd/system"
+"""It is there if systemd is the first process, sd_booted(3)."""
+_AT_ONCE = 8
+_GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
+"""What has ended between reading and writing has nothing to be kept off."""
+_IRQBALANCE = Setting(SettingKind.IRQBALANCE)
+_ASKED = OF_SERVICES - {SettingKind.UNIT}
+"""Kinds that irqbalance has."""
+_INTERRUPT_THREAD = re.compile(r"irq/(\d+)-")
+"""Names of threads that handle an interrupt."""
+
+
+class Reading(Struct, frozen=True):
+    """The settings as they are now."""
+
+    settings: Mapping[Setting, CpuSet]
+    facts: Mapping[Setting, Facts] = {}
+    """What else is known of them."""
+    failed: Mapping[SettingKind, NodeAgentError] = {}
+    """Why there is nothing of some kinds."""
+    released: frozenset[Setting] = frozenset()
+    """Of them, what goes back to what it was, whatever is to be left alone: units whose processes the agent places by now."""
+
+
+class HostEdges:
+    """The real ones.
+
+    Args:
+        write: to files and kernel threads, with the rights that this takes.
+        pods_root: the cgroup of the pods: nothing is kept off their CPUs that is in the topmost cgroup above it.
+        root: of the host's file system.
+        beside: other units at the top whose processes the agent places: left out, but for those that were changed before.
+    """
+
+    def __init__(
+        self, write: Write, pods_root: str = "", root: str = "/", *, beside: frozenset[str] = frozenset()
+    ) -> None:
+        self._write = write
+        self._root = root
+        self._ours = pods_root.removeprefix("/sys/fs/cgroup/").partition("/")[0]
+        self._beside = beside
+        self._files = HostSettingsFiles(root)
+        self._irqbalance = Path(root, irqbalance.DIRECTORY.relative_to("/"))
+
+    def read(
+        self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
+    ) -> Reading:
+        """Return the settings of these kinds that can be changed.
+
+        Args:
+            kinds: of which kinds.
+            beside: paths of units' cgroups: of these units none, but of all in the slices around them.
+            known: settings that were changed before: those that are left of them are among the answer.
+        """
+        found: dict[Setting, CpuSet] = {}
+        failed: dict[SettingKind, NodeAgentError] = {}
+        threads: dict[Setting, KernelThread] = {}
+        for kind in sorted(kinds - _ASKED):
+            try:
+                if kind is SettingKind.THREAD:
+                    threads = _threads()
+                elif kind is SettingKind.UNIT:
+                    found |= self._read_units(beside, known)
+                else:
+                    found |= self._files.read({kind})
+            except NodeAgentError as err:
+                failed[kind] = err
+        asked = kinds & _ASKED
+        try:
+            found |= self._read_irqbalance(asked) if asked else {}
+        except NodeAgentError as err:
+            failed |= dict.fromkeys(asked, err)
+        facts = self._files.facts(found) | self._handled(threads)
+        released = frozenset(Setting(SettingKind.UNIT, name) for name in self._beside)
+        settings = found | {setting: thread.cpus for setting, thread in threads.items()}
+        return Reading(settings, facts, failed, released & settings.keys())
+
+    def _handled(self, threads: Mapping[Setting, KernelThread]) -> dict[Setting, Facts]:
+        """Return which interrupts threads handle, and where these come."""
+        found = {}
+        for setting, thread in threads.items():
+            if handles := _INTERRUPT_THREAD.match(thread.name):
+                interrupt = Setting(SettingKind.IRQ, handles[1])
+                found[setting] = Facts(handles=interrupt, follows=self._files.comes_to(interrupt))
+        return found
+
+    def _read_units(self, beside: Collection[str], known: Collection[Setting]) -> dict[Setting, CpuSet]:
+        """Return those of systemd but for the ones that pods are in, or are."""
+        if not Path(self._root, SYSTEMD).is_dir():
+            raise UnitsError(
+                "nothing keeps the host's processes off exclusive CPUs that are in no partition: systemd is not the first process",
+                hint="kernel 6.7 or later has partitions; `hostIsolation: none` does without",
+            )
+        cgroups = Path(self._root, units.CGROUPS.relative_to("/"))
+        nested = (setting.name for setting in known if setting.kind is SettingKind.UNIT)
+        within = {slice_ for path in (*beside, *nested) for slice_ in slices_around(path)}
+        there = units.read_units(
+            possible_cpus(self._root), ours=self._ours, cgroups=cgroups, within=within, without=beside
+        )
+        found = {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}
+        return {unit: cpus for unit, cpus in found.items() if unit.name not in self._beside or unit in known}
+
+    def _read_irqbalance(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
+        there, possible = irqbalance.read(self._irqbalance), possible_cpus(self._root)
+        if there is None:
+            return {}
+        found = {_IRQBALANCE: possible - there.banned} if SettingKind.IRQBALANCE in kinds else {}
+        if SettingKind.BALANCING in kinds:
+            for number in self._files.interrupt_numbers():
+                name = Setting(SettingKind.BALANCING, str(number))
+                found[name] = CpuSet() if number in there.left_alone else possible
+        return found
+
+    def cpus(self, host: CpuSet) -> Cpus:
+        """Return the machine's CPUs.
+
+        Args:
+            host: those for what would have none left.
+
+        Raises:
+            HostFileError: the kernel doesn't say.
+        """
+        possible, root = possible_cpus(self._root), self._root
+        hidden, offline = possible - host_cpus(root), possible - online_cpus(root)
+        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes(), uevents=uevents_sent(root))
+
+    def interrupts_of(self, device: str) -> frozenset[Setting]:
+        """Return the interrupts of a PCI device or network interface."""
+        return self._files.interrupts_of(device)
+
+    def write(self, values: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
+        """Write settings; return why some were refused.
+
+        Raises:
+            LauncherError: it can't be asked to write.
+        """
+        systems = {setting: cpus for setting, cpus in values.items() if setting.kind is SettingKind.UNIT}
+        direct = {s: cpus for s, cpus in values.items() if s.kind not in OF_SERVICES}
+        results = self._write([(place_of(setting), spelled(setting, cpus)) for setting, cpus in direct.items()])
+        refused = {
+            setting: why for setting, why in zip(direct, results, strict=True) if why is not None and why not in _GONE
+        }
+        possible = possible_cpus(self._root)
+        if systems:
+            until = units.deadline()  # for all of them: a systemd that hangs costs one limit, however many there are
+            with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
+                answers = pool.map(
+                    lambda item: _allow(unit_in(item[0].name), item[1], possible, until), systems.items()
+                )
+                refused |= {setting: why for setting, why in zip(systems, answers, strict=True) if why is not None}
+        if _IRQBALANCE in values and (why := self._ban(possible - values[_IRQBALANCE])) is not None:
+            refused[_IRQBALANCE] = why
+        moved = {s: bool(cpus) for s, cpus in values.items() if s.kind is SettingKind.BALANCING}
+        # one that has just failed to answer is not asked again
+        if moved and (why := refused.get(_IRQBALANCE) or self._leave(moved)) is not None:
+            refused |= dict.fromkeys(moved, why)
+        return refused
+
+    def _ban(self, cpus: CpuSet) -> str | None:
+        try:
+            if cpus:
+                irqbalance.ban(cpus, self._irqbalance)
+            else:
+                irqbalance.unban(self._irqbalance)
+        except NodeAgentError as err:
+            return err.message
+        return None
+
+    def _leave(self, moved: Mapping[Setting, bool]) -> str | None:
+        """Tell irqbalance which interrupts to move or not, beside those that it leaves alone anyway."""
+        try:
+            there = irqbalance.read(self._irqbalance)
+            left = there.left_alone if there is not None else frozenset()
+            left |= {int(setting.name) for setting, is_moved in moved.items() if not is_moved}
+            moved_again = {int(setting.name) for setting, is_moved in moved.items() if is_moved}
+            irqbalance.leave(left - moved_again, self._irqbalance)
+        except NodeAgentError as err:
+            return err.message
+        return None
+
+
+def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
+    """Write without the launcher, which takes root and no sandbox."""
+    return tuple(_write_one(place, value) for place, value in writes)
+
+
+def _write_one(place: str, value: str) -> str | None:
+    if not place.startswith("thread "):
+        return HostSettingsFiles().write([(place, value)])[0]
+    pid, _, start_ticks = place.removeprefix("thread ").partition("@")
+    return kernel_threads.move(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
+
+
+def _threads() -> dict[Setting, KernelThread]:
+    return {
+        Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread
+        for key, thread in kernel_threads.unbound().items()
+        if thread.is_movable
+    }
+
+
+def _allow(unit: str, cpus: CpuSet, possible: CpuSet, until: float) -> str | None:
+    try:
+        if cpus == possible:
+            units.clear_allowed_cpus(unit, possible, until=until)
+        else:
+            units.set_allowed_cpus(unit, cpus, until=until)
+    except NodeAgentError as err:
+        return err.message
+    return None

@@ -1,0 +1,1 @@
+"""Device plugins: registration, devices, allocation."""

@@ -1,0 +1,1 @@
+"""What the agent reports: logs, metrics, problems, and what it serves."""

@@ -1,0 +1,182 @@
+"""The log: structlog to stderr, JSON for the journal, pretty on a terminal; one line per event, a fixed event name, fields with units.
+
+In the journal each line has its priority, and its subject as fields: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
+NODEAGENT_CONTAINER.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Literal, Protocol, TextIO
+
+import structlog
+
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.step import EventKind, TurnEvent
+from nodeagent.edge.observability.journal import Journal, is_journal
+
+AgentEvent = Literal[
+    "started",
+    "ready",
+    "stopped",
+    "start_refused",
+    "reload_refused",
+    "configuration_reloaded",
+    "configuration_note",
+    "configuration_not_kept",
+    "unused_kubelet_fields",
+    "waiting_for_launcher",
+    "waiting_to_recover",
+    "state_recovered",
+    "state_set_aside",
+    "checkpoint_changed_by_others",
+    "checkpoint_differed",
+    "cpus_returned",
+    "manifest_refused",
+    "machine_changed",
+    "clock_stepped",
+    "promise_short",
+    "promise_kept_again",
+    "cgroup_drift_corrected",
+    "process_brought_back",
+    "processes_gathered",
+    "host_setting_changed_by_others",
+    "host_settings_stay",
+    "trouble",
+    "trouble_over",
+    "cgroups_unwatched",
+    "hotplug_unwatched",
+    "not_served",
+    "served_again",
+    "serving_failed",
+    "device_plugin_registered",
+    "device_plugin_refused",
+    "device_plugin_gone",
+    "runtime_linked",
+    "runtime_lost",
+    "runtime_not_reached",
+    "runtime_not_served",
+    "container_denied",
+    "container_began_unasked",
+    "container_put_right",
+    "cgroup_of_no_container",
+    "pods_api_failed",
+    "pods_api_answers",
+]
+"""Every event but those of turns (EventKind). docs/how-to/logs.md explains each."""
+
+
+class Log(Protocol):
+    """structlog's logger, for these events only."""
+
+    def info(self, event: AgentEvent | EventKind, /, **fields: object) -> None: ...
+
+    def warning(self, event: AgentEvent | EventKind, /, **fields: object) -> None: ...
+
+    def error(self, event: AgentEvent, /, **fields: object) -> None: ...
+
+
+_AS_JSON = structlog.processors.JSONRenderer(sort_keys=True)
+_PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
+"""syslog priorities, by structlog method."""
+_WARNINGS = frozenset(
+    {
+        EventKind.POD_REFUSED,
+        EventKind.CHANGE_REFUSED,
+        EventKind.RESUME_REFUSED,
+        EventKind.MANIFEST_SHADOWED,
+        EventKind.MANIFEST_NOTE,
+        EventKind.PROMISE_CHANGED,
+    }
+)
+
+
+def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.environ) -> Log:
+    """Return the logger of this process; nothing global is configured."""
+    processors: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    logger: object = structlog.PrintLogger(stream)
+    if is_journal(stream, environment):
+        logger = _JournalLogger(stream)
+        processors.append(_with_fields)
+    elif stream.isatty():
+        processors.append(structlog.dev.ConsoleRenderer())
+    else:
+        processors.append(_AS_JSON)
+    log: Log = structlog.wrap_logger(
+        logger,
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+    return log
+
+
+def _with_fields(
+    logger: object, method: str, event: structlog.typing.EventDict
+) -> tuple[tuple[()], dict[str, dict[str, str]]]:
+    fields = {
+        "MESSAGE": str(_AS_JSON(logger, method, dict(event))),
+        "PRIORITY": _PRIORITIES.get(method, "6"),
+        "SYSLOG_IDENTIFIER": "nodeagent",
+        "NODEAGENT_EVENT": str(event["event"]),
+    }
+    fields |= {f"NODEAGENT_{key.upper()}": str(event[key]) for key in ("pod", "pod_uid", "container") if key in event}
+    return (), {"fields": fields}
+
+
+class _JournalLogger:
+    """Receives structlog's lines. If the journal stops accepting them, they go to the stderr that systemd gave us."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._journal: Journal | None = None
+
+    def msg(self, *, fields: Mapping[str, str]) -> None:
+        try:
+            if self._journal is None:
+                self._journal = Journal()
+            self._journal.send(fields)
+        except OSError:
+            self._journal = None
+            print(f"<{fields['PRIORITY']}>{fields['MESSAGE']}", file=self._stream, flush=True)
+
+    debug = info = warning = error = critical = msg
+
+
+def about(pod: Pod, container: str | None = None) -> dict[str, str]:
+    """Return the fields that find a line about a pod, or about one of its containers."""
+    fields = {"pod": pod.full_name, "pod_uid": pod.uid}
+    return fields if container is None else {**fields, "container": container}
+
+
+def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, str | int]) -> None:
+    """Write the canonical line of one event.
+
+    Args:
+        log: where to.
+        event: what happened.
+        state: after the turn.
+        extra: figures of the whole turn (writes, duration).
+    """
+    fields: dict[str, str | int] = {
+        **about(event.pod, event.container),
+        "source": event.origin.name,
+        **dict(event.fields),
+    }
+    if event.kind in {EventKind.POD_ADMITTED, EventKind.POD_RESUMED}:
+        own = {c.name: state.promises.own_set(event.pod.uid, c.name) for c in event.pod.containers}
+        fields["cpus"] = " ".join(f"{name}={cpus}" for name, cpus in own.items() if cpus is not None) or "shared"
+        fields["numa"] = " ".join(
+            f"{name}={nodes}" for name in own if (nodes := state.promises.memory_nodes(event.pod.uid, name))
+        )
+        if event.report is not None:
+            fields["why_shared"] = "; ".join(
+                f"{c.name}: {c.why_shared}" for c in event.report.containers if c.why_shared is not None
+            )
+    fields.update(extra)
+    write = log.warning if event.kind in _WARNINGS else log.info
+    write(event.kind, **{key: value for key, value in fields.items() if value != ""})

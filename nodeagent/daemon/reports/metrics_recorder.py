@@ -1,0 +1,154 @@
+"""Counts what the metrics report, on the deciding thread; readers get one immutable snapshot per turn."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct, field
+
+from nodeagent import __version__
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, isolation, started_deltas
+from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.cgroups.desired_cgroups import shared_pool, usable_cpus
+from nodeagent.core.metrics import agent_metrics as names
+from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.metrics.manager_metrics import TOPOLOGY_DURATION
+from nodeagent.core.metrics.totals import MetricsSnapshot, MetricTotals
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.lifecycle import next_start_at_ms
+from nodeagent.core.turn.step import EventKind, Turn, admitted_beside
+from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
+from nodeagent.daemon.turn.execution import ExecutionResult
+from nodeagent.edge.observability.metrics import Exposition
+from nodeagent.formats.node_view import NodeView
+
+
+class Stopwatch(Struct):
+    """Durations of the decisions on pods, one after the other."""
+
+    clock: Callable[[], float] = time.monotonic
+    took_ms: list[int] = field(default_factory=list)
+    """Whole milliseconds, as kubelet observes them: most are 0."""
+    alive: Callable[[], None] = lambda: None
+    """Called after each."""
+
+    def decide(self, managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
+        """Decide as `step` does by default."""
+        began = self.clock()
+        decision = admitted_beside(managers, promises, pod, orphans)
+        self.took_ms.append(int(1000 * (self.clock() - began)))
+        self.alive()
+        return decision
+
+
+class MetricsRecorder:
+    def __init__(self, node: NodeSetup, promises: Promises) -> None:
+        self._totals = MetricTotals()
+        self._totals.add(started_deltas(node.managers, promises))
+        self.cpu_counters = CpuCounters()
+        self.served: dict[Series, int] = {}
+        """Counted by the serving thread, which also asks for the text."""
+        self.exposition = Exposition(
+            self._snapshot({}),
+            aliases=node.config.metrics_aliases,
+            read=lambda: {**self.cpu_counters.values(), **self.served},
+        )
+
+    def count(
+        self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
+    ) -> None:
+        """Count one turn. `drift` is what was restored, by kind."""
+        self._totals.add(decided.deltas)
+        for milliseconds in admissions_ms:
+            self._totals.observe(TOPOLOGY_DURATION, milliseconds)
+        self._totals.count(names.CGROUP_WRITES, amount=len(outcome.written))
+        for _, err in outcome.failed:
+            self._totals.count(names.CGROUP_WRITE_ERRORS, names.error_label(err.errno))
+        for what in drift:
+            self._totals.count(names.DRIFT_CORRECTED, what)
+        for event in decided.events:
+            fields = dict(event.fields)
+            if event.kind is EventKind.POD_REFUSED:
+                self._totals.count(names.POD_REFUSALS, str(fields["reason"]))
+            elif event.kind is EventKind.CHANGE_REFUSED:
+                self._totals.count(names.CHANGE_REFUSALS, str(fields["reason"]))
+            elif event.kind is EventKind.CONTAINER_STARTING and fields["restarts"]:
+                self._totals.count(names.CONTAINER_RESTARTS)
+
+    def count_runtime(self, unasked: int, late: int, answers_seconds: Sequence[float]) -> None:
+        """Count what a container runtime did since the last time."""
+        self._totals.count(names.RUNTIME_UNASKED, amount=unasked)
+        self._totals.count(names.RUNTIME_LATE, amount=late)
+        for seconds in answers_seconds:
+            self._totals.observe(names.RUNTIME_ANSWER_DURATION, seconds)
+
+    def count_refusal(self, reason: str) -> None:
+        self._totals.count(names.POD_REFUSALS, reason)
+
+    def count_failed_save(self, error: int | None) -> None:
+        self._totals.count(names.STATE_SAVE_ERRORS, names.error_label(error))
+
+    def publish(self, view: NodeView, *, decided_something: bool, manifest_problems: int, seconds: float) -> None:
+        """Publish the state as it is now."""
+        self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
+        state, managers = view.state, view.node.managers
+        values: dict[Series, int] = dict(gauges(managers, state.promises))
+        held: dict[Holder, CpuSet] = {}
+        claims: dict[Holder, tuple[str, ...]] = {}
+        for entry in state.entries:
+            _add(values, names.PODS, ("phase", entry.phase.value))
+            if entry.is_active:
+                for container in entry.pod.containers:
+                    level = isolation(managers, state.promises, entry.pod, container.name)
+                    _add(values, names.CONTAINERS, ("isolation", level.value))
+                    values[_container_info(state.promises, entry.pod, container.name)] = 1
+                    own = state.promises.own_set(entry.pod.uid, container.name)
+                    if own is not None:
+                        holder = Holder(entry.pod.uid, entry.pod.namespace, entry.pod.name, container.name)
+                        held[holder] = own
+                        if devices := view.node.config.claimed_devices(container):
+                            claims[holder] = devices
+        self.cpu_counters.follow(held, claims)
+        online = view.node.topology.online
+        values[Series(names.DEGRADED_CONTAINERS)] = sum(not cpus <= online for _, _, cpus in state.promises.containers)
+        values[Series(names.STARVED_CONTAINERS)] = _starved(managers, state, online)
+        values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
+        values[Series(names.STATE_GENERATION)] = state.generation
+        values[Series(names.LAUNCHER_UP)] = int(view.pids is not None)
+        self.exposition.publish(self._snapshot(values), aliases=view.node.config.metrics_aliases)
+
+    def _snapshot(self, values: dict[Series, int]) -> MetricsSnapshot:
+        return self._totals.snapshot({**values, Series(names.BUILD_INFO, (("version", __version__),)): 1})
+
+
+def _container_info(promises: Promises, pod: Pod, container: str) -> Series:
+    cpus, mems = promises.own_set(pod.uid, container), promises.memory_nodes(pod.uid, container)
+    labels = {
+        "container": container,
+        "cpus": "" if cpus is None else str(cpus),
+        "mems": "" if mems is None else str(mems),
+        "namespace": pod.namespace,
+        "pod": pod.name,
+    }
+    return Series(names.CONTAINER_INFO, tuple(labels.items()))
+
+
+def _starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
+    """Count the containers that still have to run but have no CPU to run on."""
+    pool = shared_pool(managers, state.promises, online)
+    if pool:
+        return 0
+    return sum(
+        not usable_cpus(state.promises.own_set(entry.pod.uid, container.name), pool, online)
+        for entry in state.entries
+        if entry.is_active
+        for container, status in entry.pairs()
+        if status.exit is None or next_start_at_ms(entry, container.name) is not None
+    )
+
+
+def _add(values: dict[Series, int], name: str, label: tuple[str, str]) -> None:
+    one = Series(name, (label,))
+    values[one] = values.get(one, 0) + 1

@@ -1,0 +1,1 @@
+"""From files to a running node and back: startup, recovery, reload, release."""

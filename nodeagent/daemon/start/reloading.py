@@ -1,0 +1,67 @@
+"""Whether the running agent can apply another configuration: its promises must fit, and some fields need a restart."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import initial, resume
+from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.state import NodeState
+from nodeagent.daemon.start.startup import StartError
+from nodeagent.formats.checkpoint.node_state import policies_of
+
+_FIXED = (
+    "state_directory",
+    "runtime_directory",
+    "cgroup_root",
+    "launcher_socket",
+    "metrics_bind_address",
+    "pod_resources_socket",
+    "device_plugin_socket",
+    "nri_socket",
+    "kubelet_pods_socket",
+    "static_pod_path",
+)
+
+
+def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> None:
+    """Judge another configuration by the current one and the promises made under it.
+
+    Raises:
+        StartError: it doesn't fit them, or changes a field that needs a restart.
+    """
+    changed = [name for name in _FIXED if getattr(after.config, name) != getattr(before.config, name)]
+    if _job_group(before.config) != _job_group(after.config):
+        changed.append("jobs.group")
+    if changed:
+        raise StartError(
+            f"changed fields need a restart: {', '.join(changed)}",
+            hint="systemctl restart nodeagent (pods are not affected)",
+        )
+    were, are = policies_of(before.config.placement), policies_of(after.config.placement)
+    if were != are and state.promises.pods:
+        broken: tuple[str, ...] = (f"the policies change from {were} to {are}",)
+    else:
+        promises = promises_on(after, state.promises)
+        broken = (
+            (promises.message,)
+            if isinstance(promises, StartRefused)
+            else tuple(v.text for v in violations(after.managers, replace(state, promises=promises)))
+        )
+    if broken:
+        raise StartError(
+            f"the promises made do not fit: {'; '.join(broken)}",
+            hint="`systemctl restart nodeagent` applies it as far as possible, and reports what is not "
+            "(stateRecovery: recover); or drain the node: remove all manifests, until `nodeagent inspect` shows no pods",
+        )
+
+
+def _job_group(config: Config) -> str | None:
+    return None if config.jobs is None else config.jobs.group
+
+
+def promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
+    """Return the promises adapted to another machine or configuration. If no pod holds any, start afresh."""
+    return resume(node.managers, promises) if promises.pods else initial(node.managers, promises.lost_pods)

@@ -1,0 +1,166 @@
+"""The launcher as the deciding thread uses it: look at all runs, start, signal, forget. An unreachable launcher is a problem, not fatal."""
+
+import errno
+import time
+from collections.abc import Callable
+
+from nodeagent.core.model.cgroup_layout import payload_path
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.promises import HeldDevice
+from nodeagent.core.model.state import Exit
+from nodeagent.core.turn.actions import Launch
+from nodeagent.core.turn.lifecycle import Run
+from nodeagent.daemon.reports.logs import about
+from nodeagent.daemon.turn.placements import placement_directory, placement_name
+from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
+from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
+from nodeagent.formats.manifest.variables import process_of
+from nodeagent.formats.wire.launcher_protocol import (
+    DEFAULT_PATH,
+    Exited,
+    Killed,
+    Returned,
+    RunStatus,
+    StartFailed,
+    StartRequest,
+    StartStage,
+)
+
+START_ERROR_CODE = 128
+"""Exit code of a container that could not be started, as container runtimes report it (kubelet's StartError)."""
+_SIGTERM = 15
+_SIGKILL = 9
+
+
+class Runner:
+    """Every call that can fail returns the problem; None: it succeeded."""
+
+    def __init__(
+        self, client: LauncherClient, prepare: Callable[[tuple[HeldDevice, ...]], str | None] = lambda _: None
+    ) -> None:
+        self._client = client
+        self._prepare = prepare
+        """Lets device plugins prepare the devices of a container that is about to start; returns why they can't."""
+        self._failed: dict[str, Run] = {}
+        """Starts that came to nothing: the launcher keeps no record of them."""
+
+    def look(self) -> dict[str, Run] | Trouble:
+        """Return all runs, or why they can't be read."""
+        try:
+            statuses = self._client.list()
+        except LauncherError as err:
+            return trouble_of(err)
+        runs = {status.id: _run(status) for status in statuses}
+        self._failed = {id_: run for id_, run in self._failed.items() if id_ not in runs}
+        return runs | self._failed
+
+    def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Trouble | None:
+        pod, container = launch.entry.pod, launch.container
+        file = f"{placement_directory(config)}/{placement_name(pod.uid, container.name)}"
+        if launch.placement.devices and (why := self._prepare(launch.placement.devices)) is not None:
+            self._fail(launch.run_id, why)
+            return None
+        of_plugins = _of_plugins(launch)
+        if isinstance(of_plugins, str):
+            self._fail(launch.run_id, of_plugins)
+            return None
+        process = process_of(container, (*of_plugins, *placement_variables(launch.placement), (PLACEMENT_FILE, file)))
+        if process is None:  # manifests with this are refused: only a state saved before this limit has such a pod
+            self._fail(launch.run_id, "command, args and env are too long: change the manifest")
+            return None
+        log_file = (
+            f"{config.log_directory}/{pod.namespace}/{pod.name}/{pod.uid}/{container.name}.log"  # each part fits a name
+        )
+        request = StartRequest(
+            id=launch.run_id,
+            cgroup=f"{cgroup_root}/{payload_path(launch.path)}",
+            argv=process.argv,
+            env=process.env,
+            cwd=container.working_dir or "/",
+            uid=container.run_as_user,
+            gid=container.run_as_group,
+            identifier=f"{pod.name}/{container.name}",
+            log_file=log_file,
+            grace_seconds=pod.termination_grace_seconds,
+        )
+        try:
+            answer = self._client.start(request)
+        except LauncherError as err:
+            return trouble_of(err)
+        if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
+            # The cgroup was not ready: not the container's fault, so it waits until the cgroup is.
+            why = f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message}"
+            advice = "another program may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
+            return Trouble(f"{why} ({advice})", about(pod, container.name))
+        if isinstance(answer, StartFailed):
+            self._fail(launch.run_id, _why_not_started(answer, request))
+        return None
+
+    def _fail(self, run_id: str, why: str) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        self._failed[run_id] = Run(run_id, now_ms, exit=Exit(now_ms, code=START_ERROR_CODE, start_error=why))
+
+    def terminate(self, run_id: str) -> Trouble | None:
+        try:
+            self._client.signal(run_id, _SIGTERM)
+        except LauncherError as err:
+            return trouble_of(err)
+        return None
+
+    def kill(self, run_id: str) -> Trouble | None:
+        try:
+            self._client.signal(run_id, _SIGKILL)
+        except LauncherError as err:
+            return trouble_of(err)
+        return None
+
+    def forget(self, run_ids: tuple[str, ...]) -> Trouble | None:
+        for run_id in run_ids:
+            self._failed.pop(run_id, None)
+        try:
+            self._client.ack(run_ids)
+        except LauncherError as err:
+            return trouble_of(err)
+        return None
+
+
+def _of_plugins(launch: Launch) -> tuple[tuple[str, str], ...] | str:
+    """Return the variables that device plugins set; or why they can't be read."""
+    if not launch.placement.device_answers:
+        return ()
+    from nodeagent.formats.wire.device_plugins import container_variables  # noqa: PLC0415 - few containers have such devices
+    from nodeagent.formats.wire.protobuf import ProtobufError  # noqa: PLC0415 - as above
+
+    try:
+        return container_variables(launch.placement.device_answers, {name for name, _ in launch.container.env})
+    except ProtobufError as err:  # it was read when it came; this is from a file
+        return f"what a device plugin has answered: {err}"
+
+
+def _why_not_started(failed: StartFailed, request: StartRequest) -> str:
+    """Return what could not be done, and with what: the program, and where it was looked for."""
+    match failed.stage:
+        case StartStage.EXEC if failed.errno == errno.ENOENT and "/" not in request.argv[0]:
+            # Values of a container's variables are confidential, this one included.
+            path = "the PATH from its env" if "PATH" in dict(request.env) else f"PATH {DEFAULT_PATH}"
+            return f"{failed.stage}: there is no program '{request.argv[0]}' in {path}"
+        case StartStage.EXEC:
+            return f"{failed.stage}: cannot run '{request.argv[0]}': {failed.message}"
+        case StartStage.CWD:
+            return f"{failed.stage}: cannot enter '{request.cwd}': {failed.message}"
+        case stage:
+            return f"{stage}: {failed.message}"
+
+
+def _run(status: RunStatus) -> Run:
+    if not isinstance(status, Exited):
+        return Run(status.id, status.started_at_ms, pid=status.pid, start_ticks=status.start_ticks)
+    match status.end:
+        case Returned(code):
+            ended = Exit(status.finished_at_ms, code=code)
+        case Killed(signal):
+            ended = Exit(status.finished_at_ms, signal=signal)
+        case _:
+            ended = Exit(status.finished_at_ms)
+    return Run(status.id, status.started_at_ms, exit=ended)

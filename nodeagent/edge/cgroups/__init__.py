@@ -1,0 +1,1 @@
+"""cgroup v2: reading and writing the tree, entering a cgroup, watching it."""

@@ -1,0 +1,1 @@
+"""Files on disk: state, manifests, and what containers are told."""

@@ -1,0 +1,1 @@
+"""What watches the agent: the metrics exposition and the journal."""

@@ -1,0 +1,1 @@
+"""systemd: the service manager that runs the agent, and the properties of its units."""

@@ -1,0 +1,204 @@
+"""Annotations of a container runtime's pod → StatedPod: what NRI doesn't tell, and the agent's annotations of all pods.
+
+    nodeagent.io/containers: "setup=init, proxy=sidecar, worker"   all containers of the pod, in order
+    requests.nodeagent.io/worker: "cpu=1500m, memory=2Gi"          all requests of one, as its `resources` have them
+    limits.nodeagent.io/worker: "cpu=2, memory=2Gi"                all limits of one
+    devices.nodeagent.io/worker: "example.com/nic=1"               devices of one's own, of the node's configuration or plugins
+
+The notation is that of `kubectl set resources`.
+"""
+
+import re
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.domains.runtime.stated_pod import StatedContainer, StatedPod
+from nodeagent.core.model.nri import Sandbox
+from nodeagent.core.model.pod import (
+    ANNOTATION_DOMAIN,
+    CPU,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    ContainerKind,
+    Resources,
+    is_own_annotation,
+)
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.errors import printable
+from nodeagent.formats.manifest import pod_schema
+from nodeagent.formats.manifest.pod_annotations import (
+    read_core_class,
+    read_exclusive_cpus,
+    read_interrupts,
+    read_is_isolated,
+    read_near,
+    read_numa_node,
+)
+from nodeagent.formats.syntax.fields import Fields, fields_of, nearest
+from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings, shown
+from nodeagent.formats.syntax.quantity_words import no_quantity
+from nodeagent.formats.syntax.resource_names import is_extended_resource
+
+CONTAINERS = f"{ANNOTATION_DOMAIN}/containers"
+REQUESTS = f"requests.{ANNOTATION_DOMAIN}"
+LIMITS = f"limits.{ANNOTATION_DOMAIN}"
+DEVICES = f"devices.{ANNOTATION_DOMAIN}"
+_KINDS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.NEAR_OF, REQUESTS, LIMITS, DEVICES)
+_NAMING_DEVICES = (pod_schema.NEAR_OF, DEVICES)
+_OF_POD = (CONTAINERS, *pod_schema.OF_PODS)
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_HUGEPAGES = re.compile(rf"{HUGEPAGES_PREFIX}[1-9][0-9]{{0,5}}[KMG]i")
+_COUNTS = "must be numbers of devices such as example.com/nic=1"
+_NOTATION = "must be amounts such as cpu=1500m, memory=2Gi, hugepages-2Mi=64Mi"
+_LIST = "must name all containers of the pod in order, such as setup=init, proxy=sidecar, worker"
+_COUNT = re.compile(r"[1-9][0-9]{0,4}")
+_MAX_CONTAINERS = 256
+
+
+class ReadAnnotations(Struct, frozen=True):
+    stated: StatedPod
+    """As far as it could be read."""
+    findings: tuple[Finding, ...] = ()
+    """The pod is to be refused for them."""
+
+
+def read_annotations(sandbox: Sandbox) -> ReadAnnotations:
+    """Read what a pod states. Annotations of others are ignored; findings name the pod and the annotation."""
+    findings = Findings(printable(f"pod {sandbox.namespace}/{sandbox.name}"))
+    ours = {key: value for key, value in sandbox.annotations if is_own_annotation(key)}
+    try:
+        document = fields_of({"metadata": {"annotations": ours}}, findings)
+    except DocumentError as err:
+        return ReadAnnotations(StatedPod(), err.findings)
+    metadata = document.object("metadata")
+    annotations = None if metadata is None else metadata.object("annotations", keyed=True)
+    assert annotations is not None
+    return ReadAnnotations(_stated(annotations), findings.all())
+
+
+def names_devices(sandbox: Sandbox) -> bool:
+    """Whether the pod asks to be near devices, or for some of its own."""
+    return any(key.partition("/")[0] in _NAMING_DEVICES or key == pod_schema.NEAR for key, _ in sandbox.annotations)
+
+
+def _stated(annotations: Fields) -> StatedPod:
+    listed = _listed(annotations)
+    read = {name: StatedContainer(name, kind) for name, kind in (listed or {}).items()}
+    for key in sorted(annotations.present()):
+        kind, _, name = key.partition("/")
+        if key in _OF_POD:
+            continue
+        if kind not in _KINDS:
+            known = ", ".join([*_OF_POD, *(f"{one}/<container>" for one in _KINDS)])
+            annotations.report(key, f"is not an annotation of this agent: use one of {known}, or remove it")
+        elif listed is not None and name not in listed:
+            annotations.report(key, f"must name a container that {CONTAINERS} names{nearest(name, listed)}")
+        elif not _NAME.fullmatch(name):
+            annotations.report(key, "must name a container of this pod after the slash")
+        else:
+            read[name] = _with(read.get(name) or StatedContainer(name), annotations, kind, key)
+    names = read if listed is not None else sorted(read)
+    containers = tuple(read[name] for name in names)
+    core_class, preferred_core_class = read_core_class(annotations)
+    return StatedPod(
+        containers,
+        listed is not None,
+        read_is_isolated(annotations),
+        read_numa_node(annotations),
+        core_class,
+        preferred_core_class,
+        read_near(annotations),
+    )
+
+
+def _with(stated: StatedContainer, annotations: Fields, kind: str, key: str) -> StatedContainer:
+    if kind == pod_schema.EXCLUSIVE_CPUS:
+        return replace(stated, exclusive_cpus=read_exclusive_cpus(annotations, key))
+    if kind == pod_schema.INTERRUPTS:
+        return replace(stated, interrupts=read_interrupts(annotations, key))
+    if kind == pod_schema.NEAR_OF:
+        return replace(stated, near=read_near(annotations, key))
+    if kind == DEVICES:
+        return replace(stated, devices=_devices(annotations, key))
+    amounts = _amounts(annotations, key)
+    return replace(stated, requests=amounts) if kind == REQUESTS else replace(stated, limits=amounts)
+
+
+def _listed(annotations: Fields) -> dict[str, ContainerKind] | None:
+    """Containers by name, in the pod's order; None: they are not listed, or wrongly."""
+    text = annotations.string(CONTAINERS)
+    if text is None:
+        return None
+    found: dict[str, ContainerKind] = {}
+    kinds = {kind.value: kind for kind in ContainerKind}
+    for item in (part.strip() for part in text.split(",")):
+        name, equals, word = item.partition("=")
+        kind = kinds.get(word) if equals else ContainerKind.APP
+        if not _NAME.fullmatch(name):
+            annotations.report(CONTAINERS, _LIST, item)
+        elif kind is None:
+            annotations.report(CONTAINERS, f"{shown(word)} is no kind of container: {', '.join(kinds)}", item)
+        elif name in found:
+            annotations.report(CONTAINERS, f"names {name} twice: remove one of them", text)
+        elif len(found) == _MAX_CONTAINERS:
+            annotations.report(CONTAINERS, f"names more than {_MAX_CONTAINERS} containers")
+            return None
+        else:
+            found[name] = kind
+            continue
+        return None
+    return dict(sorted(found.items(), key=lambda item: item[1] is ContainerKind.APP))
+
+
+def _amounts(annotations: Fields, key: str) -> Resources | None:
+    if annotations.string(key) is None:
+        return None
+    found: dict[str, Quantity] = {}
+    for item, name, amount in _items(annotations, key, _NOTATION):
+        if name not in {CPU, MEMORY} and not _HUGEPAGES.fullmatch(name):
+            meant = nearest(name, (CPU, MEMORY, f"{HUGEPAGES_PREFIX}2Mi", f"{HUGEPAGES_PREFIX}1Gi"))
+            annotations.report(key, f"{shown(name)} is not placed by this agent{meant or ': leave it out'}", item)
+        elif (quantity := _quantity(annotations, key, amount)) is not None:
+            found[name] = quantity
+    return Resources.of(found)
+
+
+def _devices(annotations: Fields, key: str) -> tuple[tuple[str, int], ...]:
+    """Resources and how many of each, in order of names."""
+    found: dict[str, int] = {}
+    for item, name, amount in _items(annotations, key, _COUNTS):
+        if not is_extended_resource(name):
+            annotations.report(key, f"{shown(name)} is no name of devices, such as example.com/nic", item)
+        elif not _COUNT.fullmatch(amount):
+            annotations.report(key, _COUNTS, item)
+        else:
+            found[name] = int(amount)
+    return tuple(sorted(found.items()))
+
+
+def _items(annotations: Fields, key: str, notation: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the parts of an annotation, each whole, as its name and as what it says of that; none has a name twice."""
+    text, names = annotations.string(key) or "", set[str]()
+    for item in (part.strip() for part in text.split(",")):
+        name, equals, amount = item.partition("=")
+        if not equals:
+            annotations.report(key, notation, item)
+        elif name in names:
+            annotations.report(key, f"has {name} twice: remove one of them", text)
+        else:
+            names.add(name)
+            yield item, name, amount
+
+
+def _quantity(annotations: Fields, key: str, text: str) -> Quantity | None:
+    try:
+        quantity = Quantity.parse(text).rounded_up_to_milli()
+    except QuantitySyntaxError:
+        annotations.report(key, no_quantity(text), text)
+        return None
+    if quantity.nano < 0:
+        annotations.report(key, "must be greater than or equal to 0", text)
+        return None
+    return quantity

@@ -1,0 +1,222 @@
+"""Writes the machine as hwloc's XML (format 2), which lstopo and every program with hwloc open: `nodeagent topology -o hwloc-xml`.
+
+hwloc needs a tree: what crosses an existing box (a cache over two NUMA nodes) has no place in it and is left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from xml.sax.saxutils import quoteattr
+
+from msgspec import Struct, field
+
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.topology import Cache, NumaNode, Topology
+from nodeagent.tools.export.svg import FILLS, INK, NOT_OWNED, PAPER, POD_FILLS
+from nodeagent.views.topology.parts import FREE, SHARED, pod_numbers
+
+_CACHE_TYPES = {"unified": "0", "data": "1", "instruction": "2"}
+_HIGHEST_LEVEL = {"unified": 5, "data": 5, "instruction": 3}
+"""hwloc has no name for levels above these."""
+_NUMA_GROUP = (("kind", "1001"), ("subkind", "0"))
+"""How hwloc itself marks a group made to hold a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
+
+
+class _Object(Struct):
+    kind: str
+    cpus: CpuSet
+    os_index: int | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+    infos: tuple[tuple[str, str], ...] = ()
+    memory: list[NumaNode] = field(default_factory=list)
+    children: list["_Object"] = field(default_factory=list)
+
+    def put(self, other: "_Object") -> bool:
+        """Find a place for it below; large boxes come first. False: it crosses an existing one."""
+        for child in self.children:
+            if other.cpus <= child.cpus:
+                return child.put(other)
+            if not other.cpus.isdisjoint(child.cpus):
+                return False
+        self.children.append(other)
+        return True
+
+    def holder(self, cpus: CpuSet) -> "_Object":
+        """Return the outermost box with these CPUs, else the innermost that has them among others."""
+        if self.cpus == cpus:
+            return self
+        below = next((child for child in self.children if cpus <= child.cpus), None) if cpus else None
+        return self if below is None else below.holder(cpus)
+
+    def nodes(self) -> NumaSet:
+        """NUMA nodes attached here and below."""
+        nodes = NumaSet.from_ids(node.id for node in self.memory)
+        for child in self.children:
+            nodes |= child.nodes()
+        return nodes
+
+
+def render_hwloc_xml(topology: Topology, owner: Mapping[int, str] | None = None) -> str:
+    """Write the machine.
+
+    Args:
+        topology: the machine.
+        owner: label by CPU: each PU then has an info `Owner`, and the colour of `-o svg` (lstopo's `lstopoStyle`).
+    """
+    machine = _tree(topology, owner or {})
+    writer = _XmlWriter(topology)
+    lines = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        '<!DOCTYPE topology SYSTEM "hwloc2.dtd">',
+        '<topology version="2.0">',
+        *writer.object(machine, NumaSet(), 1),
+        *_distances(topology),
+        *_kinds(topology),
+        "</topology>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
+    machine = _Object("Machine", topology.online, 0, infos=(("Backend", "nodeagent"),))
+    boxes = [
+        *(_Object("Package", cpus, number if number >= 0 else None) for number, cpus in topology.sockets.items()),
+        *_dies(topology),
+        *(_Object("Group", cpus, attributes=_NUMA_GROUP) for cpus in topology.nodes.values()),
+        *_caches(topology),
+        *(_Object("Core", cpus, number) for number, cpus in topology.cores.items()),
+    ]
+    taken = {box.cpus for box in boxes if box.kind != "Group"} | {machine.cpus}
+    # A group only serves to hold a NUMA node's memory, which any other box with the same CPUs can hold as well.
+    wanted = [box for box in boxes if box.kind != "Group" or box.cpus not in taken]
+    for box in sorted(wanted, key=lambda box: -len(box.cpus)):
+        machine.put(box)
+    styles = _styles(owner)
+    for cpu in topology.cpus:
+        label = owner.get(cpu.id)
+        infos = () if label is None else (("Owner", label), ("lstopoStyle", styles[label]))
+        placed = machine.put(_Object("PU", CpuSet.of(cpu.id), cpu.id, infos=infos))
+        assert placed, "one CPU crosses nothing"
+    for node in topology.numa:
+        machine.holder(topology.nodes.get(node.id, CpuSet())).memory.append(node)
+    return machine
+
+
+def _caches(topology: Topology) -> Iterator[_Object]:
+    """Yield them from the outermost level inwards; within a level data before instructions, as hwloc nests those of the same CPUs."""
+    l3 = (Cache(3, "unified", cpus) for cpus in topology.l3)
+    for cache in sorted((*l3, *topology.caches), key=lambda cache: -cache.level):
+        cpus = cache.cpus & topology.online
+        if cpus and cache.level <= _HIGHEST_LEVEL[cache.type]:
+            size_bytes = topology.cpu[next(iter(cpus))].l3_bytes if cache.level == 3 else cache.size_bytes
+            attributes = (
+                ("cache_size", str(size_bytes or 0)),  # 0 is what hwloc writes for an unknown size
+                ("depth", str(cache.level)),
+                ("cache_type", _CACHE_TYPES[cache.type]),
+            )
+            instructions = "i" if cache.type == "instruction" else ""
+            yield _Object(f"L{cache.level}{instructions}Cache", cpus, attributes=attributes)
+
+
+def _dies(topology: Topology) -> Iterator[_Object]:
+    """Return the dies of packages that have several."""
+    members: dict[int, dict[int, CpuSet]] = {}
+    for cpu in topology.cpus:
+        if cpu.die is not None:
+            dies = members.setdefault(cpu.socket, {})
+            dies[cpu.die] = dies.get(cpu.die, CpuSet()) | CpuSet.of(cpu.id)
+    for dies in members.values():
+        if len(dies) > 1:
+            yield from (_Object("Die", cpus, number) for number, cpus in dies.items())
+
+
+def _styles(owner: Mapping[int, str]) -> dict[str, str]:
+    numbers = pod_numbers(owner)
+    fills = FILLS | {label: POD_FILLS[number % len(POD_FILLS)] for label, number in numbers.items()}
+    inks = {label: INK if label in {SHARED, FREE, NOT_OWNED} else PAPER for label in fills}
+    return {label: f"Background={fill};Text={inks[label]}" for label, fill in fills.items()}
+
+
+class _XmlWriter:
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._given = 0
+
+    def object(self, box: _Object, outer: NumaSet, depth: int) -> Iterator[str]:
+        """Write a box and its contents; `outer`: NUMA nodes attached to the boxes around it, which are local to it, too."""
+        indent = "  " * depth
+        here = outer | NumaSet.from_ids(node.id for node in box.memory)
+        local = here | box.nodes()
+        inside = [
+            *(f"{indent}  <info name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in box.infos),
+            *(line for node in box.memory for line in self._node(node, depth + 1)),
+            # in order of their lowest CPUs: hwloc reports any other order
+            *(
+                line
+                for child in sorted(box.children, key=lambda child: min(child.cpus))
+                for line in self.object(child, here, depth + 1)
+            ),
+        ]
+        whole = self._topology.offline if box.kind == "Machine" else CpuSet()
+        sets = [
+            ("cpuset", _mask(box.cpus.bits)),
+            ("complete_cpuset", _mask((box.cpus | whole).bits)),
+            *([("allowed_cpuset", _mask(box.cpus.bits))] if box.kind == "Machine" else []),
+            ("nodeset", _mask(local.bits)),
+            ("complete_nodeset", _mask(local.bits)),
+            *([("allowed_nodeset", _mask(local.bits))] if box.kind == "Machine" else []),
+        ]
+        opened = f"{indent}<object {self._attributes(box.kind, box.os_index, (*sets, *box.attributes))}"
+        if not inside:
+            yield f"{opened}/>"
+            return
+        yield f"{opened}>"
+        yield from inside
+        yield f"{indent}</object>"
+
+    def _node(self, node: NumaNode, depth: int) -> Iterator[str]:
+        indent, cpus = "  " * depth, _mask(self._topology.nodes.get(node.id, CpuSet()).bits)
+        alone = _mask(NumaSet.of(node.id).bits)
+        sets = (("cpuset", cpus), ("complete_cpuset", cpus), ("nodeset", alone), ("complete_nodeset", alone))
+        yield f"{indent}<object {self._attributes('NUMANode', node.id, (*sets, ('local_memory', str(node.memory_bytes))))}>"
+        for name, amount_bytes in node.hugepages:
+            size = Quantity.parse(name.removeprefix("hugepages-")).value()
+            yield f'{indent}  <page_type size="{size}" count="{amount_bytes // size}"/>'
+        yield f"{indent}</object>"
+
+    def _attributes(self, kind: str, os_index: int | None, others: tuple[tuple[str, str], ...]) -> str:
+        self._given += 1
+        index = [] if os_index is None else [("os_index", str(os_index))]
+        pairs = [("type", kind), *index, *others, ("gp_index", str(self._given))]
+        return " ".join(f'{name}="{value}"' for name, value in pairs)
+
+
+def _mask(bits: int) -> str:
+    """Write a bitmap in hwloc's notation: words of 32 bits, highest first."""
+    words: list[str] = []
+    while bits or not words:
+        words.append(f"0x{bits & 0xFFFFFFFF:08x}")
+        bits >>= 32
+    return ",".join(reversed(words))
+
+
+def _distances(topology: Topology) -> list[str]:
+    count = len(topology.numa)
+    if count < 2 or any(len(node.distances or ()) != count for node in topology.numa):
+        return []
+    ids = "".join(f"{node.id} " for node in topology.numa)
+    rows = "".join(f"{number} " for node in topology.numa for number in node.distances or ())
+    return [
+        f'  <distances2 type="NUMANode" nbobjs="{count}" kind="5" name="NUMALatency" indexing="os">',
+        f'    <indexes length="{len(ids)}">{ids}</indexes>',
+        f'    <u64values length="{len(rows)}">{rows}</u64values>',
+        "  </distances2>",
+    ]
+
+
+def _kinds(topology: Topology) -> Iterator[str]:
+    for rank, name in enumerate(("efficiency", "performance")):
+        cpus = CpuSet.from_ids(cpu.id for cpu in topology.cpus if cpu.core_class == name)
+        if cpus:
+            yield f'  <cpukind cpuset="{_mask(cpus.bits)}" forced_efficiency="{rank}">'
+            yield f'    <info name="CoreClass" value="{name}"/>'
+            yield "  </cpukind>"

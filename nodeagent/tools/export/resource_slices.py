@@ -1,0 +1,71 @@
+"""What a node has, as Kubernetes' dynamic resource allocation lists it: `nodeagent topology -o resourceslice`.
+
+ResourceSlices (resource.k8s.io/v1) with the names and attributes that drivers of the field give: CPUs one by one, as dra-driver-cpu does in
+its individual mode, memory by NUMA node, cards by PCI address. Which of it is in use is no part of a slice: allocations are in claims.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from nodeagent.core.model.devices import Device, place_of
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.claims.inventory import DRIVERS, ClaimableDevice, claimable
+
+Document = dict[str, Any]
+API_VERSION, KIND = "resource.k8s.io/v1", "ResourceSlice"
+MOST_DEVICES = 128
+"""In one slice (ResourceSliceMaxDevices)."""
+
+
+def resource_slices(name: str, topology: Topology, reserved: CpuSet, devices: Iterable[Device]) -> list[Document]:
+    """Describe a node.
+
+    Args:
+        name: the node's, in Kubernetes.
+        topology: the machine as it is now.
+        reserved: CPUs that nobody gets alone: they are in no slice.
+        devices: PCI devices.
+    """
+    there = claimable(topology, reserved, ((device, place_of(device, topology).node) for device in devices))
+    return [
+        document
+        for driver in DRIVERS
+        for document in _pool(name, driver, [_device(device) for device in there if device.driver == driver])
+    ]
+
+
+def _pool(node: str, driver: str, devices: Sequence[Document]) -> Iterator[Document]:
+    parts = [devices[first : first + MOST_DEVICES] for first in range(0, len(devices), MOST_DEVICES)]
+    for number, part in enumerate(parts):
+        yield {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": f"{node}-{driver}-{number}"},
+            "spec": {
+                "devices": list(part),
+                "driver": driver,
+                "nodeName": node,
+                "pool": {"generation": 1, "name": node, "resourceSliceCount": len(parts)},
+            },
+        }
+
+
+def _device(device: ClaimableDevice) -> Document:
+    # Several values are an attribute's in an alpha version of the API alone (KEP-5491).
+    attributes = {key: _typed(value) for key, value in device.attributes if not isinstance(value, tuple)}
+    document: Document = {"attributes": attributes}
+    if device.capacity:
+        document["capacity"] = {key: {"value": str(Quantity.of_bytes(size))} for key, size in device.capacity}
+    return {**document, "name": device.name}
+
+
+def _typed(value: int | str | bool) -> Document:
+    match value:
+        case bool():
+            return {"bool": value}
+        case int():
+            return {"int": value}
+        case str():
+            return {"string": value}

@@ -1,0 +1,58 @@
+"""Where in a fleet pods would fit, as a document: for each node the agent's own decision, and how often it repeats. Places nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nodeagent.core.explain.capacity_search import Capacity
+from nodeagent.core.model.pod import Pod
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, origin, unread_document
+from nodeagent.views.explain.document import placed_containers
+
+Document = dict[str, Any]
+VERSION = 1
+
+
+def fleet_capacity(
+    found: Sequence[tuple[FleetNode, Capacity]], pods: Sequence[Pod], unread: Sequence[UnreadNode] = ()
+) -> Document:
+    """Describe what each node has room for.
+
+    Args:
+        found: nodes in the order to show them in, each with what was found out.
+        pods: one copy.
+        unread: nodes that could not be read, or whose configuration is unknown.
+    """
+    nodes = [_node(node, capacity, pods) for node, capacity in found]
+    return {
+        "kind": "FleetCapacity",
+        "nodes": nodes,
+        "of": [pod.full_name for pod in pods],
+        "summary": {
+            "complete": all(node["complete"] for node in nodes),
+            "copies": sum(node["copies"] for node in nodes),
+            "fitting": sum(node["copies"] > 0 for node in nodes),
+            "nodes": len(nodes),
+        },
+        "unread": unread_document(unread),
+        "version": VERSION,
+    }
+
+
+def _node(node: FleetNode, capacity: Capacity, pods: Sequence[Pod]) -> Document:
+    decision = capacity.decision
+    return {
+        **origin(node),
+        "complete": decision is not None,
+        "copies": capacity.copies,
+        "first": [
+            {
+                "containers": placed_containers(
+                    capacity.after.managers, copy, decided.report.containers, decided.promises
+                ),
+                "pod": pod.full_name,
+            }
+            for pod, (copy, decided) in zip(pods, capacity.first, strict=False)  # empty where not even one fits
+        ],
+        "message": None if decision is None else decision.message,
+        "reason": None if decision is None else str(decision.reason),
+    }

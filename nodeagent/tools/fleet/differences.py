@@ -1,0 +1,95 @@
+"""What differs between nodes that should be alike, as a document: each fact's values, and which nodes have which."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nodeagent.tools.fleet.facts import Fact, absent, by_numa_node, facts
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, origin, unread_document
+from nodeagent.views.topology.parts import size_text
+
+Document = dict[str, Any]
+VERSION = 1
+_TOLERANCE = 100
+"""Sizes that differ by less than a hundredth are the same: firmware and kernel keep a little more or less of a machine's memory."""
+
+Key = tuple[str, str]
+
+
+def fleet_difference(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = ()) -> Document:
+    """Compare all nodes with each other.
+
+    Args:
+        nodes: in the order to show them in.
+        unread: those that could not be read.
+    """
+    known = [{(fact.about, fact.name): fact for fact in facts(node)} for node in nodes]
+    kinds = [{about for about, _ in each} for each in known]
+    keys = list(dict.fromkeys(key for each in known for key in each))
+    abouts = list(dict.fromkeys(about for about, _ in keys))
+    compared = [
+        _compared(nodes, known, kinds, key)
+        for about in abouts
+        for key in keys
+        if key[0] == about and sum(about in each for each in kinds) > 1
+    ]
+    differing = [found for found in compared if len(found["groups"]) > 1]
+    odd = [name for found in differing for name in _odd(found["groups"])]
+    return {
+        "alike": [
+            {"about": found["about"], "fact": found["fact"], "value": found["groups"][0]["value"]}
+            for found in compared
+            if len(found["groups"]) == 1
+        ],
+        "differing": differing,
+        "kind": "FleetDifference",
+        "nodes": [{**origin(node), "odd": odd.count(node.name)} for node in nodes],
+        "unread": unread_document(unread),
+        "version": VERSION,
+    }
+
+
+def _odd(groups: Sequence[Document]) -> list[str]:
+    """Return the nodes that aren't like most; none, where as many are like each other."""
+    first, *others = groups
+    is_most = all(len(group["nodes"]) < len(first["nodes"]) for group in others)
+    return [name for group in others for name in group["nodes"]] if is_most else []
+
+
+def _compared(
+    nodes: Sequence[FleetNode], known: Sequence[Mapping[Key, Fact]], kinds: Sequence[set[str]], key: Key
+) -> Document:
+    """Group the nodes by what they have, the largest group first. Those that know nothing of the kind are left out."""
+    about, name = key
+    having = [
+        (node.name, each.get(key) or absent(about, name))
+        for node, each, of in zip(nodes, known, kinds, strict=True)
+        if about in of
+    ]
+    values = _spelled([fact for _, fact in having])
+    groups: dict[str, list[str]] = {}
+    for (node, _), value in zip(having, values, strict=True):
+        groups.setdefault(value, []).append(node)
+    return {
+        "about": about,
+        "fact": name,
+        "groups": [
+            {"nodes": members, "value": value}
+            for value, members in sorted(groups.items(), key=lambda group: -len(group[1]))
+        ],
+    }
+
+
+def _spelled(found: Sequence[Fact]) -> list[str]:
+    """Return each fact's value; sizes that are nearly the same are spelled like the smallest of them."""
+    least = 0
+    like: dict[int, int] = {}
+    for size_bytes in sorted({size_bytes for fact in found for _, size_bytes in fact.sizes}):
+        if not like or size_bytes - least > least // _TOLERANCE:
+            least = size_bytes
+        like[size_bytes] = least
+    return [
+        by_numa_node([(node, size_text(like[size_bytes])) for node, size_bytes in fact.sizes])
+        if fact.sizes
+        else fact.value
+        for fact in found
+    ]

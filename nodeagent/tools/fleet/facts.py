@@ -1,0 +1,156 @@
+"""What nodes that should be alike have in common: the machine, the kernel and the agent's configuration as named facts in words."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.formats.config.effective_config import config_document
+from nodeagent.formats.kernel.settings import CGROUPS, KUBELET_STATE, PODS_UNIT, SERVICES, Settings
+from nodeagent.formats.kernel.sysfs_sample import CPUS
+from nodeagent.tools.fleet.nodes import FleetNode
+from nodeagent.views.topology.parts import size_text
+from nodeagent.views.wording.words import bytes_text
+
+MACHINE, KERNEL, SERVICE, CONFIGURATION = "machine", "kernel", "services", "configuration"
+_NOT_SET = "not set"
+_NONE = "none"
+
+
+class Fact(Struct, frozen=True):
+    """The text of one property of a node."""
+
+    about: str
+    name: str
+    value: str
+    sizes: tuple[tuple[int, int], ...] = ()
+    """(NUMA node, bytes), in place of a value: how much memory the kernel leaves differs a little between machines that are alike."""
+
+
+def facts(node: FleetNode) -> Iterator[Fact]:
+    """Yield what is known of a node. A fact that is missing is unknown."""
+    for name, value in _machine(node.topology):
+        yield Fact(MACHINE, name, value or _NONE)
+    sizes = tuple((numa.id, numa.memory_bytes) for numa in node.topology.numa)
+    yield Fact(MACHINE, "memory of NUMA nodes", "", sizes)
+    pages = [(numa.id, _pages(numa) or _NONE) for numa in node.topology.numa]
+    yield Fact(MACHINE, "huge pages of NUMA nodes", by_numa_node(pages))
+    if node.capture is not None:
+        yield Fact(KERNEL, "release", node.capture.kernel or "unknown")
+        for name, value in _kernel(node.capture.settings, node.topology.online):
+            yield Fact(KERNEL, name, value or _NONE)
+        yield Fact(SERVICE, "nodeagent", node.capture.nodeagent)
+        yield Fact(SERVICE, "the agent", _agent(node))
+        for name, value in _services(node.capture.settings):
+            yield Fact(SERVICE, name, value)
+    if node.view is not None:
+        yield Fact(CONFIGURATION, "reserved CPUs", str(node.view.node.reserved) or _NONE)
+        for name, value in _flat(config_document(node.view.node.config)):
+            if name != "reservedSystemCPUs":  # one way to reserve them
+                yield Fact(CONFIGURATION, name, value)
+
+
+def by_numa_node(values: Sequence[tuple[int, str]]) -> str:
+    """Spell a value for each NUMA node, in short where they are all the same."""
+    same = {value for _, value in values}
+    if len(values) > 1 and len(same) == 1:
+        return f"{same.pop()} on each"
+    return "; ".join(f"{node}: {value}" for node, value in values)
+
+
+def absent(about: str, name: str) -> Fact:
+    """Return the fact of a node that knows the others of the kind, and not this one."""
+    return Fact(about, name, _NOT_SET if about in {KERNEL, CONFIGURATION} else _NONE)
+
+
+def _machine(topology: Topology) -> Iterator[tuple[str, str]]:
+    yield "CPUs", f"{len(topology.online)} ({topology.online})"
+    yield "offline CPUs", str(topology.offline)
+    yield "sockets", str(len(topology.sockets))
+    threads = Counter(len(cpus) for cpus in topology.cores.values())
+    yield "cores", ", ".join(f"{count} of {_counted(size, 'thread')}" for size, count in sorted(threads.items()))
+    classes = Counter(cpu.core_class for cpu in topology.cpus if cpu.core_class is not None)
+    yield "kinds of cores", ", ".join(f"{count} {name} CPUs" for name, count in sorted(classes.items()))
+    yield "NUMA nodes", "; ".join(f"{node}: {topology.nodes.get(node, '') or 'no CPUs'}" for node in topology.node_ids)
+    yield "NUMA distances", "; ".join(" ".join(map(str, node.distances or ("unknown",))) for node in topology.numa)
+    l3 = [there for cpus in topology.l3 if (there := cpus & topology.online)]
+    yield "L3 caches", _caches((topology.cpu[min(cpus)].l3_bytes, cpus) for cpus in l3)
+    for name in sorted({cache.name for cache in topology.caches}):
+        of_name = (cache for cache in topology.caches if cache.name == name)
+        yield f"{name} caches", _caches((cache.size_bytes, cache.cpus) for cache in of_name)
+    yield "isolated CPUs", str(topology.isolated)
+    yield "tickless CPUs", str(topology.nohz_full)
+
+
+def _caches(found: Iterable[tuple[int | None, CpuSet]]) -> str:
+    sizes = Counter((len(cpus), size_bytes or 0) for size_bytes, cpus in found)
+    return ", ".join(
+        f"{count}{f' of {size_text(size_bytes)}' if size_bytes else ''} for {_counted(cpus, 'CPU')}{' each' if count > 1 else ''}"
+        for (cpus, size_bytes), count in sorted(sizes.items(), reverse=True)
+    )
+
+
+def _pages(node: NumaNode) -> str:
+    return ", ".join(f"{name} {bytes_text(amount)}" for name, amount in node.hugepages if amount)
+
+
+def _kernel(settings: Settings, online: CpuSet) -> Iterator[tuple[str, str]]:
+    files = settings.sample.files
+    if (cmdline := files.get("proc/cmdline")) is not None:
+        given: dict[str, list[str]] = {}
+        for word in cmdline.split():
+            name, equals, value = word.partition("=")
+            given.setdefault(name, []).append(value if equals else "given")
+        for name, values in given.items():
+            yield f"parameter {name}", " ".join(values)
+    for name, path in (
+        ("numa_balancing", "proc/sys/kernel/numa_balancing"),
+        ("SMT", f"{CPUS}/smt/control"),
+        ("controllers of cgroups", f"{CGROUPS}/cgroup.controllers"),
+        ("controllers of pods", f"{PODS_UNIT}/cgroup.controllers"),
+    ):
+        if path in files:
+            yield name, " ".join(sorted(files[path].split()))
+    governors: dict[str, list[int]] = {}
+    for cpu in online:
+        if (found := files.get(f"{CPUS}/cpu{cpu}/cpufreq/scaling_governor")) is not None:
+            governors.setdefault(found.strip(), []).append(cpu)
+    yield (
+        "frequency governor",
+        ", ".join(
+            name if len(governors) == 1 else f"{name} ({CpuSet.from_ids(cpus)})" for name, cpus in governors.items()
+        ),
+    )
+
+
+def _services(settings: Settings) -> Iterator[tuple[str, str]]:
+    files = settings.sample.files
+    for name in SERVICES:
+        events = files.get(f"{CGROUPS}/system.slice/{name}.service/cgroup.events", "")
+        yield name, "runs" if "populated 1" in events else _NONE
+    yield "kubelet's CPU state", "there" if KUBELET_STATE in files else _NONE
+
+
+def _agent(node: FleetNode) -> str:
+    if node.view is None:
+        return _NONE
+    return "runs" if node.view.is_live else "does not run"
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Name each value; one that is null or empty is not set."""
+    for name, value in sorted(document.items()):
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value in (None, "", []):
+            yield f"{prefix}{name}", _NOT_SET
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"

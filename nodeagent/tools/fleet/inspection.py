@@ -1,0 +1,89 @@
+"""Who runs where in a fleet: a line for each node and each pod, as a document. Health is judged as by `nodeagent inspect`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, origin, unread_document
+from nodeagent.views.inspect.document import has_difference, inspection, is_healthy
+from nodeagent.views.inspect.text import health_text
+
+Document = dict[str, Any]
+VERSION = 1
+
+
+def fleet_inspection(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = ()) -> Document:
+    """Describe every node and pod.
+
+    Args:
+        nodes: in the order to show them in.
+        unread: those that could not be read.
+    """
+    inspected = [(node, None if node.view is None else inspection(node.view)) for node in nodes]
+    described = [_node(node, found) for node, found in inspected]
+    pods = [_pod(node, pod) for node, found in inspected if found is not None for pod in found["pods"]]
+    return {
+        "kind": "FleetInspection",
+        "nodes": described,
+        "pods": sorted(pods, key=lambda pod: (pod["namespace"], pod["name"])),
+        "summary": {
+            "cpus": sum(node["cpus"]["onlineCount"] for node in described),
+            "differing": sum(node["differs"] for node in described),
+            "exclusive": sum(node["cpus"]["exclusiveCount"] for node in described),
+            "free": sum(node["cpus"]["availableCount"] for node in described),
+            "nodes": len(described),
+            "pods": len(pods),
+            "unhealthy": sum(node["healthy"] is False for node in described),
+        },
+        "unread": unread_document(unread),
+        "version": VERSION,
+    }
+
+
+def _node(node: FleetNode, found: Document | None) -> Document:
+    if found is None:
+        online = node.topology.online
+        cpus = {"available": "", "availableCount": 0, "exclusive": "", "exclusiveCount": 0}
+        return {
+            **origin(node),
+            "compared": False,
+            "cpus": {**cpus, "online": str(online), "onlineCount": len(online)},
+            "differs": False,
+            "health": "no agent",
+            "healthy": None,
+            "pods": 0,
+            "summary": None,
+        }
+    kept = ("available", "availableCount", "exclusive", "exclusiveCount", "online", "onlineCount")
+    return {
+        **origin(node),
+        "compared": found["differences"] is not None,
+        "cpus": {name: found["node"]["cpus"][name] for name in kept},
+        "differs": has_difference(found),
+        "health": health_text(found),
+        "healthy": is_healthy(found),
+        "pods": found["summary"]["pods"],
+        "summary": found["summary"],
+    }
+
+
+def _pod(node: FleetNode, pod: Document) -> Document:
+    own = CpuSet()
+    is_sharing = False
+    for container in pod["containers"]:
+        promised = container["promised"]["cpus"]
+        own |= CpuSet.parse(promised or "")
+        is_sharing |= container["isolation"] in {"host", "mixed"}
+    own |= CpuSet.parse(pod["podCpus"] or "")
+    return {
+        "cpus": str(own),
+        "name": pod["name"],
+        "namespace": pod["namespace"],
+        "node": node.name,
+        "numaNodes": str(node.topology.numa_of(own)),
+        "phase": pod["phase"],
+        "qos": pod["qos"],
+        "reason": None if pod["refusal"] is None else pod["refusal"]["reason"],
+        "shares": is_sharing,
+        "uid": pod["uid"],
+    }

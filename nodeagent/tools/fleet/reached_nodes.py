@@ -1,0 +1,91 @@
+"""The nodes that a command line names: files of captures, and hosts, which are asked over ssh, several at once. None stops another."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from nodeagent.cli.support.named_files import NamedFile, read_named
+from nodeagent.cli.support.progress import Progress
+from nodeagent.cli.support.sources import SourceError, captured_view, machine_in
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.capture import MAX_BYTES
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, distinct
+from nodeagent.tools.fleet.ssh import output_of
+
+CAPTURE = "nodeagent capture"
+
+
+def is_host(word: NamedFile) -> bool:
+    """Whether a word names a host: it has no slash, doesn't end in .json, and no such file is there."""
+    if word.startswith("ssh://"):
+        return True
+    return not (word.is_stdin or "/" in word or word.endswith(".json") or Path(word).exists())
+
+
+def read_nodes(options: argparse.Namespace) -> tuple[tuple[FleetNode, ...], tuple[UnreadNode, ...]]:
+    """Read all nodes, in the order in which they are named, and what is wrong with those that can't be read."""
+    words: Sequence[NamedFile] = options.nodes
+    found: dict[int, FleetNode | UnreadNode] = {}
+    with Progress("nodes", len(words)) as progress:
+        for place, content in _contents(words, options):
+            found[place] = _node(words[place], content, options.config)
+            progress.step()
+    in_order = [found[place] for place in range(len(words))]
+    nodes = distinct(one for one in in_order if isinstance(one, FleetNode))
+    return nodes, tuple(one for one in in_order if isinstance(one, UnreadNode))
+
+
+def _contents(words: Sequence[NamedFile], options: argparse.Namespace) -> Iterator[tuple[int, bytes | NodeAgentError]]:
+    """Yield each node's capture, or why there is none: files while hosts are being asked."""
+    hosts = [place for place, word in enumerate(words) if is_host(word)]
+    executor = ThreadPoolExecutor(min(options.parallel, max(1, len(hosts))))
+    try:
+        asked: dict[Future[bytes], int] = {executor.submit(_asked, words[place], options): place for place in hosts}
+        for place, word in enumerate(words):
+            if place not in hosts:
+                yield place, _read(word)
+        for done in as_completed(asked):
+            err = done.exception()
+            if err is not None and not isinstance(err, NodeAgentError):
+                raise err
+            yield asked[done], done.result() if err is None else err
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _asked(host: str, options: argparse.Namespace) -> bytes:
+    return output_of(host, options.remote, within_seconds=options.timeout, max_bytes=MAX_BYTES)
+
+
+def _read(path: NamedFile) -> bytes | NodeAgentError:
+    try:
+        content = read_named(path, MAX_BYTES)
+    except NodeAgentError as err:
+        return err
+    if content is None:
+        return SourceError("there is no such file", hint="make one with `nodeagent capture --out FILE`")
+    return content
+
+
+def _node(word: NamedFile, content: bytes | NodeAgentError, config: str | None) -> FleetNode | UnreadNode:
+    if isinstance(content, NodeAgentError):
+        return _unread(word, content)
+    try:
+        topology, capture = machine_in(content, word)
+        agent = None if capture is None else capture.agent
+        view = None
+        if agent is not None or config is not None:
+            view = captured_view(topology, capture, word, config if agent is None else None)
+    except NodeAgentError as err:
+        return _unread(word, err)
+    hostname = "" if capture is None else capture.hostname
+    return FleetNode(hostname or _name(word), word, topology, capture, view)
+
+
+def _name(word: NamedFile) -> str:
+    return word if is_host(word) else Path(word).name.removesuffix(".json")
+
+
+def _unread(word: NamedFile, err: NodeAgentError) -> UnreadNode:
+    return UnreadNode(word, err.message.removeprefix(f"{word}: "), err.hint)

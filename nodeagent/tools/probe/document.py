@@ -1,0 +1,177 @@
+"""What was probed, as a document with stable names."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.formats.node_view import NodeView
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.tools.probe.latency import Delays, DelaysByCpu, histogram_of
+
+KIND = "Probe"
+VERSION = 1
+"""Of the document: new fields don't increase it; none is renamed or removed."""
+THRESHOLDS_US = (10, 100, 1000)
+_QUANTILES = {"medianMicroseconds": 500, "p99Microseconds": 990, "p999Microseconds": 999}
+
+Document = dict[str, Any]
+
+
+class ProbedCpus(Struct, frozen=True):
+    """What latency was measured of."""
+
+    cpus: CpuSet
+    pod: str | None = None
+    container: str | None = None
+    processes: int = 0
+    """Of the pod, on these CPUs, while it was measured."""
+
+
+class Latency(Struct, frozen=True):
+    """One measurement."""
+
+    of: ProbedCpus
+    at_ms: int
+    seconds: int
+    """Of each of the two tests."""
+    busy: DelaysByCpu
+    """Of threads that never sleep."""
+    waking: DelaysByCpu
+    """Of threads that sleep for a moment, again and again."""
+
+
+class ContainerMemory(Struct, frozen=True):
+    pod: str
+    uid: str
+    container: str
+    promised: NumaSet | None
+    """None: it may come from anywhere."""
+    by_node: Mapping[int, int] | None
+    """Bytes; None: unknown."""
+
+    @property
+    def elsewhere(self) -> int:
+        """How much is not where it was promised."""
+        nodes = self.promised
+        if nodes is None or self.by_node is None:
+            return 0
+        return sum(size for node, size in self.by_node.items() if node not in nodes)
+
+
+def memory_of(
+    view: NodeView, uids: frozenset[str] | None, container: str | None, by_path: Mapping[str, Mapping[int, int] | None]
+) -> tuple[ContainerMemory, ...]:
+    """Return where the memory of containers is: of those that have a cgroup, in the order of the pods.
+
+    Args:
+        view: the node.
+        uids: of these pods only; None: of all.
+        container: of this one only; None: of all.
+        by_path: bytes by node, by cgroup; None: unknown.
+    """
+    return tuple(
+        ContainerMemory(
+            entry.pod.full_name,
+            entry.pod.uid,
+            one.name,
+            view.state.promises.memory_nodes(entry.pod.uid, one.name),
+            by_path[entry.container_path(one.name)],
+        )
+        for entry in view.state.entries
+        if entry.is_active and (uids is None or entry.pod.uid in uids)
+        for one in entry.pod.containers
+        if container in {None, one.name} and entry.container_path(one.name) in by_path
+    )
+
+
+def probe(
+    memory: Iterable[ContainerMemory] | None = None, latency: Latency | None = None, before: Latency | None = None
+) -> Document:
+    """Describe what was probed; what was not is null."""
+    return {
+        "kind": KIND,
+        "version": VERSION,
+        "memory": None if memory is None else [_memory(one) for one in memory],
+        "latency": None if latency is None else _latency(latency),
+        "before": None if before is None else _latency(before),
+    }
+
+
+def read_latency(text: bytes) -> Latency:
+    """Read what was measured back from a document.
+
+    Raises:
+        MisfitError: it is another document, or nothing was measured.
+    """
+    document = parsed(text)
+    document.field("kind").among((KIND,))
+    found = document.field("latency")
+    pod, container = found.optional("pod"), found.optional("container")
+    of = ProbedCpus(
+        found.field("cpus").cpus(),
+        None if pod is None else pod.text(),
+        None if container is None else container.text(),
+        found.field("processes").whole(),
+    )
+    return Latency(
+        of,
+        found.field("atMs").whole(),
+        found.field("seconds").whole(1),
+        dict(_read_delays(found.field("busy"))),
+        dict(_read_delays(found.field("waking"))),
+    )
+
+
+def _memory(one: ContainerMemory) -> Document:
+    return {
+        "pod": one.pod,
+        "uid": one.uid,
+        "container": one.container,
+        "promised": None if one.promised is None else str(one.promised),
+        "nodes": None
+        if one.by_node is None
+        else [{"node": node, "bytes": size} for node, size in sorted(one.by_node.items())],
+        "elsewhereBytes": None if one.by_node is None else one.elsewhere,
+    }
+
+
+def _latency(found: Latency) -> Document:
+    return {
+        "cpus": str(found.of.cpus),
+        "pod": found.of.pod,
+        "container": found.of.container,
+        "processes": found.of.processes,
+        "atMs": found.at_ms,
+        "seconds": found.seconds,
+        "busy": [{"cpu": cpu, **_delays(delays)} for cpu, delays in found.busy.items()],
+        "waking": [{"cpu": cpu, **_delays(delays)} for cpu, delays in found.waking.items()],
+    }
+
+
+def _delays(delays: Delays) -> Document:
+    return {
+        "samples": delays.samples,
+        "worstMicroseconds": delays.worst_us,
+        **{name: delays.quantile(permille) for name, permille in _QUANTILES.items()},
+        "atLeast": [{"microseconds": us, "times": delays.at_least(us)} for us in THRESHOLDS_US],
+        "histogram": {str(us): times for us, times in delays.histogram},
+        "beyondHistogram": delays.beyond,
+    }
+
+
+def _read_delays(value: JsonValue) -> Iterator[tuple[int, Delays]]:
+    found = value.each(
+        lambda one: (
+            one.field("cpu").whole(),
+            Delays(
+                one.field("worstMicroseconds").whole(),
+                histogram_of(one.field("histogram")),
+                one.field("beyondHistogram").whole(),
+            ),
+        )
+    )
+    if not found:
+        raise MisfitError(f"{value.path}: has no CPU")
+    yield from found

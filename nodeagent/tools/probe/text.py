@@ -1,0 +1,130 @@
+"""What was probed, for people. What was measured before stands beside what is measured now."""
+
+from collections.abc import Callable, Iterable
+from itertools import zip_longest
+
+from msgspec import Struct
+
+from nodeagent.tools.probe.document import THRESHOLDS_US, ContainerMemory, Latency
+from nodeagent.tools.probe.latency import LONGEST_US, Delays, DelaysByCpu, together
+from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.words import counted
+
+WIDTH = 80
+_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_NOTHING = "-"
+_PERMILLES = (500, 990, 999)
+
+Row = tuple[str, ...]
+
+
+class _Test(Struct, frozen=True):
+    title: str
+    headings: Row
+    delays: Callable[[Latency], DelaysByCpu]
+    cells: Callable[[Delays, int], Row]
+    """From the delays, and for how many seconds they were counted."""
+
+
+def render_memory(found: Iterable[ContainerMemory], width: int | None = WIDTH) -> str:
+    """Print a table: a row for each container."""
+    rows = [("POD", "CONTAINER", "PROMISED", "MEMORY BY NUMA NODE", "THERE", "ELSEWHERE"), *map(_memory, found)]
+    return "\n".join(table(rows, width)) + "\n" if len(rows) > 1 else "No container runs.\n"
+
+
+def _memory(one: ContainerMemory) -> Row:
+    promised = "anywhere" if one.promised is None else f"NUMA {one.promised}"
+    if one.by_node is None:
+        return one.pod, one.container, promised, "unknown", _NOTHING, _NOTHING
+    nodes = ", ".join(f"{node}: {_amount(size)}" for node, size in sorted(one.by_node.items()) if size) or "none"
+    if one.promised is None:
+        return one.pod, one.container, promised, nodes, _NOTHING, _NOTHING
+    whole, elsewhere = sum(one.by_node.values()), one.elsewhere
+    # rounded down: what is elsewhere doesn't disappear
+    there = f"{1000 * (whole - elsewhere) // whole / 10:.1f}%" if elsewhere else "100%"
+    return one.pod, one.container, promised, nodes, there, _amount(elsewhere) if elsewhere else _NOTHING
+
+
+def _amount(size: int) -> str:
+    return next((f"{size / unit:.1f}{name}" for unit, name in _UNITS if size >= unit), f"{size}B")
+
+
+def render_latency(now: Latency, before: Latency | None = None, width: int | None = WIDTH) -> str:
+    """Print a table for each of the two tests."""
+    lines = broken(_head(now), width)
+    if before is not None:
+        lines += broken(f"before: {_head(before)}", width)
+    for test in (_BUSY, _WAKING):
+        lines += ["", *broken(test.title, width), *table([("  CPU", *test.headings), *_rows(test, now, before)], width)]
+    return "\n".join(lines) + "\n"
+
+
+def _head(one: Latency) -> str:
+    probed = one.of
+    where = f"CPU{'s' * (len(probed.cpus) > 1)} {probed.cpus}" + (
+        "" if probed.pod is None else f" of {probed.pod} {probed.container}"
+    )
+    beside = f", beside {counted(probed.processes, 'process', 'processes')} of the pod" if probed.processes else ""
+    return f"{where}{beside}: two tests of {one.seconds} s each"
+
+
+def _rows(test: _Test, now: Latency, before: Latency | None) -> list[Row]:
+    """A row for each CPU, and one for all. If they are others than before, the first one of before stands beside the first one of now."""
+    rows, everything = _measured(test, now)
+    if before is not None:
+        earlier, all_earlier = _measured(test, before)
+        nothing = (_NOTHING,) * len(everything)
+        rows = [_beside(*pair) for pair in zip_longest(earlier, rows, fillvalue=nothing)]
+        everything = _beside(all_earlier, everything)
+    return [(f"  {name}", *cells) for name, *cells in ([*rows, everything] if len(rows) > 1 else rows)]
+
+
+def _measured(test: _Test, one: Latency) -> tuple[list[Row], Row]:
+    found = test.delays(one)
+    rows = [(str(cpu), *test.cells(delays, one.seconds)) for cpu, delays in found.items()]
+    return rows, ("all", *test.cells(together(found.values()), one.seconds))
+
+
+def _beside(was: Row, now: Row) -> Row:
+    name = now[0] if was[0] == now[0] else f"{was[0]} -> {now[0]}"
+    return (name, *(f"{old} -> {new}" for old, new in zip(was[1:], now[1:], strict=True)))
+
+
+def _duration(us: int) -> str:
+    if us < 1000:
+        return f"{us}us"
+    if us < 1_000_000:
+        return f"{us / 1000:.1f}ms" if us < 10_000 and us % 1000 else f"{us // 1000}ms"
+    return f"{us / 1_000_000:.1f}s"
+
+
+def _busy(delays: Delays, seconds: int) -> Row:
+    return (_duration(delays.worst_us), *(_rate(delays.at_least(us), seconds) for us in THRESHOLDS_US))
+
+
+def _rate(times: int, seconds: int) -> str:
+    """So that one time is never 0.0."""
+    return f"{times / seconds:.1f}" if times == 0 or times / seconds >= 0.05 else "<0.1"
+
+
+def _waking(delays: Delays, _seconds: int) -> Row:
+    return (_duration(delays.worst_us), *(_quantile(delays, permille) for permille in _PERMILLES))
+
+
+def _quantile(delays: Delays, permille: int) -> str:
+    us = delays.quantile(permille)
+    return f">{_duration(LONGEST_US)}" if us is None else _duration(us)
+
+
+_BUSY = _Test(
+    "Busy all the time (oslat): the longest it was held up, and how often a second",
+    ("WORST", *(f">={_duration(us)}" for us in THRESHOLDS_US)),
+    lambda one: one.busy,
+    _busy,
+)
+_WAKING = _Test(
+    "Asleep for 1 ms, again and again (cyclictest): how much too late it ran",
+    ("WORST", "MEDIAN", "99%", "99.9%"),
+    lambda one: one.waking,
+    _waking,
+)
