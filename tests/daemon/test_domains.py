@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.write_order import GiveUnitBack, MakeCgroup, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.daemon.domains.all_cgroups import Domains, all_cgroups as domains_module, unit_paths
+from nodeagent.daemon.domains import all_cgroups as domains_module
+from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.unit_properties import UnitProperties
