@@ -1,4 +1,4 @@
-"""Which CPUs the cgroups above the pods' one withhold. They count as offline: nothing can run there, whatever is promised."""
+"""Withheld CPUs: those that a cgroup above the pods' cgroup excludes. They count as offline, because no pod can run there."""
 
 from collections.abc import Sequence
 
@@ -10,18 +10,18 @@ from nodeagent.core.model.idset import CpuSet
 class Withheld(Struct, frozen=True):
     cpus: CpuSet = field(default_factory=CpuSet)
     path: str = ""
-    """The topmost cgroup that lacks some of them."""
+    """The topmost cgroup that excludes some of them."""
 
 
 NOTHING = Withheld()
 
 
 def withheld(chain: Sequence[tuple[str, CpuSet]]) -> Withheld:
-    """Compare what each cgroup grants with what there is.
+    """Find the online CPUs that the pods' cgroup lacks.
 
     Args:
-        chain: (path, effective CPUs) from the root of all cgroups down to the pods' one. The root has every CPU that is online, so a CPU
-            that goes or comes is not mistaken for one that is withheld.
+        chain: (path, effective CPUs) of each cgroup from the root down to the pods' cgroup. The root has every online CPU, so that a CPU
+            that goes offline isn't mistaken for a withheld one.
     """
     if not chain:
         return NOTHING

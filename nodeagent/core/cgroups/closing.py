@@ -1,4 +1,4 @@
-"""How the host's processes are kept off a pod's exclusive CPUs, and why so (D27): for whoever explains it. It follows from the cgroups."""
+"""Isolation of exclusive CPUs from the host (D27), for explanations: by a partition or by systemd, and the reason. Derived from cgroups."""
 
 import enum
 from collections.abc import Mapping
@@ -16,43 +16,45 @@ from nodeagent.core.model.state import NodeState, PodEntry
 
 
 class Why(enum.StrEnum):
-    """Why a container's CPUs are a partition of that kind, or why they are none; in words."""
+    """Reason why a container's CPUs are a partition of that kind, or none, as users read it."""
 
     BALANCED = "the kernel balances the load within"
-    ASKED_FOR = "the pod asks for it: it places its threads itself"
+    ASKED_FOR = "the pod asks for it, because it places its threads itself"
     ISOLATED_AT_BOOT = "these CPUs are isolated at boot (isolcpus), where the kernel allows no other kind"
-    MIXED = "it has the shared pool beside them, which a partition would take from it"
-    QOS = "its pod is not Guaranteed, and only such pods' CPUs become a partition"
-    PARTLY_ISOLATED = "some of them are isolated at boot (isolcpus) and some not: the kernel takes such a set in no balanced partition"
-    IMPOSSIBLE = "the pods' cgroups can hold none here (kernel 6.7 and later can)"
-    UNIT = "it is a systemd unit, whose cgroup is systemd's to write"
-    RUNTIME = "its cgroup is a container runtime's, and below none that hands CPUs down"
-    REUSED = "an init container has the same ones, and others of its pod share, so no partition can hold just these"
+    MIXED = "the container also uses the shared pool, which a partition would take from it"
+    QOS = "the pod is not Guaranteed, and only CPUs of Guaranteed pods become a partition"
+    PARTLY_ISOLATED = (
+        "only some of them are isolated at boot (isolcpus), and the kernel allows no balanced partition of such a set"
+    )
+    IMPOSSIBLE = "this kernel has no partitions below other cgroups (6.7 and later have)"
+    UNIT = "it is a systemd unit, and only systemd writes its cgroup"
+    RUNTIME = "a container runtime owns its cgroup, and no cgroup above hands CPUs down"
+    REUSED = "an init container has the same CPUs and others of the pod share, so no partition can hold just these"
 
 
 class Closing(Struct, frozen=True):
-    """What keeps the host off a container's exclusive CPUs."""
+    """Mechanism that keeps host processes off a container's exclusive CPUs."""
 
     cpus: CpuSet
     """The exclusive CPUs that are online."""
     kind: PartitionKind | None
-    """Of the partition that they are in. None: systemd (`AllowedCPUs`), as for all of them on older kernels."""
+    """Kind of the partition that they are in. None means that systemd does it (`AllowedCPUs`), as on older kernels."""
     is_of_pod: bool
-    """The pod is the partition; otherwise the container."""
+    """Whether the pod's cgroup is the partition, and not the container's."""
     why: Why
 
 
 def closings(
     config: Config, managers: Managers, promises: Promises, entry: PodEntry, *, has_partitions: bool = True
 ) -> dict[str, Closing]:
-    """Return it for each container of an admitted pod that has CPUs of its own, if the host is to be kept off.
+    """Return the mechanism for each container with exclusive CPUs, by name. Empty without `hostIsolation`.
 
     Args:
-        config: as decided under.
-        managers: the same.
-        promises: at the described moment, with the pod.
-        entry: the pod.
-        has_partitions: the kernel has them below others' cgroups.
+        config: the configuration of the decision.
+        managers: the managers that made it.
+        promises: the promises afterwards, with the pod.
+        entry: the admitted pod.
+        has_partitions: whether the kernel has partitions below other cgroups.
     """
     if config.host_isolation == "none":
         return {}

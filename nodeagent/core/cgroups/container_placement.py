@@ -1,6 +1,6 @@
-"""Where each container runs now, as its processes are told: read from what its cgroup holds, so that the two always agree.
+"""Container placements: the CPUs, memory nodes and devices that processes of a container are shown.
 
-Knows no variable's name and no file.
+They are derived from the values of the container's cgroup, so that the two always agree. Knows no variable's name and no file.
 """
 
 from collections.abc import Mapping
@@ -18,25 +18,25 @@ class ContainerPlacement(Struct, frozen=True):
     """The CPUs and memory nodes of a container's cgroup."""
 
     exclusive_cpus: CpuSet
-    """Those on which no other container runs."""
+    """CPUs on which no other container runs."""
     shared_cpus: CpuSet
-    """Those of the shared pool, or of its pod's own pool."""
+    """CPUs of the shared pool, or of its pod's own pool."""
     memory_nodes: NumaSet
     devices: tuple[HeldDevice, ...] = ()
-    """Those that are its own."""
+    """Devices allocated to the container."""
     device_answers: tuple[tuple[str, bytes], ...] = ()
-    """Of device plugins, by resource."""
+    """Answers of device plugins to Allocate, by resource."""
 
 
 def container_placements(
     managers: Managers, state: NodeState, cgroups: Mapping[str, DesiredCgroup]
 ) -> dict[str, ContainerPlacement]:
-    """Return where the containers run, by the paths of their cgroups.
+    """Return the placement of each container, by the path of its cgroup.
 
     Args:
-        managers: of the node.
-        state: whose promises the cgroups hold.
-        cgroups: those that hold what is desired, by path; containers of others are left out.
+        managers: the node's managers.
+        state: the state whose promises the cgroups implement.
+        cgroups: the cgroups with the desired values, by path. Containers of other cgroups are left out.
     """
     return {
         path: _placement(managers, state, entry, container.name, cgroups[path])
@@ -54,7 +54,7 @@ def _placement(
     assert isinstance(nodes, NumaSet), "every container's cgroup has memory nodes"
     exclusive = CpuSet()
     if isolation(managers, state.promises, entry.pod, name).has_own_cpus:
-        # Without those that are offline; a container that has none left runs in the shared pool (D14).
+        # Offline CPUs are left out. A container without any left runs in the shared pool (D14).
         exclusive = cpus & (state.promises.own_set(entry.pod.uid, name) or CpuSet())
     held = state.promises.of_pod(entry.pod.uid)
     answers = next((own for key, own in held.device_answers if key == name), ())

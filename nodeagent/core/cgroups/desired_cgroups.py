@@ -1,6 +1,6 @@
-"""Which cgroups should exist and what they should hold: the values that follow from the promises.
+"""Desired cgroups: which ones should exist, and the values of their files, derived from the promises.
 
-Knows no kernel file format and no order of writes (write_order.py decides on that).
+Knows no kernel file format and no order of writes (see write_order.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,18 +41,18 @@ class Kernel(Struct, frozen=True):
 
     page_bytes: int
     memory_nodes: NumaSet
-    """Nodes that have memory now."""
+    """NUMA nodes that have memory now."""
     online: CpuSet
     extra_controllers: frozenset[str] = frozenset()
-    """Of `pids`, `hugetlb`, …: those available for the pods' cgroup and worth enabling for accounting."""
+    """Controllers such as `pids` and `hugetlb` that the pods' cgroup has and that are enabled for accounting."""
     path_to_partitions: tuple[str, ...] = ()
-    """Cgroups above a pod's that must hand down the CPUs of a partition, the topmost first. Empty: the kernel has none that lie below
-    others (remote ones; kernel 6.7).
+    """Cgroups above a pod's that must hand down the CPUs of a partition, the topmost first. Empty means that the kernel has no remote
+    partitions (before 6.7).
     """
 
     @classmethod
     def of(cls, topology: Topology, page_bytes: int, observed: ObservedCgroups) -> "Kernel":
-        """Return it for a machine and its cgroups."""
+        """Read the properties from the machine and its cgroups."""
         root = observed.get("")
         controllers = root.controllers if root else frozenset()
         return cls(
@@ -65,7 +65,7 @@ class Kernel(Struct, frozen=True):
 
 
 def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
-    """Return the cgroups that hand down CPUs to partitions, the topmost first. Empty: not all of them can."""
+    """Return the cgroups that hand down CPUs to partitions, the topmost first, or nothing if one of them can't."""
     paths = ("", *sorted(path for path in observed if is_above(path)))
     groups = [observed.get(path) for path in paths]
     can_all = all(group is not None and group.get(Attribute.CPUSET_CPUS_EXCLUSIVE) is not None for group in groups)
@@ -73,9 +73,9 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
 
 
 def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
-    """Compute what every cgroup of ours should hold, parents before children.
+    """Compute the desired values of every cgroup that the agent manages, parents before children.
 
-    The pods' cgroup itself is systemd's: only the controllers for its children are desired (D9).
+    systemd manages the pods' cgroup itself, so only the controllers for its children are desired (D9).
     """
     present = [e for e in state.entries if e.is_active and not e.is_of_runtime]
     controllers = CONTROLLERS | kernel.extra_controllers
@@ -102,9 +102,9 @@ def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: N
 def runtime_cgroups(
     config: Config, managers: Managers, kernel: Kernel, state: NodeState
 ) -> dict[ContainerKey, DesiredCgroup]:
-    """Compute what the cgroups of a container runtime's containers should hold, of what it can be asked for.
+    """Compute the desired values for containers of a container runtime, limited to those that the runtime can be asked for.
 
-    The runtime sets the rest as kubelet asks. It has no cgroup that names other CPUs in case these go, and hands none down to partitions.
+    The runtime sets the others as kubelet asks. Its containers have no payload cgroup with fallback CPUs, and no partitions.
     """
     remote = replace(kernel, path_to_partitions=())
     return {
@@ -125,13 +125,13 @@ def _askable(want: DesiredCgroup) -> DesiredCgroup:
 
 
 def _class_cgroup(path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int) -> DesiredCgroup:
-    """Return the cgroup of a QoS class, none of whose pods has exclusive CPUs."""
+    """Return the cgroup of a QoS class. No pod in it has a partition."""
     weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(cpu_milli)))
     return DesiredCgroup(path, controllers, (weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
 
 
 def _above_pods(kernel: Kernel, controllers: frozenset[str], pods: Iterable[DesiredCgroup]) -> Iterator[DesiredCgroup]:
-    """Return the pods' cgroup and those above it: of these, only the CPUs that they hand down to partitions (D27)."""
+    """Return the pods' cgroup and those above it, with the CPUs that they hand down to partitions (D27)."""
     if not kernel.path_to_partitions:
         yield DesiredCgroup("", controllers)
     cpus = CpuSet()
@@ -147,9 +147,10 @@ def _pod_cgroups(
 ) -> tuple[DesiredCgroup, ...]:
     """Return a pod's cgroup and those of its containers.
 
-    Once none of a container's CPUs is online, the kernel lets it run wherever its pod's cgroup and its payload's may: that is never on
-    another pod's CPUs. Were none online of those that the pod's cgroup holds either, that would get all of the one above: so it holds the
-    reserved ones too, which are never given away. CPUs that are offline stay in it: nothing is to be written when they go and come.
+    When all CPUs of a container go offline, the kernel lets it run where its pod's cgroup and its payload's cgroup may. Both exclude
+    CPUs of other pods. If all CPUs of the pod's cgroup went offline as well, the kernel would fall back to the parent's CPUs. The pod's
+    cgroup therefore also lists the reserved CPUs, which are never allocated. It keeps CPUs that are offline, so that nothing has to be
+    written when they go and come.
     """
     levels = {c.name: isolation(managers, state.promises, entry.pod, c.name) for c in entry.pod.containers}
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
@@ -183,7 +184,7 @@ def _pod_cgroups(
         for container, want in zip(entry.pod.containers, containers, strict=True)
         if want.is_exclusive and levels[container.name] is not Isolation.MIXED
     }
-    # What is between pods of the other classes and the pods' cgroup hands nothing down.
+    # The cgroups of the other QoS classes hand no CPUs down.
     is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
     return partitioned(
         pod,
@@ -195,11 +196,11 @@ def _pod_cgroups(
 
 
 def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
-    """Return the units that a pod's containers stand for, as far as they have been seen.
+    """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
 
-    CPUs and memory nodes are decided here, all else is in the units' own files. There is no cgroup around them; one that has no CPU left
-    runs with the host, on the reserved ones. If none of these is online, either, nothing is desired of its CPUs: to systemd an empty set
-    says that there is no restriction.
+    The agent decides on their CPUs and memory nodes only; the units' own files have all else. No cgroup of the pod surrounds them. A unit
+    without a CPU left runs on the reserved CPUs. If none of these is online, no CPUs are desired, because systemd takes an empty set as
+    "no restriction".
     """
     pool = shared_pool(managers, state.promises, kernel.online) or managers.reserved & kernel.online
     for container, status in entry.pairs():
@@ -212,7 +213,7 @@ def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry
         own = state.promises.own_set(entry.pod.uid, container.name)
         level = isolation(managers, state.promises, entry.pod, container.name)
         cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
-        # Where nothing is decided about its memory, its own file counts.
+        # Without a decision on its memory, the unit's own file counts.
         mems = _decided_nodes(kernel, state.promises, entry.pod, container)
         mems = mems or status.unit_before.allowed_memory_nodes & kernel.memory_nodes
         yield DesiredCgroup(
@@ -234,14 +235,14 @@ def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Cont
 
 
 def _shared_by_all(managers: Managers, promises: Promises) -> CpuSet:
-    """Where what has no CPUs of its own may fall back: a thread that has narrowed itself to one CPU of the pool, once this goes."""
+    """Return the fallback CPUs of shared containers. A thread needs them that has pinned itself to a CPU of the pool that goes offline."""
     return promises.default if managers.providers.cpu.static else managers.topology.online | managers.topology.offline
 
 
 def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:
-    """CPUs of everything without exclusive CPUs. Policy none doesn't track them (kubelet's default set stays empty): all.
+    """Return the online CPUs of containers without exclusive CPUs, limited to `sharedCoreClass` if the pool has CPUs of that class.
 
-    Of the class of cores that the configuration names for it, as long as it has any of these.
+    Policy none doesn't track the pool (kubelet's default set stays empty), so it is all online CPUs.
     """
     pool = promises.default & online if managers.providers.cpu.static else online
     of_class = managers.topology.core_classes.get(managers.placement.shared_core_class, CpuSet())
@@ -265,7 +266,7 @@ def _container_cgroup(
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
     )
-    # Its own CPUs also while they are offline: nothing is to be written when they go and come.
+    # Exclusive CPUs stay listed while they are offline, so that nothing has to be written when they go and come.
     attributes: list[tuple[Attribute, Value]] = [
         (Attribute.FALLBACK_CPUS, (own | cpus if own else _shared_by_all(managers, promises)) | managers.reserved),
         (Attribute.CPUSET_MEMS, mems),
@@ -289,8 +290,9 @@ def _container_cgroup(
 
 
 def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: bool = False) -> CpuSet:
-    """CPUs that a container runs on now: its exclusive ones as far as they are online, otherwise the shared pool (D14); both, if it is
-    mixed. Empty: it starves.
+    """Return the CPUs that a container runs on now. Empty means that the container starves.
+
+    These are its online exclusive CPUs, or the shared pool if it has none (D14). A mixed container has both.
     """
     mine = own & online if own is not None else CpuSet()
     return mine | (pool & online) if is_mixed or not mine else mine
@@ -299,7 +301,7 @@ def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: b
 def _is_unlimited_pod(
     config: Config, managers: Managers, promises: Promises, pod: Pod, levels: dict[str, Isolation]
 ) -> bool:
-    """Whether the pod's cgroup has no CPU limit because of exclusive CPUs (spec of kubelet's CFS quota, D15)."""
+    """Whether exclusive CPUs leave the pod's cgroup without a CPU limit (kubelet's rule for CFS quotas, D15)."""
     if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
         return False
     exclusive = [level.has_own_cpus for level in levels.values()]
@@ -311,14 +313,16 @@ def _is_unlimited_pod(
 def _container_quota(
     config: Config, container: Container, limit_milli: int | None, level: Isolation, cpus: CpuSet
 ) -> CpuMax:
-    """D15: no quota with exclusive CPUs; in a pod's own pool its own limit, otherwise no more than the pool can provide.
+    """Compute a container's quota (D15).
+
+    A container with exclusive CPUs has none. In its pod's own pool, a container without a limit gets at most the size of the pool.
 
     Args:
         config: the configuration.
-        container: with its own limit, if it has one.
-        limit_milli: the container's own limit, otherwise its pod's.
-        level: how far the container is isolated.
-        cpus: on which it runs.
+        container: the container, with or without a limit of its own.
+        limit_milli: the container's own limit, or else its pod's.
+        level: which other containers share its CPUs.
+        cpus: the CPUs on which it runs.
     """
     has_no_quota = level.has_own_cpus and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")
     if has_no_quota or not config.cpu_cfs_quota:
@@ -336,7 +340,7 @@ def _quota(limit_milli: int | None, config: Config) -> CpuMax:
 
 
 def _memory_limit(limit_bytes: int | None, kernel: Kernel) -> ByteLimit:
-    """The kernel keeps whole pages and rounds down (mm/page_counter.c): ask for what it will hold."""
+    """Round a limit down to whole pages as the kernel does (mm/page_counter.c), so that reading it back gives the same value."""
     if limit_bytes is None or limit_bytes == 0:
         return ByteLimit(None)
     return ByteLimit(limit_bytes // kernel.page_bytes * kernel.page_bytes)

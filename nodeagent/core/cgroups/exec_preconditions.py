@@ -1,7 +1,6 @@
-"""Whether a container has what it was promised now, and whether another process may enter its cgroup; if not, why.
+"""Preconditions of `exec`: whether a container has its promised CPUs now, and whether another process may enter its cgroup.
 
-A process that enters gets what the container was promised, or doesn't get in: never "nearly" its CPUs. Knows no file system: the caller
-passes what lives below the cgroup.
+A process that enters gets exactly the promised CPUs, or can't enter. Knows no file system: the caller passes the cgroups below.
 """
 
 from collections.abc import Sequence
@@ -30,14 +29,14 @@ def obstacle(
     observed: ObservedCgroups,
     used_below: Sequence[str],
 ) -> Obstacle | None:
-    """Return what keeps a process from entering a container.
+    """Return what keeps a process from entering a container, or None.
 
     Args:
         entry: the pod.
-        name: of one of its containers.
-        desired: of all pods.
-        observed: of all pods.
-        used_below: names of cgroups directly below the container's, or its payload's, that have processes.
+        name: the name of one of its containers.
+        desired: the desired cgroups of all pods.
+        observed: the observed cgroups of all pods.
+        used_below: names of the populated cgroups directly below the container's cgroup or its payload's.
     """
     path = entry.container_path(name)
     return (
@@ -48,7 +47,7 @@ def obstacle(
 def unkept(
     entry: PodEntry, name: str, *, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return why a container's cgroup doesn't hold what was promised now, or others may run on its exclusive CPUs; arguments as above."""
+    """Return why a container's cgroup lacks its promised values, or why others may run on its exclusive CPUs; arguments as above."""
     return _of_pod(entry) or _of_cgroup(entry, entry.container_path(name), desired, observed, None)
 
 
@@ -75,12 +74,12 @@ def _of_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obst
     container, status, there = entry.pod.container(name), entry.status(name), observed.get(entry.container_path(name))
     if container.unit:
         return Obstacle(
-            f"container {name} of pod {entry.pod.full_name} stands for {container.unit}: systemd starts what runs there",
-            f"put it into the unit's own file (`systemctl cat {container.unit}`), or into a unit of its slice",
+            f"container {name} of pod {entry.pod.full_name} pins {container.unit}: systemd starts its processes",
+            f"add the command to the unit's own file (`systemctl cat {container.unit}`), or to a unit of its slice",
         )
     if not container.is_launched:
         return _of_inits(entry, name, observed)
-    # Any process left in a container whose command has ended is killed with it, and keeps it from starting.
+    # A process left in a container whose command has ended is killed with it. Until then the container can't restart.
     if not status.is_started or there is None or not there.is_populated:
         return Obstacle(
             f"container {name} of pod {entry.pod.full_name} is not running",
@@ -95,7 +94,7 @@ def _of_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obst
 
 
 def _of_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
-    """A container may have the CPUs of the init containers before it: it waits for their end, even while these CPUs are away."""
+    """Check that the init containers before a container have ended. It may reuse their CPUs, even CPUs that are offline now."""
     for container, status in takewhile(lambda pair: pair[0].name != name, entry.pairs()):
         there = observed.get(entry.container_path(container.name))
         if container.kind is not ContainerKind.INIT or not container.is_launched:
@@ -116,7 +115,7 @@ def _of_cgroup(
     observed: ObservedCgroups,
     used_below: Sequence[str] | None,
 ) -> Obstacle | None:
-    """Judge the cgroup; `used_below` is None: nobody is to enter it."""
+    """Judge the cgroup. `used_below` is None if no process is to enter it."""
     want = next((w for w in desired if w.path == path), None)
     there = observed.get(path)
     if is_of_systemd(path) and there is None:
@@ -168,7 +167,7 @@ def _of_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
 def _of_intruders(
     entry: PodEntry, want: DesiredCgroup, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Others are on its exclusive CPUs: the promise is not kept yet, or an init container still has them."""
+    """Return an obstacle if others may run on its exclusive CPUs: they have not vacated them yet, or an init container still has them."""
     plan = diff(desired, observed)
     mine, taken = want.exclusive_cpus, want.exclusive_cpus & plan.occupied
     who = list(plan.orphans) if taken else []

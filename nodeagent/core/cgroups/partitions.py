@@ -1,8 +1,8 @@
-"""Partitions of cpusets: where they lie, and in which order they come and go. They keep the host's processes off exclusive CPUs (D27).
+"""Cpuset partitions, which keep host processes off exclusive CPUs (D27): which cgroups have one, and in which order they start and end.
 
-A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each one above it, where siblings' sets may not overlap, and
-no sibling's `cpuset.cpus` may lie within one. So what ends goes first, from the bottom up: the partition, then its CPUs; then what begins
-comes from the top down. Knows neither pods nor the file system.
+A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each cgroup above it. Such sets of siblings must not
+overlap, and no sibling's `cpuset.cpus` may lie within one. Partitions that end therefore go first, from the bottom up: the partition, then
+its CPUs. New ones follow from the top down. Knows neither pods nor the file system.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, Observ
 from nodeagent.core.model.idset import CpuSet
 
 PARTITION_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.CPUSET_CPUS_PARTITION})
-"""A container starts whatever becomes of these."""
+"""Attributes that no container's start waits for."""
 
 NO_PARTITION = ((Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()), (Attribute.CPUSET_CPUS_PARTITION, MEMBER))
 
@@ -32,19 +32,20 @@ def partitioned(
     isolated: CpuSet,
     is_unbalanced: bool,
 ) -> tuple[DesiredCgroup, ...]:
-    """Give a pod's cgroups their partitions.
+    """Add the partitions to a pod's cgroups.
 
-    If every container has CPUs of its own, and one has an init container's, which two partitions beside each other could not, they are one
-    partition, the pod's; so is a pod's only container. In any other pod each container with CPUs that no other one of its pod runs on has
-    its own partition: in the pod's, those in the shared pool would have no CPU, and one that loses its last CPU would have the others'. The
-    kernel takes CPUs that are isolated at boot in no partition that it balances: they and others are never together in one of that kind.
+    The pod's cgroup is the partition if it has one container, or if all containers have exclusive CPUs and some share them with an init
+    container (two sibling partitions can't share CPUs). In any other pod, each container with CPUs that no other container of the pod uses
+    has its own partition. In one for the whole pod, containers of the shared pool would have no CPU, and a container that loses its last
+    CPU would run on those of the others. The kernel takes no CPUs isolated at boot into a partition that it balances, so these are never
+    mixed with others in one.
 
     Args:
-        pod: its cgroup.
-        containers: those of its containers.
-        own: by path, the CPUs promised to those of them that have CPUs of their own now.
-        isolated: CPUs that the kernel balances no load over since boot (isolcpus).
-        is_unbalanced: the pod asks for partitions of the kind `isolated`.
+        pod: the pod's cgroup.
+        containers: the cgroups of its containers.
+        own: the exclusive CPUs of containers that have some now, by path.
+        isolated: CPUs isolated at boot (isolcpus), over which the kernel doesn't balance load.
+        is_unbalanced: whether the pod asks for partitions of the kind `isolated`.
     """
     kind_of = partial(_kind, isolated=isolated, is_unbalanced=is_unbalanced)
     whole = _union(own.values())
@@ -73,7 +74,7 @@ def partitioned(
 
 
 def _kind(cpus: CpuSet, *, isolated: CpuSet, is_unbalanced: bool) -> Partition:
-    """Return the partition that these CPUs can be."""
+    """Return the kind of partition that the kernel accepts for these CPUs."""
     if cpus and (is_unbalanced or cpus <= isolated):
         return Partition(PartitionKind.ISOLATED)
     return Partition(PartitionKind.ROOT) if cpus and cpus.isdisjoint(isolated) else MEMBER
@@ -94,11 +95,11 @@ class Step(Struct, frozen=True):
     value: CpuSet | Partition
     before: CpuSet | Partition | None
     grants: CpuSet = CpuSet()
-    """CPUs that a partition begins with. Whoever else is there would be driven anywhere, also onto others' exclusive CPUs."""
+    """CPUs of a partition that starts. The kernel would move other processes off them, maybe onto exclusive CPUs of others."""
 
 
 def endings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
-    """End each partition that shall not be there as it is, then withdraw the CPUs that are not for partitions any more."""
+    """End each partition that differs from the desired one, then withdraw the CPUs that no partition needs any more."""
     for want in reversed(desired):
         before = _partition(want, observed)
         if before is not None and _has_to_end(want, observed):
@@ -111,7 +112,7 @@ def endings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iter
 
 
 def beginnings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
-    """Hand CPUs down to partitions, then begin them; also those that the kernel has ended."""
+    """Hand CPUs down to partitions, then start them, including those that the kernel has invalidated."""
     for want in desired:
         before_cpus = _handed_down(want, observed)
         if want.partition_cpus() - before_cpus:
@@ -127,7 +128,7 @@ def beginnings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> I
 
 
 def running_without(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> CpuSet:
-    """Return the CPUs of the partitions that are yet to begin although there are processes already: maybe the kernel refuses them."""
+    """Return the CPUs of populated cgroups whose partition has not started. The kernel may have refused it."""
     begin = (step for step in beginnings(desired, observed) if step.path in observed)
     return _union(step.grants for step in begin if observed[step.path].is_populated)
 

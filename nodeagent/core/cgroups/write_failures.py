@@ -1,13 +1,13 @@
-"""What a failed write to a cgroup means, by the kernel's answer, and so when to retry it. Knows no file and no clock.
+"""Classes of failed cgroup writes, by errno, and when each is retried. Knows no file and no clock.
 
 | class | the kernel's answers | what is done |
 | --- | --- | --- |
-| gone | ENOENT, ENODEV | what was observed has changed since: look again at once, and report it only if that does not help |
-| retry | EBUSY, EAGAIN, EINTR, ENOMEM; another value granted than asked for | reported; retried a second later |
+| gone | ENOENT, ENODEV | the cgroup has changed since it was observed; it is read again at once, and reported only if that doesn't help |
+| retry | EBUSY, EAGAIN, EINTR, ENOMEM; a value that differs from the written one | reported; retried a second later |
 | refused | EINVAL, ERANGE, ENOSPC, EACCES, EOPNOTSUPP, and all others | reported; retried at each reconcile, as only a person can help |
 
-In no class is anything undone: the promise stands, changes that depend on the write are held back, and no process starts where it is not as
-promised.
+No class undoes anything. The promise stands, changes that depend on the write are deferred, and no process starts in a cgroup that lacks
+its promised values.
 """
 
 import enum
@@ -25,7 +25,7 @@ _RETRY = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.ENOMEM})
 
 
 def write_failure(error: int | None) -> WriteFailure:
-    """Classify an errno. None: the kernel took the write, and grants something else (yet)."""
+    """Classify an errno. None means that the kernel took the write, but shows another value."""
     if error in _GONE:
         return WriteFailure.GONE
     return WriteFailure.RETRY if error is None or error in _RETRY else WriteFailure.REFUSED

@@ -1,18 +1,18 @@
-"""The order of cgroup writes: desired and observed cgroups in, an ordered list of changes out.
+"""The order of cgroup writes: from desired and observed cgroups to an ordered list of changes.
 
-The order is the promise that no exclusive CPU has two users at any moment:
+The order guarantees that no exclusive CPU has two users at any moment:
 
-1. Remove empty cgroups that are no longer desired; create new ones and enable controllers, from the top down. End partitions. Give systemd
-   its units back.
-2. Vacate CPUs: freeze those that no CPU is left for; then exclusive cgroups that shrink, then pods' cgroups, which bound those of their
-   containers, then all shared ones. A unit of systemd's only leaves what others get: it starts whenever somebody wants, and has its CPUs
-   for itself from the moment when it has no others, so that comes with the grant.
-3. Grant exclusive CPUs, and write everything else that differs; then what processes may fall back on, now that all others have left it;
-   then limits, of each pod in an order in which its own is never below those of its containers. Begin partitions (partitions.py).
+1. Remove empty cgroups that are no longer desired. Create new cgroups and enable controllers, from the top down. End partitions. Restore
+   systemd units that are no longer pinned.
+2. Vacate CPUs. Freeze cgroups that have no CPU left. Then shrink exclusive cgroups, then pods' cgroups (they bound their containers'), then
+   all shared cgroups. A systemd unit vacates only CPUs that others are granted. It may start at any time, so it gets its exclusive CPUs in
+   the one write that also takes all others from it (step 3).
+3. Grant exclusive CPUs and write all other differences. Then write fallback CPUs, now that all others have left them. Then write limits, in
+   an order in which a pod's limit is never below those of its containers. Start partitions (partitions.py).
 4. Thaw.
 
 If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. If a container's lower limit can't
-be written, neither must its pod's, nor a higher one of another container of the pod. Only differences are written: an idle machine sees
+be written, neither must its pod's, nor a higher one of another container of the pod. Only differences are written, so an idle machine sees
 no write (kernel 6.1 resets a thread's own affinity on every cpuset write). Knows neither pods nor the file system.
 """
 
@@ -43,7 +43,7 @@ _LIMITS = frozenset({Attribute.MEMORY_MAX, Attribute.CPU_MAX})
 class MakeCgroup(Struct, frozen=True):
     path: str
     has_payload: bool = False
-    """It is a container's: there is to be one for its processes below it, too."""
+    """Whether the cgroup is a container's, which needs a `payload` cgroup for its processes below it."""
 
 
 class EnableControllers(Struct, frozen=True):
@@ -52,11 +52,11 @@ class EnableControllers(Struct, frozen=True):
 
 
 class GatherThreads(Struct, frozen=True):
-    """Put the threads that the kernel has driven elsewhere back on the CPUs of their cgroup."""
+    """Move threads that the kernel has put on other CPUs back to the CPUs of their cgroup."""
 
     path: str
     vacates: CpuSet
-    """CPUs on which none of them runs any more then."""
+    """CPUs on which none of these threads runs afterwards."""
 
 
 class SetAttribute(Struct, frozen=True):
@@ -64,9 +64,9 @@ class SetAttribute(Struct, frozen=True):
     attribute: Attribute
     value: Value
     before: Value | None
-    """What was observed; None: the cgroup is new or the file was missing."""
+    """The observed value. None means that the cgroup is new or lacks the file."""
     vacates: CpuSet = CpuSet()
-    """CPUs on which no process of this cgroup runs any more once the change has taken effect."""
+    """CPUs on which no process of this cgroup runs once the change is in effect."""
     grants: CpuSet = CpuSet()
     """CPUs that become exclusive to this cgroup."""
 
@@ -76,7 +76,7 @@ class RemoveCgroup(Struct, frozen=True):
 
 
 class GiveUnitBack(Struct, frozen=True):
-    """Let a unit of systemd's have again what it had before a pod stood for it: from then on it is one of the host's."""
+    """Restore the CPUs and memory nodes that a systemd unit had before a pod pinned it."""
 
     path: str
     before: UnitSettings
@@ -94,7 +94,7 @@ def is_of_limits(change: Change) -> TypeGuard[SetAttribute]:
 
 
 def lowers(change: SetAttribute) -> bool:
-    """Whether a limit is below what was observed."""
+    """Whether the change lowers a limit below its observed value."""
     return change.before is not None and _height(change.value) < _height(change.before)
 
 
@@ -109,24 +109,24 @@ def _height(limit: Value) -> float:
 
 
 def is_of_partitions(change: Change) -> bool:
-    """Whether nothing but the isolation from the host depends on it."""
+    """Whether the change concerns a partition. Only the isolation from the host depends on it."""
     return isinstance(change, SetAttribute) and change.attribute in PARTITION_ATTRIBUTES
 
 
 class Plan(Struct, frozen=True):
     changes: tuple[Change, ...]
     occupied: CpuSet = CpuSet()
-    """CPUs used by processes that no desired cgroup accounts for and no change can move: not to be granted."""
+    """CPUs that must not be granted, because processes outside of the desired cgroups run there and no change can move them."""
     orphans: tuple[str, ...] = ()
-    """Populated cgroups of ours that belong to no pod any more."""
+    """Populated cgroups below the pods' cgroup that belong to no pod any more."""
 
 
 def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
-    """Return the changes that turn the observed cgroups into the desired ones, in the order in which they are safe.
+    """Return the changes that turn the observed cgroups into the desired ones, in a safe order.
 
     Args:
         desired: every cgroup that should exist, parents before children.
-        observed: every cgroup below the pods' cgroup, that cgroup itself (path ""), those above, and the units that pods stand for.
+        observed: every cgroup below the pods' cgroup, that cgroup itself (path ""), those above it, and the units that pods pin.
     """
     everything = tuple(desired)
     wants = tuple(want for want in everything if want.goes_back_to is None and _is_to_write(want.path, observed))
@@ -158,7 +158,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
 
 
 def _is_to_write(path: str, observed: ObservedCgroups) -> bool:
-    """Whether there is something to write to: who has no cgroup of ours gets one, but a unit that systemd doesn't know can't be told."""
+    """Whether the cgroup exists or can be created. A unit that systemd doesn't know has none, and only systemd can create it."""
     return path in observed or not is_of_systemd(path)
 
 
@@ -175,8 +175,9 @@ def _written(steps: Iterable[Step]) -> Iterator[Change]:
 
 
 def _stuck(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
-    """CPUs it may run on though its cpuset doesn't name them: if the kernel can grant none of those asked for, it grants the parent's. A
-    unit for which none is left has nowhere to go.
+    """Return CPUs outside of its cpuset that a cgroup may still use.
+
+    If the kernel can grant none of the CPUs in a cpuset, it grants those of the parent. A unit without a CPU left also stays where it is.
     """
     there = observed.get(want.path)
     if there is None or not want.is_leaf or want.is_starved:
@@ -203,11 +204,11 @@ def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> I
 
 
 def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Every cgroup leaves the CPUs that it should not have.
+    """Make every cgroup leave the CPUs that it should not have.
 
-    What has none to move to is frozen before anything moves. Exclusive cgroups come next, so that none names a CPU that it is granted later
-    on, or never, when its pod's gets that. Then pods' cgroups: they bound those of their containers that share, which may have CPUs to
-    move to that the pod hasn't yet; then what the processes may fall back on, of which some goes and nothing comes yet.
+    Cgroups without a CPU to move to are frozen before anything moves. Exclusive cgroups come next. Otherwise one could still list a CPU
+    when its pod's cgroup gets that CPU, before it is granted. Pods' cgroups follow, because they bound their shared containers, which may
+    move to CPUs that the pod's cgroup lacks so far. Fallback CPUs are then reduced, and not yet extended.
     """
     desired = tuple(desired)
     leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)
@@ -256,15 +257,15 @@ def _fallback(there: ObservedCgroup | None) -> CpuSet:
 
 
 def _narrowed(want: DesiredCgroup, fallback: CpuSet) -> CpuSet:
-    """Return what processes may fall back on while others are yet to leave: no more than before, unless nothing would be left."""
+    """Return the fallback CPUs while others are still to leave: a part of the current ones, unless that would be empty."""
     return fallback & want.fallback_cpus() or want.fallback_cpus()
 
 
 def _kept(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
-    """Return the CPUs that an exclusive cgroup has already and is to have. None: it names no others, or is to be moved as a whole.
+    """Return the desired CPUs that an exclusive cgroup has already. None means that it lists no others, or has to move as a whole.
 
-    What it may name besides are its own CPUs that are offline. All others would be its at once when its pod's cgroup gets them, or when
-    they are online again: those that it has given up, and those that others may not have left yet.
+    Its own offline CPUs may stay listed. Any other listed CPU would become usable at once when its pod's cgroup gets it, or when it comes
+    online. That could be a CPU that the cgroup has released, or one that others have not vacated yet.
     """
     there = observed.get(want.path)
     if there is None or not want.is_exclusive or is_of_systemd(want.path) or _is_displaced(want, there):
@@ -277,13 +278,19 @@ def _kept(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
 
 
 def _named(there: ObservedCgroup | None) -> CpuSet:
-    """CPUs that its processes may run on, now or once a cgroup above has them: of a partition, only its own are effective."""
+    """Return the CPUs that processes may run on, now or once a cgroup above has them.
+
+    The listed CPUs count too, because in a partition only the CPUs of the partition are effective.
+    """
     named = there.get(Attribute.CPUSET_CPUS) if there else None
     return _usable(there) | named if isinstance(named, CpuSet) else _usable(there)
 
 
 def _left(want: DesiredCgroup, there: ObservedCgroup | None, leaves: Iterable[DesiredCgroup]) -> CpuSet | None:
-    """Return the CPUs that an exclusive unit keeps until it is granted its own. None: it is on nobody else's, or is none."""
+    """Return the CPUs that an exclusive unit keeps until its own are granted.
+
+    None means that it is on no CPU of others, or is no exclusive unit.
+    """
     if not want.is_exclusive or not is_of_systemd(want.path):
         return None
     others = CpuSet()
@@ -302,8 +309,9 @@ def _departure(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet, 
 
 
 def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
-    """An exclusive cgroup was moved off its CPUs by others: none of them is left to fall back on, so it pauses while it is moved back. A
-    unit of systemd's doesn't: that would be a state that somebody could ask systemd for.
+    """Whether somebody else moved an exclusive cgroup off all its CPUs. It is then frozen while it moves back.
+
+    A systemd unit is not frozen, because systemd's clients would see that state.
     """
     if is_of_systemd(want.path):
         return False
@@ -312,7 +320,7 @@ def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
 
 
 def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Exclusive CPUs are granted, and everything else that differs is written."""
+    """Grant exclusive CPUs, and write all other differences."""
     desired = tuple(desired)
     leaves = tuple(want for want in desired if want.is_leaf)
     for want in desired:
@@ -338,7 +346,7 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
 
 
 def _fallbacks(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Processes may fall back on more CPUs once everybody else has left these."""
+    """Extend the fallback CPUs, once all others have left them."""
     for want in desired:
         there, value = observed.get(want.path), want.fallback_cpus()
         before = there.get(Attribute.FALLBACK_CPUS) if there else None
@@ -349,9 +357,9 @@ def _fallbacks(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> I
 
 
 def _limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """A pod's limit is never below those of its containers, which could be killed for it: it is the first to grow and the last to shrink.
+    """Write limits such that a pod's limit is never below those of its containers, which could be killed otherwise.
 
-    Among its containers' those that shrink come first, for the same reason.
+    A pod's limit grows first and shrinks last. Among the limits of its containers, those that shrink come first.
     """
     found: list[tuple[int, SetAttribute]] = []
     for want in desired:
@@ -365,12 +373,12 @@ def _limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iter
 
 
 def _holds(there: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
-    """Whether a cpuset that names these CPUs has those by its own content, not as those that the one above leaves to it."""
+    """Whether a cpuset has these CPUs because it lists them, and not because the parent's CPUs are its fallback."""
     return named == cpus or (isinstance(named, CpuSet) and named >= cpus and _usable(there) >= cpus)
 
 
 def _has_alone(there: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
-    """Whether it holds these, and no others."""
+    """Whether a cpuset lists these CPUs, and no others are usable."""
     return _holds(there, named, cpus) and not _usable(there) - cpus
 
 
@@ -384,8 +392,9 @@ def _thaws(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Itera
 
 
 def _usable(there: ObservedCgroup | None) -> CpuSet:
-    """CPUs on which its processes may run now, including one that enters it at this moment; in a frozen cgroup none run. A unit
-    of systemd's may be thawed by others at any moment.
+    """Return the CPUs on which processes of a cgroup may run now, including one that enters it at this moment.
+
+    In a frozen cgroup none run. Others may thaw a systemd unit at any moment, so it counts as running.
     """
     if there is None or (there.is_frozen and not is_of_systemd(there.path)):
         return CpuSet()

@@ -41,9 +41,9 @@ def test_containers_that_are_alike_are_said_once() -> None:
     [
         (
             pod("a", app(cpu="2"), app("beside", cpu="100m"), is_isolated=True),
-            "are closed to the host by a partition (the container's, kind isolated): the pod asks for it: it places its threads itself",
+            "are closed to the host by a partition (the container's, kind isolated): the pod asks for it, because it places its threads",
         ),
-        (pod("a", mixed()), "are closed to the host by systemd (AllowedCPUs), not by a partition: it has the shared pool beside them"),
+        (pod("a", mixed()), "are closed to the host by systemd (AllowedCPUs), not by a partition: the container also uses the shared pool"),
     ],
 )  # fmt: skip
 def test_by_what_and_why_is_said(of: Pod, said: str) -> None:
@@ -55,7 +55,7 @@ def test_by_what_and_why_is_said(of: Pod, said: str) -> None:
     [
         (None, "partition", True, "balances the load within (before kernel 6.7: by systemd's AllowedCPUs)"),
         (True, "partition", False, "kind root): the kernel balances the load within"),
-        (False, "systemd", False, "by systemd (AllowedCPUs), not by a partition: the pods' cgroups can hold none here"),
+        (False, "systemd", False, "by systemd (AllowedCPUs), not by a partition: this kernel has no partitions below other cgroups"),
     ],
 )  # fmt: skip
 def test_what_the_kernel_has_is_said_where_it_is_known(

@@ -70,15 +70,15 @@ def test_why_one_cannot_have_a_partition_is_said() -> None:
     world = isolating().add(pod("web", init("first", cpu="1"), app("app", cpu="1"), app("beside", cpu="100m")))
     (shown,) = inspection(world.view())["pods"]
     notes = {c["name"]: " ".join(c["notes"]) for c in shown["containers"]}
-    assert "an init container has the same ones" in notes["app"]
+    assert "an init container has the same CPUs" in notes["app"]
     assert "the host" not in notes["beside"]
 
 
 def test_why_a_mixed_container_and_one_of_a_burstable_pod_have_none_is_said() -> None:
     alone = mixed(cpu="2", resources=burstable("2"))
     (first, second) = inspection(isolating().add(pod("web", mixed())).add(pod("db", alone)).view())["pods"]
-    assert "it has the shared pool beside them" in " ".join(first["containers"][0]["notes"])
-    assert "its pod is not Guaranteed" in " ".join(second["containers"][0]["notes"])
+    assert "the container also uses the shared pool" in " ".join(first["containers"][0]["notes"])
+    assert "the pod is not Guaranteed" in " ".join(second["containers"][0]["notes"])
 
 
 def test_without_the_setting_nothing_is_said() -> None:

@@ -122,7 +122,7 @@ def test_nothing_is_run_in_a_unit() -> None:
     (entry,) = of.state.entries
     found = obstacle(entry, "db", desired=of.desired_cgroups(), observed=there(of), used_below=())
     assert found is not None
-    assert found.why == "container db of pod default/db stands for db.service: systemd starts what runs there"
+    assert found.why == "container db of pod default/db pins db.service: systemd starts its processes"
     assert "`systemctl cat db.service`" in found.next_step
 
 
