@@ -122,9 +122,9 @@ def test_of_kernel_threads_those_are_found_that_can_be_moved_and_where_the_inter
     eth0, second, gone = (Setting(SettingKind.THREAD, name) for name in ("42@9", "44@9", "45@9"))
     assert reading.settings == {THREAD: CpuSet.of(1), eth0: ALL, second: ALL, gone: ALL}
     assert reading.facts == {
-        eth0: Facts(handles=IRQ, follows=CpuSet.of(2)),
-        second: Facts(handles=Setting(SettingKind.IRQ, "6"), follows=CpuSet.of(4)),
-        gone: Facts(handles=Setting(SettingKind.IRQ, "7")),
+        eth0: Facts(interrupt=IRQ, follows=CpuSet.of(2)),
+        second: Facts(interrupt=Setting(SettingKind.IRQ, "6"), follows=CpuSet.of(4)),
+        gone: Facts(interrupt=Setting(SettingKind.IRQ, "7")),
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.host.irq_owners import DeviceClaim
+from nodeagent.core.host.irq_owners import InterruptRequest
 from nodeagent.core.host.settings import NEW_IRQS, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.cgroup_layout import ABOVE
@@ -499,7 +499,7 @@ def test_a_claimed_devices_interrupts_are_on_the_containers_cpus(tmp_path: Path)
     settings = HostSettings(HostSettingsModel(machine, Steps()), str(tmp_path), "boot", make_log(log))
     host = QUIET.managers.topology.online - own
     alone = alone_of(QUIET.config, QUIET.managers.topology, own, own)
-    asked = tuple(DeviceClaim(device, "container app", own) for device in ("eth0", "eth1"))
+    asked = tuple(InterruptRequest(device, "container app", own) for device in ("eth0", "eth1"))
     assert settings.keep(Wanted(alone, host, asked), rescan=False) == ()
     assert (machine.settings[FEW], machine.settings[IRQ]) == (own, host)
     assert settings.keep(Wanted({}, host), rescan=False) == ()

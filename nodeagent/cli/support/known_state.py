@@ -280,13 +280,13 @@ def _host_processes(exclusive: CpuSet, ours: frozenset[int], view: NodeView) -> 
     """Find other processes that may run on exclusive CPUs (D12), and interrupts that may come there although no container asks for it."""
     if not exclusive:
         return HostProcesses()
-    from nodeagent.core.host.irq_owners import claimed, claims
+    from nodeagent.core.host.irq_owners import assign_interrupts, interrupt_requests
     from nodeagent.edge.kernel.host_settings import HostSettingsFiles
     from nodeagent.edge.kernel.interrupts import may_come_to
     from nodeagent.edge.processes.host_processes import may_run_on, of_caller
 
-    asked = () if view.node.config.interrupt_isolation == "none" else claims(view.state)
-    holders = claimed(asked, HostSettingsFiles().interrupts_of).holders
+    asked = () if view.node.config.interrupt_isolation == "none" else interrupt_requests(view.state)
+    holders = assign_interrupts(asked, HostSettingsFiles().interrupts_of).holders
     wanted = {int(interrupt.name): claim.cpus for interrupt, claim in holders.items()}
     scan = may_run_on(exclusive, excluding=(ours | of_caller()).__contains__)
     threads = [p for p in scan.found if p.is_kernel_thread]

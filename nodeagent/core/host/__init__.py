@@ -1,4 +1,4 @@
-"""Settings of the host that name CPUs: which to change so that nothing else uses exclusive CPUs, and how each goes back.
+"""Host settings that name CPUs: which values keep the host off exclusive CPUs, and which value each is restored to.
 
 Not here: the files' paths and notation (formats/kernel/host_files.py), and the files (edge/kernel/host_settings.py, the launcher).
 """

@@ -1,4 +1,4 @@
-"""Whose CPUs get a device's interrupts: what pods' annotations ask for, and what of it holds."""
+"""Owners of interrupts: the containers whose CPUs get the interrupts of a device, by annotations of pods or by device allocation."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -9,35 +9,35 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, PodEntry
 
 _WITH_QUEUES = frozenset({"network", "infiniband"})
-"""Kinds of devices whose interrupts come to their owner's CPUs. Those of others follow who submits work, or can't be moved."""
+"""Kinds of devices whose interrupts go to their owner's CPUs. Interrupts of other kinds follow the submitting CPU, or can't be moved."""
 
 
-class DeviceClaim(Struct, frozen=True):
+class InterruptRequest(Struct, frozen=True):
     device: str
-    """A PCI address or a network interface."""
+    """PCI address or network interface."""
     by: str
-    """The container and its pod, in words."""
+    """The container and its pod, as users read it."""
     cpus: CpuSet
-    """The container's own. Empty: it has none, and gets no interrupts."""
+    """Exclusive CPUs of the container. Without any, it gets no interrupts."""
     is_asked: bool = True
-    """Whether somebody has asked for its interrupts; otherwise they follow from whose the device is, where it has any."""
+    """Whether an annotation asks for the interrupts. Otherwise the container gets them because the device is allocated to it."""
 
 
-class Claimed(Struct, frozen=True):
-    """What of the claims holds. Each interrupt goes to the first that asks for it."""
+class InterruptOwners(Struct, frozen=True):
+    """Result of all requests for interrupts. The first request for an interrupt gets it."""
 
-    holders: Mapping[Setting, DeviceClaim]
+    holders: Mapping[Setting, InterruptRequest]
     unknown: tuple[str, ...] = ()
-    """Devices that have no interrupts, or are not there."""
-    late: tuple[tuple[DeviceClaim, DeviceClaim], ...] = ()
-    """Claims to what another container already has, and that one's."""
+    """Devices that are absent or have no interrupts."""
+    late: tuple[tuple[InterruptRequest, InterruptRequest], ...] = ()
+    """Pairs of a request for an interrupt that another container already has, and the request of that container."""
 
 
-def claims(state: NodeState) -> tuple[DeviceClaim, ...]:
-    """Return what the pods on the node ask for, in the order in which they were decided on; then whose network devices are."""
+def interrupt_requests(state: NodeState) -> tuple[InterruptRequest, ...]:
+    """Return the requests of all pods in the order of their decisions, then the owners of allocated network devices."""
     active = sorted((entry for entry in state.entries if entry.is_active), key=lambda entry: entry.decided_at_ms)
     asked = [
-        DeviceClaim(
+        InterruptRequest(
             device,
             f"container {container.name} of pod {entry.pod.full_name}",
             state.promises.own_set(entry.pod.uid, container.name) or CpuSet(),
@@ -48,29 +48,31 @@ def claims(state: NodeState) -> tuple[DeviceClaim, ...]:
     ]
     if not state.promises.taken_devices():
         return tuple(asked)
-    return (*asked, *_of_owners(state, active))
+    return (*asked, *_owners_of_devices(state, active))
 
 
-def _of_owners(state: NodeState, active: Iterable[PodEntry]) -> Iterator[DeviceClaim]:
+def _owners_of_devices(state: NodeState, active: Iterable[PodEntry]) -> Iterator[InterruptRequest]:
     for entry in active:
         for name, devices in state.promises.of_pod(entry.pod.uid).devices:
             cpus = state.promises.own_set(entry.pod.uid, name)
             for device in devices if cpus else ():
                 if device.kind in _WITH_QUEUES:
                     who = f"container {name} of pod {entry.pod.full_name}"
-                    yield DeviceClaim(device.id, who, cpus or CpuSet(), is_asked=False)
+                    yield InterruptRequest(device.id, who, cpus or CpuSet(), is_asked=False)
 
 
-def claimed(asked: Iterable[DeviceClaim], interrupts_of: Callable[[str], Iterable[Setting]]) -> Claimed:
-    """Decide who has which interrupts.
+def assign_interrupts(
+    asked: Iterable[InterruptRequest], interrupts_of: Callable[[str], Iterable[Setting]]
+) -> InterruptOwners:
+    """Decide which container gets which interrupts.
 
     Args:
-        asked: by whom, in order.
-        interrupts_of: returns the interrupts of a device; none: it has none, or is not there.
+        asked: the requests, in order.
+        interrupts_of: returns the interrupts of a device, or nothing if it is absent or has none.
     """
-    holders: dict[Setting, DeviceClaim] = {}
+    holders: dict[Setting, InterruptRequest] = {}
     unknown: list[str] = []
-    late: list[tuple[DeviceClaim, DeviceClaim]] = []
+    late: list[tuple[InterruptRequest, InterruptRequest]] = []
     for claim in asked:
         if not claim.cpus:
             continue
@@ -81,4 +83,4 @@ def claimed(asked: Iterable[DeviceClaim], interrupts_of: Callable[[str], Iterabl
         if before and claim.is_asked:
             late.append((claim, before[0]))
         holders |= {each: claim for each in interrupts if each not in holders}
-    return Claimed(holders, tuple(dict.fromkeys(unknown)), tuple(late))
+    return InterruptOwners(holders, tuple(dict.fromkeys(unknown)), tuple(late))

@@ -1,7 +1,6 @@
-"""Settings of the host that name CPUs, and the record of what they were before they were changed (D28).
+"""Host settings that name CPUs, and the record of their values before the agent changed them (D28).
 
-Each keeps off the CPUs that are to be left alone, and goes back to what it was as soon as it may. What somebody else sets meanwhile is
-what it goes back to.
+Each setting avoids certain CPUs while it must, and is then restored. If somebody else sets a value meanwhile, that value is restored.
 """
 
 import enum
@@ -14,25 +13,27 @@ from nodeagent.core.model.idset import CpuSet
 
 
 class SettingKind(enum.StrEnum):
-    """What a setting is about, and what its name is."""
+    """Kind of a host setting. It determines the meaning of the setting's name."""
 
     IRQ = "irq"
-    """The affinity of an interrupt; its number."""
+    """Affinity of an interrupt. The name is its number."""
     NEW_IRQS = "new-irqs"
-    """The affinity of interrupts to come; no name."""
+    """Default affinity of new interrupts. No name."""
     QUEUE = "queue"
-    """The CPUs that handle a queue of a network interface (RPS, XPS); a path such as `eth0/queues/rx-0/rps_cpus`, by its name now."""
+    """CPUs that handle a queue of a network interface (RPS, XPS). The name is a path such as `eth0/queues/rx-0/rps_cpus`, with the current
+    name of the interface.
+    """
     IRQBALANCE = "irqbalance"
-    """CPUs that irqbalance may move interrupts to; no name. It shows what it was told only after its next scan."""
+    """CPUs that irqbalance may move interrupts to. No name. irqbalance shows a new value only after its next scan."""
     BALANCING = "balancing"
-    """The CPUs that irqbalance may move one interrupt to: all of these, or none; the interrupt's number."""
+    """CPUs that irqbalance may move one interrupt to, either all of its CPUs or none. The name is the interrupt's number."""
     WORKQUEUE = "workqueue"
-    """The CPUs of the kernel's unbound work; no name. Each workqueue may use those of them that its own mask has."""
+    """CPUs of the kernel's unbound workqueues. No name. Each workqueue uses those CPUs of them that are in its own mask."""
     THREAD = "thread"
-    """The affinity of a kernel thread that is bound to no CPU; its id and its start in clock ticks since boot, `45@1234`."""
+    """Affinity of a kernel thread that isn't bound to a CPU. The name is its id and its start in clock ticks since boot (`45@1234`)."""
     UNIT = "unit"
-    """`AllowedCPUs` of one of systemd's units: the path of its cgroup below the root of all, so of a topmost one its name. One that is gone
-    comes back with what it was given.
+    """`AllowedCPUs` of a systemd unit. The name is the path of its cgroup below the root cgroup. A unit that has stopped has the same value
+    when it starts again.
     """
 
 
@@ -42,30 +43,30 @@ class Setting(Struct, frozen=True, order=True):
 
 
 OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.BALANCING, SettingKind.UNIT})
-"""A service may do what it was told after it has failed to answer. What the kernel refuses is refused."""
+"""Settings that a service applies, possibly after a call to it has failed. A write that the kernel refuses has no effect."""
 
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
 
 
 class Change(Struct, frozen=True):
-    """What one setting was, and what it has become."""
+    """Record of one setting: its original value, and the values that the agent may have given it."""
 
     before: CpuSet
-    """What it goes back to. None: where the interrupt comes that the thread handles."""
+    """The value to restore. An empty set means that of the interrupt which the thread handles."""
     ours: tuple[CpuSet, ...]
-    """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any. irqbalance doesn't
-    show whether it has been told: until that is known, the last is one that it doesn't show. Of a kernel thread, what it may have been
-    given by a write that the kernel remembers; all CPUs, if there may be none.
+    """Values that the setting may have because of the agent; a crash may leave any of them. The last is the value found or written last.
+    irqbalance doesn't show whether it has taken a value, so until that is known, the last is one that it doesn't show. For a kernel thread
+    these are the values that the kernel may remember, or all CPUs if it may remember none.
     """
     instance: int | None = None
-    """As `Facts.instance`."""
+    """See `Facts.instance`."""
 
     def is_of(self, facts: "Facts") -> bool:
-        """Whether it may be about this interrupt or queue, and is not about an earlier one with its name."""
+        """Whether the record may belong to this interrupt or queue, and not to an earlier one of the same name."""
         return None in {self.instance, facts.instance} or self.instance == facts.instance
 
     def is_ours(self, now: CpuSet) -> bool:
-        """Whether it is as we found it or made it. Once it is written, the value before is not ours any more."""
+        """Whether the agent found or wrote this value. After a write, the value before it no longer counts."""
         return now in self.ours
 
     @property
@@ -73,7 +74,7 @@ class Change(Struct, frozen=True):
         return self.ours[-1]
 
     def is_settled(self, kind: SettingKind, wanted: CpuSet) -> bool:
-        """Whether it need not be written to have what is wanted: systemd still does what it was told when it didn't answer."""
+        """Whether no write is needed for the wanted value. systemd may still apply an older value whose call got no answer."""
         return self.ours == (wanted,) if kind is SettingKind.UNIT else self.last == wanted
 
     @property
@@ -82,52 +83,52 @@ class Change(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """What else the kernel says of an interrupt, a network queue or a kernel thread."""
+    """Further facts that the kernel shows of an interrupt, a network queue or a kernel thread."""
 
     instance: int | None = None
-    """Another one has another, even under the same name: a device's interrupts go with its driver, and their numbers are given again.
-    Of a queue, its interface's: that may get another name.
-    """
+    """Identity of an interrupt, or of a queue's interface. Numbers of interrupts are reused, and interfaces can be renamed."""
     near: CpuSet = CpuSet()
-    """The CPUs of an interrupt's NUMA node, which the kernel prefers when it begins; none: it has no node."""
-    handles: Setting | None = None
+    """CPUs of the interrupt's NUMA node, which the kernel prefers for a new interrupt. Empty means no node."""
+    interrupt: Setting | None = None
     """The interrupt that a thread handles."""
     follows: CpuSet = CpuSet()
-    """Where that comes: the kernel moves the thread there when it comes for the first time after it has been moved."""
+    """CPUs of that interrupt. The kernel moves the thread there at the first interrupt after a move."""
 
 
 Record = Mapping[Setting, Change]
-"""Each setting that is not what it goes back to. While interrupts to come are kept off CPUs, also every interrupt that there is: any other
-came later, and goes back to what it would have been without us. And every kernel thread, while some leave CPUs alone.
+"""Record of each setting that differs from the value to restore.
+
+While the default affinity of new interrupts is changed, the record also has every existing interrupt. Any other interrupt is newer, and is
+restored to what the kernel would have given it. While kernel threads avoid CPUs, the record has every kernel thread.
 """
 
 
 def maybe_put_back(record: Record) -> Record:
-    """Return the record after somebody has put settings back in our name: each may be as it was before."""
+    """Return the record after another process may have restored settings: each may have its original value."""
     return {s: replace(c, ours=_ending((c.before, *c.ours), c.last)) for s, c in record.items()}
 
 
 class HostPlan(Struct, frozen=True):
     record: Record
-    """To save before the first write."""
+    """Record to save before the first write."""
     writes: Mapping[Setting, CpuSet]
     changed_by_others: Mapping[Setting, CpuSet]
-    """Found with a value that is not ours although we had changed it."""
+    """Settings that the agent had changed, and that have a value of somebody else."""
     keeps_threads: bool = False
-    """Kernel threads are kept off CPUs, by us or by a partition that has not ended yet, so that the record has them all."""
+    """Whether kernel threads avoid CPUs, because of the agent or of a partition that has not ended, so that the record has all of them."""
     unread: frozenset[Setting] = frozenset()
-    """Their part of the record stays as it was."""
+    """Settings that could not be read, whose record stays as it was."""
     offline: CpuSet = CpuSet()
-    """CPUs that may be missing from what is written for a kernel thread."""
+    """CPUs that may be missing from the affinity that a kernel thread shows after a write."""
 
     def without(self, refused: AbstractSet[Setting]) -> "HostPlan":
-        """Leave some settings as they are."""
+        """Drop the writes of some settings."""
         changes = {s: replace(c, ours=(c.last,)) if s in refused else c for s, c in self.record.items()}
         writes = {setting: value for setting, value in self.writes.items() if setting not in refused}
         return replace(self, record=self._kept(changes), writes=writes)
 
     def after(self, failed: AbstractSet[Setting]) -> Record:
-        """Return the record to save once all is written, but for what failed."""
+        """Return the record to save after the writes, given those that failed."""
         return self._kept({s: self._after(s, change, has_failed=s in failed) for s, change in self.record.items()})
 
     def _kept(self, changes: Record) -> Record:
@@ -152,20 +153,20 @@ class Cpus(Struct, frozen=True):
     """The CPUs of the machine."""
 
     possible: CpuSet
-    """All that it may ever have. A setting that names these is not restricted."""
+    """All CPUs that the machine can have. A setting that names them all is unrestricted."""
     host: CpuSet
-    """Those for what would have none left: online, and not to be left alone. Empty: that stays as it is."""
+    """Online CPUs that need not be avoided, for settings that would have no CPU left. If empty, such settings stay as they are."""
     hidden: CpuSet = CpuSet()
-    """Those that a kernel thread can't be given: offline, or in a partition of the cpuset."""
+    """CPUs that a kernel thread can't be given, because they are offline or in a cpuset partition."""
     offline: CpuSet = CpuSet()
     partitioned: CpuSet = CpuSet()
-    """Those to be left alone from which the kernel drives its threads itself, as they are in a partition or about to be."""
+    """CPUs to avoid that are in a partition or soon will be, so that the kernel itself moves its threads off them."""
     was_hidden: CpuSet = CpuSet()
-    """Those that were hidden at some moment since the last look: the affinity of a kernel thread may still lack them."""
+    """CPUs that were hidden at some moment since the last scan. The affinity of a kernel thread may still lack them."""
     nodes: tuple[CpuSet, ...] = ()
-    """Those of each NUMA node, be they offline: the kernel gives them to threads that work for it."""
+    """CPUs of each NUMA node, including offline ones. The kernel gives them to its threads that work for the node."""
     uevents: int = 0
-    """How many messages about devices the kernel has sent: if that differs between two looks, CPUs may have gone and come again."""
+    """Number of device events that the kernel has sent. If it changes between two scans, CPUs may have gone and come again."""
 
 
 def plan(
@@ -179,17 +180,17 @@ def plan(
     facts: Mapping[Setting, Facts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
-    """Decide what to write so that no setting names a CPU that is to be left alone, unless its owner wants just that.
+    """Decide what to write so that no setting names a CPU to avoid, unless the owner of that CPU wants it.
 
     Args:
-        record: of what was changed before.
-        observed: every setting that there is and that can be changed. One that names no CPU is off, and stays off.
-        alone: CPUs to be left alone, by kind. Settings of a kind that is missing go back.
-        cpus: of the machine.
-        claims: settings that a container wants for its own CPUs, and these.
-        spared: CPUs that a setting need not leave alone: whoever has them for itself is within.
-        facts: what else is known of those that are observed.
-        unread: kinds that could not be read now: nothing is known of them, and nothing changes.
+        record: the record of earlier changes.
+        observed: every setting that exists and can be changed. A setting without any CPU is off, and stays off.
+        alone: CPUs to avoid, by kind. Settings of other kinds are restored.
+        cpus: the CPUs of the machine.
+        claims: the settings that a container wants on its own CPUs, with these CPUs.
+        spared: CPUs that a setting need not avoid, because their owner is within it.
+        facts: further facts of the observed settings.
+        unread: kinds that could not be read now, which don't change.
     """
     record = _renamed(record, facts)
     changes, writes, others = {}, {}, {}
@@ -202,7 +203,7 @@ def plan(
         if setting.kind is SettingKind.THREAD:
             if known is None and not (keeps_threads and now):
                 continue
-            left = to_leave if of.handles is None else to_leave - claims.get(of.handles, CpuSet())
+            left = to_leave if of.interrupt is None else to_leave - claims.get(of.interrupt, CpuSet())
             found = _follower(known, now, left, cpus, of.follows, keeps_threads=keeps_threads)
         else:
             found = _other(setting, known, now, of, record.get(NEW_IRQS), claims.get(setting), to_leave, cpus)
@@ -225,7 +226,7 @@ def plan(
 class _Found(Struct, frozen=True):
     before: CpuSet
     ours: tuple[CpuSet, ...]
-    """As in `Change`, before it is written."""
+    """As `Change.ours`, before the write."""
     written: CpuSet | None
     is_others: bool
 
@@ -240,7 +241,7 @@ def _other(
     to_leave: CpuSet,
     cpus: Cpus,
 ) -> _Found:
-    """Decide on a setting that keeps what it was given."""
+    """Decide on a setting that keeps a written value."""
     is_ours = known is not None and (known.is_ours(now) or _is_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
     if known is None:
@@ -260,10 +261,10 @@ def _other(
 def _follower(
     known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
 ) -> _Found:
-    """Decide on a kernel thread, which is a NUMA node's if it is anyone's, or an interrupt's.
+    """Decide on a kernel thread, also one that handles an interrupt.
 
-    One of an interrupt has all CPUs until that comes for the first time. From then on it follows, and what somebody else gives it lasts as
-    long as its interrupt stays where it is: so nothing is anybody else's.
+    The thread of an interrupt has all CPUs until the first interrupt, and then follows the interrupt's affinity. A value of somebody else
+    would last only until the interrupt moves, so no value counts as somebody else's.
     """
     if not follows:
         return _thread(known, now, to_leave, cpus)
@@ -280,13 +281,12 @@ def _follower(
 def _thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> _Found:
     """Decide on a kernel thread.
 
-    The kernel remembers what was written for a thread, and gives it those of these CPUs that are in no partition, whenever a partition
-    changes; all that are in none, if nothing is left. So a thread that may not run on all CPUs is written once, and the kernel itself keeps
-    it off partitions and puts it back. But it forgets that when it finds a thread without any online CPU: it gives it all then. And
-    whenever a CPU comes online, threads that work for a NUMA node get that node's, be they in a partition (kcompactd_cpu_online in
-    mm/compaction.c). A thread that goes where it was never to be is written again, as soon as the kernel takes what it is to have. Older
-    kernels (6.1) leave out CPUs that are offline when it is written (cpuset_cpus_allowed), and don't give them back: it is written again
-    when these are back.
+    The kernel remembers the affinity written for a thread. Whenever a partition changes, it gives the thread those of these CPUs that are
+    in no partition, or all CPUs in no partition if none is left. So a restricted thread is written once, and the kernel itself keeps it
+    off partitions and restores it. There are two exceptions. A thread without any online CPU gets all CPUs, and the kernel forgets the
+    written affinity. When a CPU comes online, threads that work for a NUMA node get the node's CPUs, even those in a partition
+    (kcompactd_cpu_online in mm/compaction.c). A thread with a wrong affinity is written again as soon as the kernel accepts the value.
+    Older kernels (6.1) drop CPUs that are offline at the write (cpuset_cpus_allowed), so the thread is written again when these come back.
     """
     before, ours = _thread_so_far(known, now, cpus)
     is_others = known is not None and before is None
@@ -312,12 +312,12 @@ def _thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> 
 
 
 def _shown(written: CpuSet, offline: CpuSet) -> tuple[CpuSet, ...]:
-    """Return what a thread may show after this was written."""
+    """Return the affinities that a thread may show after a write."""
     return _ending((written - offline or written,), written)
 
 
 def _thread_so_far(known: Change | None, now: CpuSet, cpus: Cpus) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:
-    """Return what a thread goes back to, and what may have been written for it. None: somebody else has moved it."""
+    """Return the affinity to restore for a thread, and those that may have been written. None means that somebody else has moved it."""
     if known is None:
         before = _whole(now, cpus)
         return before, _ending((cpus.possible,), before)
@@ -330,22 +330,23 @@ def _thread_so_far(known: Change | None, now: CpuSet, cpus: Cpus) -> tuple[CpuSe
 
 
 def _may_show(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
-    """Whether a thread may have the affinity that it shows after this was the last that was written for it."""
+    """Whether a thread can show this affinity if `written` was the last one written."""
     hidden = cpus.hidden | cpus.was_hidden
     given = (written, *(written & node or node for node in cpus.nodes))
     return now - hidden in {value - hidden for value in given} | {written - hidden or cpus.possible - hidden}
 
 
 def _whole(now: CpuSet, cpus: Cpus) -> CpuSet:
-    """Return what a thread goes back to of which nothing is known: what has all of a node's CPUs that there are has the node's."""
+    """Return the affinity to restore for a thread without a record. A thread on all visible CPUs of a node gets all CPUs of the node."""
     if cpus.hidden - cpus.offline and now | cpus.hidden == cpus.possible:
         return cpus.possible
     return _node_of(now, cpus) or now
 
 
 def _node_of(now: CpuSet, cpus: Cpus) -> CpuSet | None:
-    """Return the node's CPUs, if a thread has just these. One that has lost them got all, and has the node's again when a CPU comes; one of
-    an interrupt has all until that comes for the first time.
+    """Return the CPUs of a NUMA node if the thread has exactly these.
+
+    A thread that lost them has all CPUs until another CPU comes online. The thread of an interrupt has all CPUs until the first interrupt.
     """
     hidden = cpus.hidden | cpus.was_hidden
     fitting = (node for node in cpus.nodes if now <= node and now - hidden == node - hidden != cpus.possible - hidden)
@@ -353,7 +354,7 @@ def _node_of(now: CpuSet, cpus: Cpus) -> CpuSet | None:
 
 
 def _renamed(record: Record, facts: Mapping[Setting, Facts]) -> Record:
-    """Give the queues of interfaces that have been renamed their new names."""
+    """Rename the queues of interfaces that have been renamed."""
     names: dict[tuple[int | None, str], Setting] = {
         (of.instance, _in_interface(setting)): setting
         for setting, of in facts.items()
@@ -376,13 +377,13 @@ def _is_unread(setting: Setting, observed: Mapping[Setting, CpuSet], unread: Abs
 
 
 def _is_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) -> bool:
-    """Whether the last of its CPUs has gone offline: the kernel lets an interrupt come anywhere then."""
+    """Whether all CPUs of an interrupt went offline, so that the kernel allows it on any CPU."""
     anywhere = cpus.possible - cpus.offline
     return setting.kind is SettingKind.IRQ and anywhere <= now and any(value <= cpus.offline for value in known.ours)
 
 
 def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
-    """Take CPUs out of a setting. What has no other one that is online gets the host's."""
+    """Remove CPUs from a setting. If no online CPU is left, it gets the host's CPUs."""
     if before.isdisjoint(alone):
         return before
     apart = before - alone
@@ -390,9 +391,10 @@ def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
 
 
 def _found(kind: SettingKind, known: Change | None, now: CpuSet) -> tuple[CpuSet, ...]:
-    """Return what a setting may have: of the kernel's, what it shows; of a service, all that was sent, until the last of it is seen.
+    """Return the values that a setting may have.
 
-    systemd may do any of it until it has answered.
+    A kernel setting has the value that it shows. A service's setting may have any value that was sent, until the last one is seen. systemd
+    may apply any of them until it has answered.
     """
     if known is None or kind not in OF_SERVICES:
         return (now,)
@@ -404,14 +406,14 @@ def _ending(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
 
 
 def _before(setting: Setting, now: CpuSet, interrupt: Facts, to_come: Change | None, cpus: Cpus) -> CpuSet:
-    """Return what a setting goes back to that is not known.
+    """Return the value to restore for a setting without a record.
 
     Args:
-        setting: which.
-        now: its value.
-        interrupt: what is known of it, if it is one.
-        to_come: what is recorded of the affinity of interrupts to come.
-        cpus: of the machine.
+        setting: the setting.
+        now: its current value.
+        interrupt: its further facts, if it is an interrupt.
+        to_come: the record of the default affinity of new interrupts.
+        cpus: the CPUs of the machine.
     """
     if setting.kind is not SettingKind.IRQ or to_come is None:
         return now
@@ -424,9 +426,9 @@ def _before(setting: Setting, now: CpuSet, interrupt: Facts, to_come: Change | N
 
 
 def _at_its_begin(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSet:
-    """Return the affinity of an interrupt that something begins to handle, for a given one of interrupts to come.
+    """Return the affinity that the kernel gives a new interrupt, for a given default affinity.
 
-    As irq_setup_affinity in kernel/irq/manage.c: the online ones, and of these those of the device's NUMA node, if there are any.
+    As in irq_setup_affinity of kernel/irq/manage.c, these are its online CPUs, limited to those of the device's NUMA node if it has any.
     """
     online = (given - cpus.offline) or (cpus.possible - cpus.offline)
     return online & interrupt.near or online

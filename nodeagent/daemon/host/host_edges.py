@@ -106,7 +106,7 @@ class HostEdges:
         for setting, thread in threads.items():
             if handles := _INTERRUPT_THREAD.match(thread.name):
                 interrupt = Setting(SettingKind.IRQ, handles[1])
-                found[setting] = Facts(handles=interrupt, follows=self._files.comes_to(interrupt))
+                found[setting] = Facts(interrupt=interrupt, follows=self._files.comes_to(interrupt))
         return found
 
     def _read_units(self, beside: Collection[str], known: Collection[Setting]) -> dict[Setting, CpuSet]:

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.host.irq_owners import Claimed, DeviceClaim, claimed
+from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, assign_interrupts
 from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, maybe_put_back, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
@@ -65,7 +65,7 @@ class Wanted(Struct, frozen=True):
     """CPUs to be left alone, by kind; never none. Other kinds go back to what they were."""
     host: CpuSet
     """CPUs for what would have none left."""
-    claims: tuple[DeviceClaim, ...] = ()
+    claims: tuple[InterruptRequest, ...] = ()
     """Devices whose interrupts a container wants on its own CPUs."""
     partitioned: CpuSet = CpuSet()
     """CPUs of these that are in partitions or about to be: the kernel itself drives its threads off."""
@@ -185,7 +185,7 @@ class HostSettings:
         """CPUs of partitions of ours that may not have ended."""
         self.is_settling = False
         """A partition has not ended yet whose CPUs are nobody's any more: kernel threads may then have to be looked at. Nothing tells."""
-        self.claimed = Claimed({})
+        self.claimed = InterruptOwners({})
         """Interrupts that containers have on their own CPUs."""
         self.lost_record: str | None = None
         """Why the record that an earlier process left could not be used, and where it is now."""
@@ -209,7 +209,7 @@ class HostSettings:
             record = self._load()
             if self._done_for == wanted and not rescan and not self.is_settling:
                 return self._troubles
-            self._done_for, self.claimed = None, Claimed({})
+            self._done_for, self.claimed = None, InterruptOwners({})
             if rescan:
                 self._waiting = {}
             if self._refused_for != wanted:
@@ -222,7 +222,7 @@ class HostSettings:
 
     def _settle(self, record: Record, wanted: Wanted) -> tuple[Trouble, ...]:
         asked = wanted.claims if SettingKind.IRQ in wanted.alone else ()
-        self.claimed = claimed(asked, self._places.interrupts_of)
+        self.claimed = assign_interrupts(asked, self._places.interrupts_of)
         claims = {interrupt: claim.cpus for interrupt, claim in self.claimed.holders.items()}
         claims |= {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in self.claimed.holders}
         kinds = wanted.alone.keys() | {setting.kind for setting in (*record, *claims)}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld
-from nodeagent.core.host.irq_owners import Claimed, DeviceClaim
+from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet
@@ -127,7 +127,7 @@ def refused_partitions(cpus: CpuSet) -> str:
     )
 
 
-def void_claims(asked: Iterable[DeviceClaim], held: Claimed) -> str:
+def unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
     """Explain which interrupts don't come where pods' annotations want them; empty: all do."""
     unknown = (
         f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or no driver has it "

@@ -21,7 +21,7 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacement, conta
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
 from nodeagent.core.cgroups.partitions import running_without
 from nodeagent.core.cgroups.write_order import Plan, diff
-from nodeagent.core.host.irq_owners import claims
+from nodeagent.core.host.irq_owners import interrupt_requests
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, UnitSettings, unclear_units
 from nodeagent.core.model.cgroup_layout import UNITS_LEFT, UNITS_UNCLEAR, is_of_systemd, unit_at
@@ -58,7 +58,7 @@ from nodeagent.daemon.reports.problems import (
     shadow,
     units_of_unknown_pods,
     units_without_cpus,
-    void_claims,
+    unserved_interrupts,
     waiting_units,
     withheld_problem,
 )
@@ -694,7 +694,7 @@ class Agent:
         for want in wanted:
             partitioned |= want.partition_cpus()
         alone = alone_of(self.node.config, self.node.topology, exclusive, partitioned - refused)
-        asked = claims(self.state)
+        asked = interrupt_requests(self.state)
         host = self._kept.whole.online - exclusive
         settings = Wanted(alone, host, asked, partitioned - refused, self._pinned(wanted))
         troubles = self.host_settings.keep(settings, rescan=rescan)
@@ -705,7 +705,7 @@ class Agent:
             self.notices[_PARTITIONS] = refused_partitions(refused)
         self.notices.pop(_DEVICES, None)
         if self.node.config.interrupt_isolation != "none":
-            without_effect = void_claims(asked, self.host_settings.claimed)
+            without_effect = unserved_interrupts(asked, self.host_settings.claimed)
             self.notices |= {_DEVICES: without_effect} if without_effect else {}
         return troubles
 

@@ -142,7 +142,9 @@ class Node:
                 ALL, kernel.online - alone, kernel.hidden, kernel.offline, closed, seen | self._was_hidden, NODES
             ),
             facts={
-                Setting(SettingKind.THREAD, IRQ): Facts(handles=Setting(SettingKind.IRQ, "9"), follows=kernel.comes_to)
+                Setting(SettingKind.THREAD, IRQ): Facts(
+                    interrupt=Setting(SettingKind.IRQ, "9"), follows=kernel.comes_to
+                )
             },
         )
         self._was_hidden = kernel.hidden | closed
@@ -321,7 +323,7 @@ def test_one_whose_interrupt_a_container_has_claimed_follows_it_there() -> None:
         alone={SettingKind.THREAD: cpus("5")},
         cpus=Cpus(ALL, ALL - cpus("5"), nodes=NODES),
         claims={irq: cpus("5")},
-        facts={thread: Facts(handles=irq, follows=cpus("5"))},
+        facts={thread: Facts(interrupt=irq, follows=cpus("5"))},
     )
     assert planned.writes == {thread: cpus("5")}
     assert not planned.changed_by_others

@@ -1,6 +1,6 @@
 """Whose CPUs get a device's interrupts."""
 
-from nodeagent.core.host.irq_owners import Claimed, DeviceClaim, claimed, claims
+from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, assign_interrupts, interrupt_requests
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.podmap import PodMap
@@ -19,29 +19,31 @@ def interrupts_of(device: str) -> list[Setting]:
 
 
 def test_each_interrupt_goes_to_the_first_that_asks_for_it() -> None:
-    first, late = DeviceClaim("eth0", "web", WEB), DeviceClaim("eth1", "forwarder", FORWARDER)
-    assert claimed((first, late), interrupts_of) == Claimed(
+    first, late = InterruptRequest("eth0", "web", WEB), InterruptRequest("eth1", "forwarder", FORWARDER)
+    assert assign_interrupts((first, late), interrupts_of) == InterruptOwners(
         {IRQS["24"]: first, IRQS["25"]: first, IRQS["26"]: late}, late=((late, first),)
     )
 
 
 def test_a_container_may_name_a_device_twice() -> None:
-    names = tuple(DeviceClaim(device, "web", WEB) for device in ("eth0", "0000:03:00.0", "eth0"))
-    assert claimed(names, interrupts_of) == Claimed(dict.fromkeys((IRQS["24"], IRQS["25"]), names[0]))
+    names = tuple(InterruptRequest(device, "web", WEB) for device in ("eth0", "0000:03:00.0", "eth0"))
+    assert assign_interrupts(names, interrupts_of) == InterruptOwners(dict.fromkeys((IRQS["24"], IRQS["25"]), names[0]))
 
 
 def test_a_container_without_cpus_of_its_own_has_none() -> None:
-    void, next_one = DeviceClaim("eth0", "web", CpuSet()), DeviceClaim("eth0", "forwarder", FORWARDER)
-    assert claimed((void, next_one), interrupts_of).holders == dict.fromkeys((IRQS["24"], IRQS["25"]), next_one)
+    void, next_one = InterruptRequest("eth0", "web", CpuSet()), InterruptRequest("eth0", "forwarder", FORWARDER)
+    assert assign_interrupts((void, next_one), interrupts_of).holders == dict.fromkeys(
+        (IRQS["24"], IRQS["25"]), next_one
+    )
 
 
 def test_what_has_no_interrupts_is_named_once() -> None:
     asked = (
-        DeviceClaim("eth7", "web", WEB),
-        DeviceClaim("eth7", "forwarder", FORWARDER),
-        DeviceClaim("eth8", "void", CpuSet()),
+        InterruptRequest("eth7", "web", WEB),
+        InterruptRequest("eth7", "forwarder", FORWARDER),
+        InterruptRequest("eth8", "void", CpuSet()),
     )
-    assert claimed(asked, interrupts_of) == Claimed({}, unknown=("eth7",))
+    assert assign_interrupts(asked, interrupts_of) == InterruptOwners({}, unknown=("eth7",))
 
 
 def test_interrupts_of_network_devices_come_to_whose_they_are_after_what_is_asked_for() -> None:
@@ -54,14 +56,14 @@ def test_interrupts_of_network_devices_come_to_whose_they_are_after_what_is_aske
     held = PodPromises(cpus=(("app", WEB),), devices=(("app", (card, disk)), ("shares", (card,))))
     pods: PodMap[PodPromises] = PodMap()
     pods = pods.put(owner.uid, held).put(other.uid, PodPromises(cpus=(("app", FORWARDER),)))
-    asked = claims(NodeState(Promises(pods=pods), tuple(entries)))
+    asked = interrupt_requests(NodeState(Promises(pods=pods), tuple(entries)))
     assert [(one.device, one.cpus, one.is_asked) for one in asked] == [
         ("eth0", FORWARDER, True),
         ("0000:03:00.0", WEB, False),
     ]
-    found = claimed(asked, interrupts_of)
-    assert found == Claimed(dict.fromkeys((IRQS["24"], IRQS["25"]), asked[0])), (
+    found = assign_interrupts(asked, interrupts_of)
+    assert found == InterruptOwners(dict.fromkeys((IRQS["24"], IRQS["25"]), asked[0])), (
         "nobody has asked for it, so nobody is told"
     )
-    gone = claimed((DeviceClaim("0000:07:00.0", "owner", WEB, is_asked=False),), interrupts_of)
-    assert gone == Claimed({})
+    gone = assign_interrupts((InterruptRequest("0000:07:00.0", "owner", WEB, is_asked=False),), interrupts_of)
+    assert gone == InterruptOwners({})
