@@ -1,4 +1,4 @@
-"""Values that everything else works on: sets of ids, quantities, the machine, pods, configuration, promises, the node's state.
+"""Values that all other packages use: sets of ids, quantities, the machine, pods, configuration, promises, the node's state.
 
 They describe and decide nothing. A rule that chooses among CPUs, nodes or pods belongs in a package above.
 """

@@ -1,4 +1,4 @@
-"""cgroup v2 values: what a cgroup should hold and what it was observed to hold. Knows no file system and no pod.
+"""Values of cgroup v2 files, desired and observed. Knows no file system and no pod.
 
 Fields keep the kernel's words (Documentation/admin-guide/cgroup-v2.rst).
 """
@@ -13,46 +13,46 @@ from nodeagent.core.model.cgroup_layout import UNITS_UNCLEAR, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 
 MIN_QUOTA_US = 1_000
-"""The kernel refuses a smaller cpu.max quota (kernel/sched/core.c, min_cfs_quota_period)."""
+"""Smallest quota that the kernel accepts in cpu.max (kernel/sched/core.c, min_cfs_quota_period)."""
 
 
 class CpuMax(Struct, frozen=True):
-    """`cpu.max`. `quota_us` None: no limit."""
+    """Value of `cpu.max`. A `quota_us` of None means no limit."""
 
     quota_us: int | None
     period_us: int
 
 
 class ByteLimit(Struct, frozen=True):
-    """`memory.max`, `hugetlb.*.max`. None: no limit."""
+    """Value of `memory.max` or `hugetlb.*.max`. None means no limit."""
 
     limit_bytes: int | None
 
 
 class PartitionKind(enum.Enum):
-    """What `cpuset.cpus.partition` asks for."""
+    """Kind of partition in `cpuset.cpus.partition`."""
 
     MEMBER = "member"
-    """No partition of its own: any cgroup whose cpuset names these CPUs may use them."""
+    """No partition. Any cgroup whose cpuset lists these CPUs may use them."""
     ROOT = "root"
-    """Its exclusive CPUs are nobody else's, not the host's either; processes inside are balanced over them."""
+    """Partition whose CPUs nothing else uses, the host included. The kernel balances load over them."""
     ISOLATED = "isolated"
-    """Like `ROOT`, but nothing is balanced, and the kernel's unbound workers leave, too."""
+    """Partition like `ROOT`, but without load balancing and without the kernel's unbound workers."""
 
 
 class Partition(Struct, frozen=True):
-    """`cpuset.cpus.partition`."""
+    """Value of `cpuset.cpus.partition`."""
 
     kind: PartitionKind
     problem: str = ""
-    """The kernel's reason for not granting it, in its words. Empty: it is granted."""
+    """The kernel's reason for an invalid partition, in its words. Empty means that the partition is valid."""
 
 
 MEMBER = Partition(PartitionKind.MEMBER)
 
 
 class Attribute(enum.Enum):
-    """The files that the agent writes; the value is the file name."""
+    """Cgroup files that the agent writes. The value is the file name."""
 
     CPUSET_CPUS = "cpuset.cpus"
     CPUSET_CPUS_EXCLUSIVE = "cpuset.cpus.exclusive"
@@ -64,8 +64,10 @@ class Attribute(enum.Enum):
     MEMORY_OOM_GROUP = "memory.oom.group"
     FREEZE = "cgroup.freeze"
     FALLBACK_CPUS = "payload/cpuset.cpus"
-    """Where the kernel lets a container's processes run once it has taken their last CPU offline, or tried to. It asks the cgroup that they
-    are in, whatever is effective there (kernel/sched/core.c, select_fallback_rq); of one that names no other CPU, they may run on any.
+    """Fallback CPUs, listed in the `payload` cgroup of a container; the container's cgroup above it lists the CPUs to run on.
+
+    When the kernel takes the last CPU of a process offline, or tries to, it falls back to the CPUs listed in the process's own cgroup,
+    effective or not (kernel/sched/core.c, select_fallback_rq). If none of these is online, the process may run on any CPU.
     """
 
 
@@ -74,37 +76,36 @@ Attributes = tuple[tuple[Attribute, Value], ...]
 
 
 class UnitSettings(Struct, frozen=True):
-    """What systemd was told that a unit may use. Nothing in a set: it may use all."""
+    """CPUs and memory nodes that systemd allows a unit. An empty set means that all are allowed."""
 
     allowed_cpus: CpuSet = CpuSet()
-    """`AllowedCPUs`."""
+    """Value of `AllowedCPUs`."""
     allowed_memory_nodes: NumaSet = NumaSet()
-    """`AllowedMemoryNodes`."""
+    """Value of `AllowedMemoryNodes`."""
 
 
 class DesiredCgroup(Struct, frozen=True):
-    """What one cgroup should hold."""
+    """Desired values of one cgroup."""
 
     path: str
-    """Relative to the pods' cgroup; empty: that cgroup itself, of which the agent owns only the controllers."""
+    """Path relative to the pods' cgroup. Empty means that cgroup itself, of which the agent writes only the controllers."""
     controllers: frozenset[str] = frozenset()
-    """To enable for its children."""
+    """Controllers to enable for its children."""
     attributes: Attributes = ()
     exclusive_cpus: CpuSet = CpuSet()
-    """Those of its `cpuset.cpus` on which no process of another cgroup may run, except those of `shares_with`."""
+    """CPUs in its `cpuset.cpus` on which no process of another cgroup may run, except those of `shares_with`."""
     offline_cpus: CpuSet = CpuSet()
-    """CPUs that will be its own again once they are back: its `cpuset.cpus` may go on naming them, and no others beside what it asks for.
-    """
+    """Exclusive CPUs that are offline. Its `cpuset.cpus` may still list them."""
     shares_with: str = ""
-    """Path prefix of the cgroups that may overlap it: its own pod (containers of one pod that never run at the same time)."""
+    """Path prefix of the cgroups that may share its exclusive CPUs: containers of its own pod that never run at the same time."""
     is_starved: bool = False
-    """No CPU is available for it now: it stays frozen, and nothing may be started in it."""
+    """Whether no CPU is available for it now. It stays frozen, and nothing may start in it."""
     is_leaf: bool = False
-    """It holds processes."""
+    """Whether it holds processes."""
     meanwhile: CpuSet = CpuSet()
-    """Of a unit of systemd's with CPUs of its own: where it is if it has to leave all that it has before it gets them."""
+    """CPUs for an exclusive systemd unit that has to leave all its CPUs before its own are granted."""
     goes_back_to: UnitSettings | None = None
-    """It is a unit of systemd's that is given back. None: it isn't."""
+    """Values to restore for a systemd unit that is no longer pinned. None for all other cgroups."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _value(self.attributes, attribute)
@@ -114,58 +115,58 @@ class DesiredCgroup(Struct, frozen=True):
         return value if isinstance(value, CpuSet) else CpuSet()
 
     def fallback_cpus(self) -> CpuSet:
-        """Where its processes may run once none of its CPUs is left, or these themselves."""
+        """Return the fallback CPUs, or its own CPUs if it has none."""
         value = self.get(Attribute.FALLBACK_CPUS)
         return value if isinstance(value, CpuSet) else CpuSet()
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether it has CPUs of its own now; maybe others beside them."""
+        """Whether it has exclusive CPUs now, possibly with shared ones."""
         return bool(self.exclusive_cpus)
 
     @property
     def is_mixed(self) -> bool:
-        """Whether it has CPUs of its own and some that it shares."""
+        """Whether it has both exclusive and shared CPUs."""
         return self.is_exclusive and self.exclusive_cpus != self.cpus()
 
     def partition_cpus(self) -> CpuSet:
-        """CPUs of its partition, or of partitions below it."""
+        """Return the CPUs of its partition, or of partitions below it."""
         value = self.get(Attribute.CPUSET_CPUS_EXCLUSIVE)
         return value if isinstance(value, CpuSet) else CpuSet()
 
 
 class ObservedCgroup(Struct, frozen=True):
-    """What one cgroup was observed to hold. Attributes whose controller is not enabled are missing."""
+    """Observed values of one cgroup. Attributes whose controller is not enabled are missing."""
 
     path: str
     controllers: frozenset[str]
-    """cgroup.controllers: what can be enabled for children."""
+    """Controllers that can be enabled for children (cgroup.controllers)."""
     subtree_control: frozenset[str]
     attributes: Attributes
     cpus_effective: CpuSet | None
-    """Of a unit that isn't active: where it will run as soon as it starts."""
+    """Effective CPUs. For an inactive unit, the CPUs on which it will start."""
     mems_effective: NumaSet | None
     is_populated: bool
     is_frozen: bool
     oom_kills: int = 0
     """Processes of this cgroup and its descendants that the kernel has killed for memory."""
     elsewhere: CpuSet = CpuSet()
-    """CPUs beside the effective ones that its processes may run on: the kernel let them go there when it tried in vain to take the last CPU
-    of their partition offline, and leaves them there.
+    """CPUs outside of the effective ones that its processes may use. The kernel allowed them when it failed to take the last CPU of their
+    partition offline, and keeps them.
     """
     unit: UnitSettings | None = None
-    """What systemd was told, if it is a unit's cgroup: that counts while the unit isn't active, too. Its attributes are those of the cgroup
-    where there is one.
+    """Settings of systemd, if the cgroup is a unit's. They apply to an inactive unit, too. The attributes are those of its cgroup, if it
+    has one.
     """
     unit_before: UnitSettings | None = None
-    """What the unit had before an agent told systemd anything of it, as that has recorded. None: nobody has."""
+    """Settings that the unit had before the agent changed them, as recorded. None means that no record exists."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _value(self.attributes, attribute)
 
 
 def _value(attributes: Attributes, wanted: Attribute) -> Value | None:
-    """Compares a handful of members: this is called thousands of times per turn, and building a dictionary first would cost more."""
+    """Find an attribute. A linear search is faster than a dictionary here: it runs thousands of times per turn over a few members."""
     for attribute, value in attributes:
         if attribute is wanted:
             return value
@@ -173,16 +174,16 @@ def _value(attributes: Attributes, wanted: Attribute) -> Value | None:
 
 
 ObservedCgroups = Mapping[str, ObservedCgroup]
-"""By path; cgroups that don't exist are missing."""
+"""Observed cgroups by path. Cgroups that don't exist are missing."""
 
 
 def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
-    """Return the units that a pod has pinned which isn't known now, and the CPUs that they are on, or will be on once they start."""
+    """Return the units pinned by pods that are unknown now, with the CPUs that they use, or will use once they start."""
     found = {}
     for path, there in observed.items():
         if path.startswith(f"{UNITS_UNCLEAR}/"):
             if there.unit is not None and there.unit == there.unit_before and not there.unit.allowed_cpus:
-                continue  # nobody has told it where to be, or it has been given back
+                continue  # systemd has no settings of the agent for it, or they were restored
             told = there.get(Attribute.CPUSET_CPUS)
             found[unit_at(path)] = told if isinstance(told, CpuSet) else there.cpus_effective or CpuSet()
     return found
@@ -208,7 +209,7 @@ def cpu_weight(shares: int) -> int:
 
 
 def cpu_quota(limit_milli: int, period_us: int) -> CpuMax:
-    """Return the quota for a CPU limit, as kubelet does (cm.MilliCPUToQuota). A limit of 0 is no limit."""
+    """Return the quota for a CPU limit, as kubelet does (cm.MilliCPUToQuota). A limit of 0 means no limit."""
     if limit_milli == 0:
         return CpuMax(None, period_us)
     return CpuMax(max(MIN_QUOTA_US, limit_milli * period_us // 1000), period_us)

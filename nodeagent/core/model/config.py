@@ -33,7 +33,7 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
 """The feature gates that change the agent's behaviour, with kubelet 1.36's defaults."""
 
 DEPENDENT_GATES: Mapping[str, str] = MappingProxyType({"PodLevelResourceManagers": "PodLevelResources"})
-"""A gate that is on requires the other one to be on; otherwise kubelet does not start."""
+"""Gates that need another gate. kubelet doesn't start with the first on and the second off."""
 
 GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -41,7 +41,7 @@ GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
     }
 )
-"""Kubelet's names for all gates of a stage that aren't set individually. Of ours, only alpha gates are off by default."""
+"""kubelet's names for all gates of a stage that aren't set individually. Of the gates here, only alpha ones are off by default."""
 
 
 CPU_MANAGER_POLICIES = ("none", "static")
@@ -56,7 +56,7 @@ INTERRUPT_ISOLATION = ("none", "affinity")
 
 
 class Errata(enum.Enum):
-    """Whose behaviour to show where kubelet 1.36 is wrong."""
+    """Behaviour to reproduce where kubelet 1.36 has bugs."""
 
     FIXED = "fixed"
     KUBELET_1_36 = "kubelet-1.36"
@@ -70,24 +70,24 @@ class ReservedMemory(Struct, frozen=True):
 
 
 class PluginCode(Protocol):
-    """The code of a CPU plugin, as it was loaded (edge/plugins/cpu_plugins.py)."""
+    """Code of a CPU plugin, as loaded by edge/plugins/cpu_plugins.py."""
 
     @property
     def points(self) -> frozenset[str]:
-        """The points that it implements, by their names (core/resources/cpu/points.py)."""
+        """Return the names of the extension points that it implements (core/resources/cpu/points.py)."""
 
     @property
     def held_off(self) -> str:
-        """Why it is not asked any more. Empty: it is."""
+        """Return why the plugin is no longer asked, or an empty text."""
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
-        """Let it have the time for a turn, from now on; `alive` is called after each of its answers."""
+        """Give the plugin its time for a turn. `alive` is called after each of its answers."""
 
     def ask(self, point: str, *question: object) -> object:
-        """Return its answer, unjudged.
+        """Return the plugin's answer, unchecked.
 
         Raises:
-            PluginFailedError: there is none, there are two, or it comes too late.
+            PluginFailedError: the plugin gave no answer, two different answers, or a late one.
         """
 
 
@@ -96,57 +96,59 @@ class CpuPlugin(Struct, frozen=True):
 
     name: str
     options: tuple[tuple[str, str], ...] = ()
-    """By name, sorted."""
+    """Options by name, sorted."""
     code: PluginCode | None = None
-    """None: not loaded. Only decisions need it."""
+    """Loaded code. None means that it isn't loaded, because only decisions need it."""
 
 
 class Placement(Struct, frozen=True):
-    """Everything that decides where pods go. Texts are as configured; the managers judge them (and word the refusals)."""
+    """Configuration of all placement decisions. Texts are as configured; the managers judge them and word the refusals."""
 
     cpu_manager_policy: str = "none"
     cpu_manager_policy_options: tuple[tuple[str, str], ...] = ()
     reserved_system_cpus: CpuSet = CpuSet()
-    """Empty: reserve by amount."""
+    """Reserved CPUs. Empty means that CPUs are reserved by amount."""
     reserved_cpu_milli: int | None = None
-    """systemReserved.cpu + kubeReserved.cpu; None: neither names cpu. Ignored if `reserved_system_cpus` is given."""
+    """Sum of systemReserved.cpu and kubeReserved.cpu. None if neither names cpu. Ignored with `reserved_system_cpus`."""
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
     topology_manager_policy_options: tuple[tuple[str, str], ...] = ()
     memory_manager_policy: str = "None"
     reserved_memory: tuple[ReservedMemory, ...] = ()
     memory_reservation: Resources = Resources()
-    """The node's reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
+    """Reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
     isolated_cpus: str = "ignore"
-    """`prefer` CPUs isolated at boot for exclusive use, or use `only` these; `ignore`: same as kubelet."""
+    """How to allocate CPUs isolated at boot: `prefer` them for exclusive use, use `only` these, or `ignore` the isolation as kubelet
+    does.
+    """
     exclusive_core_class: str = ANY_CLASS
-    """The class of cores that a pod's exclusive CPUs are of, if that is possible and it doesn't say otherwise; `any`: same as kubelet."""
+    """Class of cores that exclusive CPUs are taken from, if possible and unless the pod names another; `any` as in kubelet."""
     shared_core_class: str = ANY_CLASS
-    """The class of cores that containers without exclusive CPUs run on while the shared pool has any; `any`: same as kubelet."""
+    """Class of cores for containers without exclusive CPUs, while the shared pool has any of them; `any` as in kubelet."""
     prefer_cpus_numa_node: bool = False
-    """Where hints of devices conflict with those of CPUs and memory, a single NUMA node that these prefer wins; off: same as kubelet."""
+    """Whether a single NUMA node preferred by CPUs and memory wins over conflicting hints of devices. Off as in kubelet."""
     resize_below_admitted_cpus: bool = False
-    """A resize may take away exclusive CPUs that a container was admitted with; off: as KEP-5554 has it."""
+    """Whether a resize may take exclusive CPUs that a container was admitted with. Off as in KEP-5554."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
-    """Only the configured ones; read them with `gate()`."""
+    """Configured gates only. Use `gate()` to read a gate."""
     errata: Errata = Errata.FIXED
     cpu_plugins: tuple[CpuPlugin, ...] = ()
-    """Asked in this order; none: same as kubelet."""
+    """Plugins in the order in which they are asked. Empty as in kubelet."""
     devices: "tuple[DeviceSelection, ...]" = ()
-    """What pods may ask for by number, to have it alone; a device is of the first of these that selects it."""
+    """Resources of devices that pods can ask for by number. A device belongs to the first entry that selects it."""
 
     def gate(self, name: str) -> bool:
         return dict(self.feature_gates).get(name, DEFAULT_GATES[name])
 
 
 class JobBounds(Struct, frozen=True):
-    """Who besides root may run jobs, and what all jobs of one such user may hold together."""
+    """Users besides root who may run jobs, and the limits of all jobs of one user together."""
 
     group: str
     max_cpus: Quantity | None = None
-    """None: what the node has."""
+    """None means no limit but the node's."""
     max_memory: Quantity | None = None
-    """With huge pages. None: what the node has."""
+    """Limit that includes huge pages. None means no limit but the node's."""
     max_per_user: int = 10
 
 
@@ -154,61 +156,61 @@ class Config(Struct, frozen=True):
     placement: Placement = field(default_factory=Placement)
     cpu_manager_reconcile_period_ms: int = 10_000
     file_check_frequency_ms: int = 20_000
-    """Interval of the rescan that backs up the file watch (kubelet's name and default)."""
+    """Interval of the rescan in addition to the file watch (kubelet's name and default)."""
     host_isolation: str = "none"
-    """Whether exclusive CPUs are kept from the host's processes, too: `partition`, or `none`, as with kubelet."""
+    """Whether host processes are kept off exclusive CPUs: `partition`, or `none` as with kubelet."""
     host_core_class: str = ANY_CLASS
-    """The class of cores that the host's processes and the kernel's unbound work run on, with `host_isolation`; `any`: on any."""
+    """Class of cores for host processes and the kernel's unbound work, with `host_isolation`; `any` means no restriction."""
     interrupt_isolation: str = "none"
-    """Whether interrupts are moved off exclusive CPUs: by their `affinity`, or `none`, as with kubelet."""
+    """Whether interrupts are moved off exclusive CPUs, by their `affinity`, or not (`none`, as with kubelet)."""
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
     static_pod_path: str = "/etc/nodeagent/manifests"
     state_directory: str = "/var/lib/nodeagent"
     runtime_directory: str = "/run/nodeagent"
     cgroup_root: str | None = None
-    """Directory of the cgroup that holds the pods; None: the cgroup of the pods' unit, as reported by its launcher."""
+    """Directory of the cgroup that holds the pods. None means the cgroup of the pods' unit, as reported by its launcher."""
     launcher_socket: str = "/run/nodeagent-pods/launcher.sock"
     log_directory: str = "/var/log/nodeagent/pods"
-    """Where container output goes, one file per container, on a host without a journal."""
+    """Directory for container output, one file per container, on a host without a journal."""
     metrics_bind_address: str = "127.0.0.1:9753"
-    """`HOST:PORT`, `unix:PATH`, or empty for none."""
+    """Address of the metrics: `HOST:PORT`, `unix:PATH`, or empty for none."""
     metrics_aliases: bool = True
     pod_resources_socket: str = ""
-    """Where kubelet's PodResources API is served: a path, or empty for nowhere."""
+    """Path of the socket for kubelet's PodResources API, or empty for none."""
     device_plugin_socket: str = ""
-    """Where device plugins register as at a kubelet: a path, or empty for nowhere."""
+    """Path of the socket where device plugins register, or empty for none."""
     nri_socket: str = ""
-    """Of the container runtime whose containers the agent places: a path, or empty for none."""
+    """Path of the socket of a container runtime whose containers the agent places, or empty for none."""
     kubelet_pods_socket: str = "/var/lib/kubelet/pods-api/pods-api.sock"
-    """Of kubelet's pods API (1.37), which says of these containers' pods what the runtime isn't told: a path, or empty to ask nobody. At
-    kubelet's own place nothing is missing where there is none.
+    """Path of the socket of kubelet's pods API (1.37), or empty to ask nobody. It tells what the runtime doesn't know of pods. An absent
+    socket at kubelet's default path is no problem.
     """
     check_allocatable: bool = True
     max_pods: int = 1_000
     pods_per_core: int = 0
-    """An additional limit on the number of pods, per CPU of the machine; 0: none (kubelet's field)."""
+    """Additional limit on the number of pods, per CPU of the machine. 0 means none (kubelet's field)."""
     system_reserved: Resources = Resources()
     kube_reserved: Resources = Resources()
-    """With `reserved_system_cpus`, cpu is in `system_reserved` only, because kubelet rewrites the two."""
+    """With `reserved_system_cpus`, cpu is only in `system_reserved`, because kubelet rewrites the two."""
     eviction_memory_bytes: int | None = 100 * 2**20
-    """evictionHard memory.available as an amount (kubelet's default 100Mi); None: given as a percentage, or absent."""
+    """evictionHard memory.available as an amount (kubelet's default is 100Mi). None if it is a percentage, or absent."""
     eviction_memory_percent: str | None = None
-    """evictionHard memory.available without its percent sign, if given that way: `node_capacity` converts it to bytes."""
+    """evictionHard memory.available without its percent sign, if it is a percentage. `node_capacity` converts it to bytes."""
     state_recovery: str = "recover"
-    """What a start does with a state that it cannot use as it is: `recover` it from what runs, or refuse (`strict`), like kubelet."""
+    """What a start does with a state that it can't use: `recover` it from what runs, or refuse (`strict`), as kubelet does."""
     jobs: JobBounds | None = None
-    """None: only root may run jobs."""
+    """None means that only root may run jobs."""
     reported_fields: tuple[str, ...] = ()
-    """kubelet fields that are known but unused: logged once."""
+    """kubelet fields that are known but unused. They are logged once."""
     notes: tuple[str, ...] = ()
-    """What is allowed but deserves a warning: one log line each."""
+    """Allowed values that deserve a warning, one log line each."""
 
     @property
     def rescan_period_ms(self) -> int:
-        """Maximum time between two complete checks, even if something else has woken the agent since."""
+        """Return the longest time between two complete checks, even if events wake the agent in between."""
         return min(self.cpu_manager_reconcile_period_ms, self.file_check_frequency_ms)
 
     def claimed_devices(self, container: Container) -> tuple[str, ...]:
-        """Return the devices whose interrupts a container wants on its exclusive CPUs, and gets where the node moves interrupts."""
+        """Return the devices whose interrupts a container wants on its exclusive CPUs, if the node moves interrupts."""
         return () if self.interrupt_isolation == "none" else container.interrupts

@@ -1,6 +1,6 @@
-"""What a pod asks of the managers: exclusive CPUs and pinned memory, per container and for the pod as a whole. Computed once per admission.
+"""Demand of a pod: the exclusive CPUs, memory and devices that it asks of the managers, per container and as a whole.
 
-Knows QoS classes and container kinds; knows no machine and no state.
+Computed once per admission. Knows QoS classes and container kinds; knows no machine and no state.
 """
 
 import enum
@@ -26,11 +26,11 @@ from nodeagent.core.model.pod import (
 from nodeagent.core.model.quantity import Quantity
 
 Amounts = tuple[tuple[str, int], ...]
-"""(resource, bytes), sorted by resource."""
+"""Pairs of resource and bytes, sorted by resource."""
 
 
 class WhyShared(enum.StrEnum):
-    """Why a container has no exclusive CPUs (D16)."""
+    """Reason why a container has no exclusive CPUs (D16)."""
 
     POLICY_NONE = "the CPU manager's policy is none"
     NO_CPU_REQUEST = "it requests no CPU"
@@ -60,9 +60,9 @@ class Gates(Struct, frozen=True):
 class DemandRules(Struct, frozen=True):
     gates: Gates
     with_memory: bool
-    """The memory manager is on."""
+    """Whether the memory manager is on."""
     exact_bytes: bool
-    """Accept every amount of whole bytes (without Erratum.DECIMAL_FORM_REFUSED)."""
+    """Whether every amount of whole bytes is accepted (without Erratum.DECIMAL_FORM_REFUSED)."""
 
     @classmethod
     def of(cls, placement: Placement) -> "DemandRules":
@@ -80,13 +80,13 @@ class ContainerDemand(Struct, frozen=True):
     name: str
     kind: ContainerKind
     cpus: int
-    """Exclusive CPUs; 0: it shares."""
+    """Number of exclusive CPUs. 0 means that it uses the shared pool."""
     memory: Amounts | None = ()
-    """None: an amount isn't a whole number of bytes."""
+    """Memory to pin. None means that an amount isn't a whole number of bytes."""
     near: tuple[str, ...] = ()
-    """Devices, or kinds of them, whose NUMA node is hinted at."""
+    """Devices, or kinds of devices, whose NUMA node it asks to be near."""
     devices: Amounts = ()
-    """Devices of its own: (resource, how many)."""
+    """Numbers of devices to allocate, by resource."""
 
 
 class PodDemand(Struct, frozen=True):
@@ -96,21 +96,21 @@ class PodDemand(Struct, frozen=True):
     is_skipped: bool
     containers: tuple[ContainerDemand, ...]
     cpus: int
-    """Of the pod as a whole: what its containers need at the same time, or its own amount."""
+    """Exclusive CPUs of the pod as a whole: the peak of its containers, or its own amount."""
     memory: Amounts | None = ()
     numa_node: int | None = None
-    """On which all of it has to be. None: on any."""
+    """NUMA node that it requires for all its CPUs and memory. None means any."""
     core_class: str | None = None
-    """Of which all its exclusive CPUs have to be. None: of any."""
+    """Class of cores that it requires for all its exclusive CPUs. None means any."""
 
     @property
     def near(self) -> tuple[str, ...]:
-        """What its containers ask to be near, each once."""
+        """Return the devices that its containers ask to be near, each once."""
         return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
 
     @property
     def devices(self) -> Amounts:
-        """What its containers need of each resource at the same time."""
+        """Return the largest number of devices of each resource that its containers need at the same time."""
         resources = sorted({name for container in self.containers for name, _ in container.devices})
         return tuple(
             (name, _peak(self.containers, [dict(container.devices).get(name, 0) for container in self.containers]))
@@ -119,7 +119,7 @@ class PodDemand(Struct, frozen=True):
 
     @property
     def asks_for_cpus(self) -> bool:
-        """Whether it asks for exclusive CPUs, be it for a container or as a whole."""
+        """Whether the pod or one of its containers asks for exclusive CPUs."""
         return not self.is_skipped and bool(self.cpus or any(container.cpus for container in self.containers))
 
 
@@ -142,7 +142,7 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
 
 
 def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShared | None:
-    """Explain why the container gets no exclusive CPUs; None: it gets some if they are available."""
+    """Explain why the container gets no exclusive CPUs. None means that it gets some if they are available."""
     if placement.cpu_manager_policy != "static":
         return WhyShared.POLICY_NONE
     if _annotated_cpus(pod, container) is not None:
@@ -202,7 +202,9 @@ def _container(
 
 
 def _annotated_cpus(pod: Pod, container: Container) -> int | None:
-    """How many exclusive CPUs its annotation gives it; in a pod with pod-level resources, whose set is divided by other rules, none."""
+    """Return the number of exclusive CPUs that the annotation asks for. A pod with pod-level resources gets none, because other rules
+    divide its CPUs.
+    """
     return None if has_pod_level_resources(pod) else container.exclusive_cpus
 
 
@@ -244,7 +246,7 @@ def _peak_cpus(containers: tuple[ContainerDemand, ...]) -> int:
 
 
 def _peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
-    """Sum what runs at the same time: apps and sidecars, or an init container and the sidecars before it."""
+    """Return the largest sum of what runs at the same time: apps and sidecars, or an init container and the sidecars before it."""
     apps = sidecars = peak = 0
     for container, amount in zip(containers, amounts, strict=True):
         match container.kind:
@@ -258,7 +260,7 @@ def _peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
 
 
 def _peak_memory(containers: tuple[ContainerDemand, ...]) -> Amounts | None:
-    """The same per resource, but only for resources that an app container names (kubelet's way)."""
+    """Return the peak per resource, only for resources that an app container names (as kubelet does)."""
     apps: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}

@@ -1,35 +1,35 @@
-"""What a container needs to use devices of its own, as values. Names are OCI's and the device plugin API's. Finds nothing out."""
+"""Values that describe what a container needs to use its devices. Names are those of OCI and of the device plugin API."""
 
 from msgspec import Struct
 
 
 class DeviceFile(Struct, frozen=True):
-    """A file in /dev."""
+    """Device file in /dev."""
 
     path: str
-    """Where the container has it."""
+    """Path in the container."""
     is_block: bool
     major: int
     minor: int
 
 
 class DeviceMount(Struct, frozen=True):
-    """A file or directory of the node that a device plugin wants in the container."""
+    """File or directory of the node that a device plugin mounts into the container."""
 
     path: str
-    """Where the container has it."""
+    """Path in the container."""
     source: str
-    """On the node."""
+    """Path on the node."""
     is_read_only: bool
 
 
 class DeviceAccess(Struct, frozen=True):
-    """All of it, for one container that is about to be created."""
+    """Device files, mounts and variables for one container that is about to be created."""
 
     variables: tuple[tuple[str, str], ...] = ()
-    """By name."""
+    """Environment variables by name."""
     files: tuple[DeviceFile, ...] = ()
     mounts: tuple[DeviceMount, ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
     cdi_devices: tuple[str, ...] = ()
-    """Their qualified names, as in `vendor.com/gpu=0`: the runtime knows what they are (Container Device Interface)."""
+    """Qualified CDI names such as `vendor.com/gpu=0`, which the runtime resolves (Container Device Interface)."""

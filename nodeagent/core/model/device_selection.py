@@ -1,4 +1,4 @@
-"""Which discovered devices make up a resource that pods ask for by number: the configuration's `devices`. Knows no pods."""
+"""Selection of discovered devices for resources that pods ask for by number (the configuration's `devices`). Knows no pods."""
 
 from fnmatch import fnmatchcase
 
@@ -8,27 +8,29 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 
 
 class DeviceSelector(Struct, frozen=True):
-    """Devices of which all of this is true; what isn't given is true of any."""
+    """Criteria of a device selection. A device must meet all of them; criteria that aren't set are met by any device."""
 
     kind: DeviceKind | None = None
     address: str = ""
-    """Of a PCI function, with * for any text."""
+    """Address of a PCI function. `*` matches any text."""
     vendor: int | None = None
     model: int | None = None
     driver: str = ""
     name: str = ""
-    """One of its names: network interface, InfiniBand device, controller; with * for any text."""
+    """One of the device's names: network interface, InfiniBand device or controller. `*` matches any text."""
     numa_node: int | None = None
     virtual_functions_of: str = ""
-    """The address or a name of the function that it is a virtual one of. Empty: it is no virtual function, unless its address is given."""
+    """Address or name of the physical function whose virtual functions are meant. Empty selects no virtual function, unless its address
+    is given.
+    """
 
     def selects(self, device: Device, node: int | None, physical: Device | None) -> bool:
-        """Judge a device.
+        """Whether a device meets all criteria.
 
         Args:
-            device: any.
-            node: its NUMA node. None: unknown.
-            physical: the function that it is a virtual one of.
+            device: the device.
+            node: its NUMA node, or None if unknown.
+            physical: its physical function, if the device is a virtual function.
         """
         if self.virtual_functions_of:
             if physical is None or self.virtual_functions_of not in {physical.address, *physical.names}:
@@ -50,15 +52,15 @@ class DeviceSelection(Struct, frozen=True):
     """One entry of `devices`."""
 
     resource: str
-    """The name that pods ask for, such as example.com/nic-100g."""
+    """Name that pods ask for, such as example.com/nic-100g."""
     selectors: tuple[DeviceSelector, ...]
-    """A device is of the resource if one of them selects it."""
+    """Selectors, of which a device has to meet one."""
 
 
 def selected(
     selections: tuple[DeviceSelection, ...], there: PlacedDevices
 ) -> tuple[tuple[str, tuple[tuple[Device, int | None], ...]], ...]:
-    """Return the devices of each resource, with their NUMA nodes. A device is of the first resource that selects it, and of no other."""
+    """Return the devices of each resource, with their NUMA nodes. A device belongs to the first resource that selects it."""
     physical = {device.address: device for device, _ in there.placed}
     found: dict[str, list[tuple[Device, int | None]]] = {selection.resource: [] for selection in selections}
     for device, node in there.placed:

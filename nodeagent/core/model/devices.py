@@ -1,4 +1,4 @@
-"""Devices that do work beside CPUs: network and storage cards, accelerators, memory behind CXL; and where they are. Decides nothing."""
+"""Devices and their NUMA nodes: network and storage cards, accelerators, memory behind CXL. Decides nothing."""
 
 import enum
 import re
@@ -20,24 +20,24 @@ class DeviceKind(enum.StrEnum):
 
 DEVICE_KINDS = tuple(kind.value for kind in DeviceKind)
 _NAMESPACE = re.compile(r"(nvme[0-9]+)n[0-9]+(?:p[0-9]+)?")
-"""An NVMe disk or a partition of it, and the controller that it is of."""
+"""Matches an NVMe disk or a partition of it, and captures its controller."""
 
 
 class NodeDoubt(enum.StrEnum):
-    """Why the NUMA node of a device is not what the kernel says of it, or is doubtful."""
+    """Reason why the NUMA node of a device differs from the kernel's, or is doubtful."""
 
     NOT_SAID = "not said"
-    """The firmware doesn't say, and its local CPUs are not those of one node either."""
+    """The firmware names no node, and the local CPUs are not those of one node."""
     BY_CPUS = "by its local CPUs"
-    """The kernel doesn't say the node, but its local CPUs are exactly this one's."""
+    """The kernel names no node, but the local CPUs are exactly those of one node."""
     NO_SUCH_NODE = "no such node"
     """The kernel names a node that the machine doesn't have."""
     OTHER_CPUS = "other local CPUs"
-    """The kernel names a node, and local CPUs that are not the node's: firmware, and modes of fewer nodes per socket, differ."""
+    """The kernel names a node, and local CPUs of another one. Some firmware, and modes of fewer nodes per socket, do so."""
 
 
 class Device(Struct, frozen=True):
-    """One function of a PCI device."""
+    """Function of a PCI device."""
 
     address: str
     """Domain, bus, device and function, such as 0000:3b:00.0."""
@@ -47,32 +47,32 @@ class Device(Struct, frozen=True):
     vendor: int | None = None
     model: int | None = None
     driver: str | None = None
-    """None: none is bound to it."""
+    """Driver bound to the function, or None."""
     names: tuple[str, ...] = ()
-    """What it is called elsewhere: network interfaces, InfiniBand devices, controllers."""
+    """Names that the kernel gives it: network interfaces, InfiniBand devices, controllers."""
     numa_node: int | None = None
-    """As the kernel has it. None: it doesn't know."""
+    """NUMA node according to the kernel, or None if the kernel doesn't know it."""
     local_cpus: CpuSet | None = None
-    """As the kernel has them, offline ones too. None: it doesn't say."""
+    """Local CPUs according to the kernel, including offline ones. None if the kernel doesn't know them."""
     interrupts: tuple[int, ...] = ()
     max_virtual_functions: int = 0
     virtual_functions: tuple[str, ...] = ()
-    """The addresses of those that there are."""
+    """Addresses of its virtual functions."""
     physical_function: str | None = None
-    """The address of the function that it is a virtual one of."""
+    """Address of its physical function, if it is a virtual one."""
     root: str | None = None
-    """The PCI root that it is plugged in below, such as pci0000:3a. None: nobody says."""
+    """PCI root above it, such as pci0000:3a. None if unknown."""
 
 
 class DevicePlace(Struct, frozen=True):
     node: int | None
-    """None: unknown."""
+    """NUMA node, or None if unknown."""
     doubt: NodeDoubt | None = None
-    """None: node and local CPUs agree."""
+    """None means that the node and the local CPUs agree."""
 
 
 def place_of(device: Device, topology: Topology) -> DevicePlace:
-    """Return the NUMA node of a device: what the kernel says of it, or else the one whose CPUs are local to it, or that there is alone."""
+    """Return the NUMA node of a device: the one that the kernel names, the one with exactly its local CPUs, or the only one."""
     if device.numa_node is None and len(topology.numa) == 1:
         return DevicePlace(topology.numa[0].id)
     local = None if device.local_cpus is None else device.local_cpus & topology.online
@@ -82,13 +82,13 @@ def place_of(device: Device, topology: Topology) -> DevicePlace:
     if device.numa_node not in topology.node_ids:
         return DevicePlace(None, NodeDoubt.NO_SUCH_NODE)
     own = topology.nodes.get(device.numa_node, CpuSet())
-    # A node without CPUs has others near it; those of a device there are these.
+    # The local CPUs of a node without CPUs are those of nodes near it, and so are those of its devices.
     is_odd = bool(own) and local is not None and local != own
     return DevicePlace(device.numa_node, NodeDoubt.OTHER_CPUS if is_odd else None)
 
 
 def by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tuple[int | None, tuple[Device, ...]], ...]:
-    """Group devices by NUMA node, in order of addresses; those of unknown nodes last."""
+    """Group devices by NUMA node, in order of addresses. Devices of unknown nodes come last."""
     places = {device.address: place_of(device, topology).node for device in devices}
     known = NumaSet.from_ids(node for node in places.values() if node is not None)
     nodes: list[int | None] = [*known, *([None] if None in places.values() else [])]
@@ -96,21 +96,21 @@ def by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tuple[int 
 
 
 class PlacedDevices(Struct, frozen=True):
-    """What there is to be near on a machine."""
+    """Devices of a machine that pods can ask to be near."""
 
     placed: tuple[tuple[Device, int | None], ...] = ()
-    """Each with its NUMA node, by address. None: the node is unknown."""
+    """Devices with their NUMA nodes, by address. None means an unknown node."""
     problem: str = ""
-    """Why they are not known. Empty: these are all."""
+    """Reason why the devices are unknown. Empty means that all are known."""
 
     @classmethod
     def of(cls, devices: tuple[Device, ...], topology: Topology) -> "PlacedDevices":
         return cls(tuple((device, place_of(device, topology).node) for device in devices))
 
     def called(self, name: str) -> tuple[tuple[Device, int | None], ...]:
-        """Return the devices that go by a name: all of a kind, or the one with this address or interface, or the controller of this disk.
+        """Return the devices with a name: all of a kind, or the one with this address or interface, or the controller of this disk.
 
-        The name of a kind is that of no device: whoever may rename an interface would take the kind over.
+        The name of a kind never means a single device, because whoever may rename an interface could take the kind over.
         """
         if name in DEVICE_KINDS:
             return tuple(each for each in self.placed if each[0].kind == name)

@@ -1,4 +1,4 @@
-"""Text as Go's strconv.Quote and the verb %q write it: kubelet's messages quote configured values this way."""
+"""Quoting of text as Go's strconv.Quote and the verb %q do it, for kubelet's messages that quote configured values."""
 
 _SHORT = {
     "\a": r"\a",
@@ -16,7 +16,7 @@ _WIDE = 0x10000
 
 
 def go_quoted(text: str) -> str:
-    """Put text in double quotes and escape what can't be printed."""
+    """Put text in double quotes and escape unprintable characters."""
     return '"' + "".join(map(_escaped, text)) + '"'
 
 

@@ -1,4 +1,4 @@
-"""The host's processes and interrupts that may come to exclusive CPUs, as observed. Knows nothing of /proc."""
+"""Host processes and interrupts that may run on exclusive CPUs, as observed. Knows nothing of /proc."""
 
 from msgspec import Struct
 
@@ -9,41 +9,41 @@ class HostProcess(Struct, frozen=True):
     pid: int
     name: str
     cpus: CpuSet
-    """The exclusive CPUs among those that it may run on."""
+    """Exclusive CPUs that it may run on."""
 
 
 class HostInterrupt(Struct, frozen=True):
     number: int
     name: str
-    """Of the devices that it is for."""
+    """Name of the devices that raise it."""
     cpus: CpuSet
-    """The exclusive CPUs among those that it may come to."""
+    """Exclusive CPUs that it may be delivered to."""
     is_bound: bool
-    """The kernel lets nobody move it; older kernels don't tell, and it is False there."""
+    """Whether the kernel forbids to move it. Always False on older kernels, which don't tell."""
 
 
 class HostProcesses(Struct, frozen=True):
-    """Host processes and interrupts that may come to exclusive CPUs (D12). Kernel threads are many and mostly bound to their CPU: they are
-    only counted.
+    """Host processes and interrupts that may run on exclusive CPUs (D12). Kernel threads are only counted, because most are bound to a
+    CPU.
     """
 
     processes: tuple[HostProcess, ...] = ()
     kernel_threads: int = 0
     kernel_thread_cpus: CpuSet = CpuSet()
     hidden: int = 0
-    """Processes that could not be read for lack of permission."""
+    """Number of processes that could not be read for lack of permission."""
     interrupts: tuple[HostInterrupt, ...] = ()
-    """Without those that a container wants on its own CPUs."""
+    """Interrupts, without those that a container wants on its own CPUs."""
 
 
 class HostThread(Struct, frozen=True):
-    """A task of the kernel's scheduler: a thread of a process, or of the kernel."""
+    """Thread of a process or of the kernel."""
 
     pid: int
-    """Of its process."""
+    """Id of its process."""
     name: str
     cgroup: str | None
-    """Path below the cgroup v2 root, with its leading slash; None: it is in none."""
+    """Path below the cgroup v2 root, with its leading slash. None means that it is in no cgroup."""
     is_kernel_thread: bool
     is_bound: bool
-    """The kernel keeps it on one CPU, and lets nobody move it."""
+    """Whether the kernel keeps it on one CPU and forbids to move it."""

@@ -1,6 +1,6 @@
-"""Immutable sets of CPU ids and of NUMA node ids: an int bitmask inside, two types so that they can't be confused.
+"""Immutable sets of CPU ids and of NUMA node ids, as int bitmasks with two types that can't be confused.
 
-Bare bitmasks are typed, too: searches over many sets work on them. The result of mask arithmetic is an int; it gets its type again where it
+Bare bitmasks have types as well, for searches over many sets. The result of mask arithmetic is an int, and gets its type again where it
 leaves a module.
 
 Knows the canonical text of such sets (ascending, ranges as `a-b`), which the kernel and kubelet share; knows nothing of machines.
@@ -17,12 +17,12 @@ MAX_ID = 65_535
 """Largest id accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192; the bound keeps a hostile `0-9999999999` cheap."""
 
 MOST_CPUS = 8192
-"""The largest CONFIG_NR_CPUS of the kernel."""
+"""Largest CONFIG_NR_CPUS of the kernel."""
 
 CpuMask = NewType("CpuMask", int)
-"""Bit n: logical CPU n."""
+"""Bitmask in which bit n is logical CPU n."""
 NumaMask = NewType("NumaMask", int)
-"""Bit n: NUMA node n."""
+"""Bitmask in which bit n is NUMA node n."""
 
 
 class IdSetSyntaxError(ValueError):
@@ -55,10 +55,10 @@ class _IdSet(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read set text such as `0-3,8`. The empty text is the empty set; order and repetition do not matter.
+        """Parse a set such as `0-3,8`. The empty text is the empty set; order and repetition do not matter.
 
         Raises:
-            IdSetSyntaxError: with kubelet's wording.
+            IdSetSyntaxError: the text is not a set; the message is kubelet's.
         """
         if text == "":
             return cls()
@@ -118,7 +118,7 @@ class _IdSet(Struct, frozen=True):
 
 
 class CpuSet(_IdSet, frozen=True):
-    """Logical CPUs, by their Linux numbers."""
+    """Set of logical CPUs, by their Linux numbers."""
 
     bits: CpuMask = CpuMask(0)
 
@@ -126,7 +126,7 @@ class CpuSet(_IdSet, frozen=True):
 
 
 class NumaSet(_IdSet, frozen=True):
-    """NUMA nodes, by their Linux numbers."""
+    """Set of NUMA nodes, by their Linux numbers."""
 
     bits: NumaMask = NumaMask(0)
 

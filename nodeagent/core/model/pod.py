@@ -1,4 +1,4 @@
-"""Pods and their containers as values, their QoS class, and which containers count as what. Knows no manifest syntax and no policy."""
+"""Pods and their containers as values, their QoS class, and the roles of containers. Knows no manifest syntax and no policy."""
 
 import enum
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ CPU = "cpu"
 MEMORY = "memory"
 HUGEPAGES_PREFIX = "hugepages-"
 ANNOTATION_DOMAIN = "nodeagent.io"
-"""Keys of the form `KIND.nodeagent.io/CONTAINER` or `nodeagent.io/KIND` are the agent's; annotations of others are ignored."""
+"""Domain of the agent's annotations, `KIND.nodeagent.io/CONTAINER` or `nodeagent.io/KIND`. Other annotations are ignored."""
 _QOS_RESOURCES = (CPU, MEMORY)
 
 
@@ -64,12 +64,12 @@ class QosClass(enum.Enum):
 
 
 class Domain(enum.StrEnum):
-    """Who makes a pod's cgroups, and starts and ends its processes (D30)."""
+    """Owner of a pod's cgroups, which also starts and ends its processes (D30)."""
 
     OWN = "own"
-    """The agent."""
+    """The agent itself."""
     SYSTEMD = "systemd"
-    """systemd, for its units: the agent asks it to set their CPUs and memory nodes."""
+    """systemd, for its units. The agent asks it to set their CPUs and memory nodes."""
     CONTAINERD = "containerd"
     """A container runtime, which asks the agent by NRI."""
 
@@ -79,39 +79,39 @@ class Container(Struct, frozen=True):
     kind: ContainerKind = ContainerKind.APP
     resources: ResourceRequirements = ResourceRequirements()
     command: tuple[str, ...] = ()
-    """Empty: the container is an empty cgroup that other processes enter."""
+    """Command and arguments. Empty means that the container is an empty cgroup that other processes enter."""
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     working_dir: str | None = None
     run_as_user: int | None = None
     run_as_group: int | None = None
     restart_policy: RestartPolicy | None = None
-    """The container's own policy, if it has one; None: the pod's."""
+    """The container's own policy. None means the pod's."""
     restarts_for: tuple[str, ...] = ()
-    """Resources of which another amount takes a restart of the container (`resizePolicy`), sorted."""
+    """Resources whose change restarts the container (`resizePolicy`), sorted."""
     exclusive_cpus: int | None = None
-    """By annotation: so many CPUs of its request are exclusive, whatever its pod's QoS class; the rest is of the shared pool. None: all
-    of them or none, as in kubelet.
+    """Annotation: number of CPUs of the request that are exclusive, whatever the QoS class; the rest comes from the shared pool. None
+    means all of them or none, as in kubelet.
     """
 
     interrupts: tuple[str, ...] = ()
     """By annotation: PCI devices and network interfaces whose interrupts it wants on its exclusive CPUs."""
     near: tuple[str, ...] = ()
-    """By annotation: PCI devices, by any of their names, or kinds of them, whose NUMA node is hinted at for its CPUs and memory."""
+    """Annotation: PCI devices by any of their names, or kinds of devices, whose NUMA node is hinted at for its CPUs and memory."""
     claims: tuple[ContainerClaim, ...] = ()
-    """The pod's claims that it uses (`resources.claims`)."""
+    """Claims of the pod that the container uses (`resources.claims`)."""
     unit: str = ""
-    """By annotation: the systemd unit that it stands for, whose processes systemd starts and ends. Empty: it is a cgroup of the agent's."""
+    """Annotation: the systemd unit that the container pins; systemd starts and ends its processes. Empty means a cgroup of the agent."""
 
     @property
     def is_mixed(self) -> bool:
-        """Whether it asks for exclusive CPUs and for some of the shared pool beside them."""
+        """Whether the container asks for exclusive CPUs and for CPUs of the shared pool."""
         request = self.resources.requests.get(CPU)
         return self.exclusive_cpus is not None and request is not None and request.nano > self.exclusive_cpus * 10**9
 
     @property
     def devices(self) -> tuple[tuple[str, Quantity], ...]:
-        """The devices that it asks for, to have them alone, by resource: Kubernetes' extended resources, with a domain in their names."""
+        """Return the extended resources that the container asks for, with their numbers. Their names have a domain."""
         limits = self.resources.limits.items
         return tuple(
             [each for each in limits if "/" in each[0] and each[1].nano and not each[0].startswith(HUGEPAGES_PREFIX)]
@@ -119,7 +119,7 @@ class Container(Struct, frozen=True):
 
     @property
     def is_launched(self) -> bool:
-        """Whether the launcher starts its processes and reports their end; otherwise other processes enter its cgroup at any time."""
+        """Whether the launcher starts its processes and reports their end. Otherwise other processes enter its cgroup at any time."""
         return bool(self.command)
 
 
@@ -128,26 +128,26 @@ class Pod(Struct, frozen=True):
     namespace: str
     name: str
     containers: tuple[Container, ...]
-    """In the order in which everything iterates over them: init containers and sidecars as written, then app containers."""
+    """Init containers and sidecars in manifest order, then app containers."""
     resources: ResourceRequirements | None = None
-    """The pod's own `spec.resources`."""
+    """Pod-level `spec.resources`."""
     overhead: Resources = Resources()
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
     termination_grace_seconds: int = 30
     is_isolated: bool = False
-    """By annotation: no load is balanced over its exclusive CPUs, where they are closed to the host."""
+    """Annotation: no load is balanced over its exclusive CPUs, if they are isolated from the host."""
     gives_back: bool = False
-    """By annotation: while none of its systemd units is active, others may have what it was promised."""
+    """Annotation: while none of its systemd units is active, others may have its CPUs and memory."""
     numa_node: int | None = None
-    """By annotation: its exclusive CPUs and its memory are on this NUMA node, or it is refused. None: wherever they fit."""
+    """Annotation: NUMA node that its exclusive CPUs and memory must be on. None means any."""
     core_class: str | None = None
-    """By annotation: its exclusive CPUs are of this class of cores, or it is refused. None: of any."""
+    """Annotation: class of cores that its exclusive CPUs must be of. None means any."""
     preferred_core_class: str | None = None
-    """By annotation: they are of this class if that is possible, and otherwise of any. None: as the node's configuration says."""
+    """Annotation: class of cores that its exclusive CPUs are of if possible. None means the node's configuration."""
     claims: tuple[PodClaim, ...] = ()
-    """Devices that it claims (`spec.resourceClaims`)."""
+    """Resource claims of the pod (`spec.resourceClaims`)."""
     given_qos: QosClass | None = None
-    """`status.qosClass`, if the manifest has it: it takes precedence over the computed class, as in kubelet."""
+    """`status.qosClass` of the manifest, which takes precedence over the computed class, as in kubelet."""
 
     @property
     def full_name(self) -> str:
@@ -155,17 +155,17 @@ class Pod(Struct, frozen=True):
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The systemd units that its containers stand for: all of them, or none."""
+        """Return the systemd units that its containers pin. Either all containers pin one, or none."""
         return tuple(container.unit for container in self.containers if container.unit)
 
     @property
     def near(self) -> tuple[str, ...]:
-        """The devices, or kinds of them, that its containers ask to be near, each once."""
+        """Return the devices, or kinds of devices, that its containers ask to be near, each once."""
         return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
 
     @property
     def asks_for_devices(self) -> bool:
-        """Whether a container asks for devices of its own."""
+        """Whether a container asks for devices by number."""
         return any(container.devices for container in self.containers)
 
     def container(self, name: str) -> Container:
@@ -175,12 +175,12 @@ class Pod(Struct, frozen=True):
         return (c for c in self.containers if c.kind is ContainerKind.APP)
 
     def inits(self) -> Iterator[Container]:
-        """Init containers and sidecars."""
+        """Return init containers and sidecars."""
         return (c for c in self.containers if c.kind is not ContainerKind.APP)
 
 
 def is_own_annotation(key: str) -> bool:
-    """Whether an annotation is this agent's, by its domain."""
+    """Whether an annotation has this agent's domain."""
     kind, slash, _ = key.partition("/")
     return bool(slash) and f".{kind}".endswith(f".{ANNOTATION_DOMAIN}")
 
@@ -194,11 +194,11 @@ def has_pod_level_resources(pod: Pod) -> bool:
 
 
 def qos_class(pod: Pod, *, pod_level_resources: bool) -> QosClass:
-    """Compute the class as Kubernetes does (component-helpers, ComputePodQOS).
+    """Compute the QoS class as Kubernetes does (component-helpers, ComputePodQOS).
 
     Args:
-        pod: with defaults applied (limits stand for missing requests).
-        pod_level_resources: the gate PodLevelResources.
+        pod: the pod with defaults applied (limits as missing requests).
+        pod_level_resources: value of the gate PodLevelResources.
     """
     if pod.given_qos is not None:
         return pod.given_qos
@@ -217,7 +217,7 @@ def qos_class(pod: Pod, *, pod_level_resources: bool) -> QosClass:
 
 
 def _add_nonzero(total: dict[str, int], resources: Resources) -> int:
-    """Sum what counts for the class; return how many such resources there are."""
+    """Add the amounts that count for the class, and return how many resources have one."""
     found = 0
     for name, quantity in resources.items:
         if name in _QOS_RESOURCES and quantity.nano > 0:

@@ -1,4 +1,4 @@
-"""What a pod requests of a resource, and the pod with other amounts. Cpu is in thousandths, everything else in bytes. Knows no node."""
+"""Requested amounts of a pod, and the pod with other amounts. CPU is in thousandths, everything else in bytes. Knows no node."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,10 +21,10 @@ from nodeagent.core.model.quantity import Quantity
 MIB = 2**20
 MILLI = 1000
 EXCLUSIVE_CPUS = "exclusive-cpus"
-"""Stands for the annotation, among resources."""
+"""Name of the exclusive CPUs' annotation among resources."""
 
 Carry = Callable[[Pod], Pod]
-"""Return a pod whose containers have changed, with different pod-level amounts."""
+"""Function that adapts the pod-level amounts of a pod whose containers have changed."""
 
 
 def memory_resources(pod: Pod) -> list[str]:
@@ -34,12 +34,12 @@ def memory_resources(pod: Pod) -> list[str]:
 
 
 def device_resources(pod: Pod) -> list[str]:
-    """Of which its containers ask for devices of their own."""
+    """Return the extended resources that the pod's containers ask for."""
     return sorted({name for container in pod.containers for name, _ in container.devices})
 
 
 def asked_of(resources: ResourceRequirements, resource: str) -> int:
-    """The amount: cpu in thousandths, everything else in bytes."""
+    """Return the requested amount: CPU in thousandths, everything else in bytes."""
     return _whole(resources.requests.get(resource), resource)
 
 
@@ -54,24 +54,24 @@ def askers(pod: Pod, resource: str) -> list[tuple[Container, int]]:
 
 
 def shared_part(container: Container) -> int:
-    """What is left of its CPU request, in thousandths, beside the exclusive CPUs of its annotation; 0 without one."""
+    """Return the part of the CPU request that comes from the shared pool, in thousandths. 0 without the annotation for exclusive CPUs."""
     if container.exclusive_cpus is None:
         return 0
     return asked_of(container.resources, CPU) - container.exclusive_cpus * MILLI
 
 
 def asked_alone(pod: Pod, resource: str) -> int:
-    """The sum of what the long-running containers request."""
+    """Return the sum of the requests of long-running containers."""
     return sum(asked_of(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
 
 
 def budget_floor(pod: Pod, resource: str) -> int:
-    """The minimum of the pod-level amount."""
+    """Return the minimum of the pod-level amount."""
     return _whole(aggregated_container_requests(pod).get(resource), resource)
 
 
 def is_within_budget(pod: Pod) -> bool:
-    """Whether the containers' amounts are within the pod-level amounts, and annotated ones within requests, as manifests require."""
+    """Whether containers' amounts are within the pod-level amounts, and exclusive CPUs within the requests, as manifests require."""
     if any(shared_part(container) < 0 for container in pod.containers):
         return False
     if pod.resources is None:
@@ -86,7 +86,7 @@ def is_within_budget(pod: Pod) -> bool:
 
 
 def unit_of(resource: str) -> int:
-    """The smallest amount worth suggesting."""
+    """Return the smallest amount worth suggesting."""
     if resource == CPU:
         return MILLI
     if is_device(resource):
@@ -99,7 +99,7 @@ def quantity_of(resource: str, amount: int) -> Quantity:
 
 
 def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) -> Pod:
-    """Return the pod with different amounts for a container; None: with different pod-level amounts."""
+    """Return the pod with different amounts for a container, or with different pod-level amounts if `container` is None."""
     if container is None:
         assert pod.resources is not None
         return replace(pod, resources=_with_all(pod.resources, amounts))
@@ -109,7 +109,7 @@ def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) ->
 
 
 def _with_amounts(container: Container, amounts: Mapping[str, int]) -> Container:
-    """Return the container with other amounts; what its annotation leaves to share stays."""
+    """Return the container with other amounts. The part of the shared pool stays."""
     changed = replace(container, resources=_with_all(container.resources, amounts))
     if container.exclusive_cpus is None or CPU not in amounts:
         return changed
@@ -135,9 +135,9 @@ def alone(changed: Pod) -> Pod:
 
 
 def carriers(pod: Pod) -> Sequence[Carry]:
-    """Return the ways in which the pod-level amounts may change with the containers'; the smallest change first.
+    """Return the ways to adapt the pod-level amounts to the containers' amounts, the smallest change first.
 
-    They need not be in the manifest: a missing amount is the sum of the containers'.
+    A pod-level amount that is missing in the manifest is the sum of the containers'.
     """
     own = pod.resources
     if own is None:
@@ -158,7 +158,7 @@ def carriers(pod: Pod) -> Sequence[Carry]:
 
 
 def differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
-    """Return (container, resource, request before, request after) for everything that changed; None: pod-level."""
+    """Return (container, resource, request before, request after) for each change. A container of None means pod-level."""
     for old, new in zip(before.containers, after.containers, strict=True):
         for resource, was, now in _changed(old.resources, new.resources):
             yield old.name, resource, was, now
@@ -187,7 +187,7 @@ def _with_all(resources: ResourceRequirements, amounts: Mapping[str, int]) -> Re
 
 
 def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
-    """Return the list with another request; a limit that was equal follows it. A request of zero removes the resource."""
+    """Return the list with another request. A limit that was equal follows it. A request of zero removes the resource."""
     was = resources.requests.get(resource)
 
     def put(part: Resources) -> Resources:

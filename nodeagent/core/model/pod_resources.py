@@ -1,4 +1,4 @@
-"""What a pod asks for as a whole: defaults of requests, effective requests and limits, and the values of its own cgroup.
+"""Effective amounts of a pod: defaults of requests, requests and limits of the whole pod, and the values of its own cgroup.
 
 Follows component-helpers/resource (PodRequests, PodLimits), core/v1 defaults and kubelet's cm.ResourceConfigForPod. Knows no policy and no
 cgroup file.
@@ -25,7 +25,7 @@ _ByResource = dict[str, Quantity]
 
 
 def with_container_defaults(pod: Pod) -> Pod:
-    """Use containers' limits as their missing requests (SetDefaults_Pod)."""
+    """Replace missing requests by the containers' limits (SetDefaults_Pod)."""
     return replace(
         pod, containers=tuple(replace(c, resources=_with_container_defaults(c.resources)) for c in pod.containers)
     )
@@ -35,7 +35,7 @@ def with_pod_level_defaults(pod: Pod) -> Pod:
     """Complete the pod-level resources from the containers' and from the pod's limits (SetDefaults_Pod, KEP-2837).
 
     Args:
-        pod: with containers' defaults applied.
+        pod: the pod with defaults of its containers applied.
     """
     if pod.resources is None or not pod.resources.limits:
         return pod
@@ -65,14 +65,14 @@ def is_pod_level(name: str) -> bool:
 
 
 def is_device(name: str) -> bool:
-    """Whether a resource is given by number (Kubernetes' extended resources): it has a domain in its name."""
+    """Whether pods ask for the resource by number (an extended resource of Kubernetes). Such names have a domain."""
     return "/" in name and not name.startswith(HUGEPAGES_PREFIX)
 
 
 def _aggregate(containers: Iterable[Container], part: Callable[[Container], Resources]) -> _ByResource:
-    """Sum over containers as they run (KEP-753).
+    """Return the peak over containers as they run (KEP-753).
 
-    Apps and sidecars run together; an init container runs beside the sidecars that started before it.
+    Apps and sidecars run together; an init container runs with the sidecars that started before it.
     """
     total: _ByResource = {}
     sidecars: _ByResource = {}
@@ -108,16 +108,16 @@ def _raise_to(total: _ByResource, amounts: _ByResource) -> None:
 
 
 def aggregated_container_requests(pod: Pod) -> Mapping[str, Quantity]:
-    """What the containers need at their peak, without overhead and pod-level resources (AggregateContainerRequests)."""
+    """Return the peak requests of the containers, without overhead and pod-level resources (AggregateContainerRequests)."""
     return _aggregate(pod.containers, lambda c: c.resources.requests)
 
 
 def effective_requests(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[str, Quantity]:
-    """What the pod needs from the node at its peak, overhead included, sorted by resource (PodRequests).
+    """Return the peak requests of the pod, overhead included, sorted by resource (PodRequests).
 
     Args:
-        pod: with defaults applied.
-        pod_level_resources: the gate PodLevelResources: the pod's own amounts replace the sums.
+        pod: the pod with defaults applied.
+        pod_level_resources: value of the gate PodLevelResources; if on, the pod's own amounts replace the sums.
     """
     total = _aggregate(pod.containers, lambda c: c.resources.requests)
     if pod_level_resources and pod.resources is not None:
@@ -127,7 +127,7 @@ def effective_requests(pod: Pod, *, pod_level_resources: bool = True) -> Mapping
 
 
 def effective_limits(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[str, Quantity]:
-    """The sum of the limits that are set, overhead added to those that aren't zero, sorted by resource (PodLimits)."""
+    """Return the sum of the limits that are set, with overhead added to those that aren't zero, sorted by resource (PodLimits)."""
     total = _aggregate(pod.containers, lambda c: c.resources.limits)
     if pod_level_resources and pod.resources is not None:
         total |= {name: amount for name, amount in pod.resources.limits if is_pod_level(name)}
@@ -136,23 +136,24 @@ def effective_limits(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[s
 
 
 class CgroupAmounts(Struct, frozen=True):
-    """The limits that a cgroup of a pod or of a container should enforce."""
+    """Requests and limits that the cgroup of a pod or of a container enforces."""
 
     cpu_request_milli: int
-    """0: the smallest weight."""
+    """CPU request in thousandths. 0 gives the smallest weight."""
     cpu_limit_milli: int | None
-    """None: no quota."""
+    """CPU limit in thousandths. None means no quota."""
     memory_limit_bytes: int | None
-    """None: no limit."""
+    """Memory limit. None means no limit."""
     hugepage_limits: tuple[tuple[str, int], ...]
-    """(resource name, bytes), sorted; a page size that isn't listed is limited to 0."""
+    """Pairs of resource name and bytes, sorted. A page size that isn't listed is limited to 0."""
 
 
 def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """The values of the pod's own cgroup (cm.ResourceConfigForPod).
+    """Return the values of the pod's own cgroup (cm.ResourceConfigForPod).
 
-    A limit needs to be declared by every container, init containers included, or by the pod itself. Whether the CPU limit is enforced
-    (cpuCFSQuota, exclusive CPUs) is up to the caller.
+    Every container, init containers included, or the pod itself has to declare a limit. The caller decides whether the CPU limit is
+    enforced
+    (cpuCFSQuota, exclusive CPUs).
     """
     requests = effective_requests(pod, pod_level_resources=pod_level_resources)
     limits = effective_limits(pod, pod_level_resources=pod_level_resources)
@@ -171,7 +172,7 @@ def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupA
 
 
 def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """The values of a container's cgroup: its own amounts; where it has no limit, the pod's (kuberuntime, KEP-2837)."""
+    """Return the values of a container's cgroup: its own limits, or else those of the pod (kuberuntime, KEP-2837)."""
     limits = dict(container.resources.limits)
     if pod_level_resources and pod.resources is not None:
         unset = {n: amount for n, amount in pod.resources.limits if not _is_set(container.resources.limits, n)}

@@ -1,6 +1,6 @@
-"""An immutable map from pod UID to what the pod holds, sorted by UID: a persistent treap.
+"""Immutable map from pod UID to the pod's holdings, sorted by UID: a persistent treap.
 
-A change copies one path, not the map, and shares the rest; a fold over it (`Fold`) is cached per subtree. So admitting a pod among a
+A change copies one path of the tree and shares the rest. A fold over it (`Fold`) is cached per subtree. So admitting a pod among a
 thousand costs about as much as among ten. Knows nothing of its values.
 """
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Fold(Struct, Generic[V, T], frozen=True, eq=False):
-    """An associative summary of the map. Its identity is the cache key, so create one per kind, not per call."""
+    """Associative summary of the map. Its identity is the cache key, so create one per kind, not per call."""
 
     empty: T
     leaf: Callable[[str, V], T]
@@ -29,12 +29,12 @@ class _TreapNode(NamedTuple):
     left: "_TreapNode | None"
     right: "_TreapNode | None"
     leaves: dict[Any, Any]
-    """Leaves of folds at this key and value: shared by all copies of the node."""
+    """Leaves of folds at this key and value, shared by all copies of the node."""
     remembered: dict[Any, Any]
-    """Results of folds over this subtree: pure functions of it, so filling them in changes nothing observable."""
+    """Results of folds over this subtree. They depend on the subtree alone, so caching them changes nothing observable."""
 
     def over(self, left: "_TreapNode | None", right: "_TreapNode | None") -> "_TreapNode":
-        """The same pod with other subtrees."""
+        """Return the node with other subtrees."""
         return _TreapNode(self.key, self.rank, self.value, left, right, self.leaves, {})
 
 
@@ -52,7 +52,7 @@ class PodMap(Struct, Generic[V], frozen=True, eq=False):
         return None
 
     def put(self, uid: str, value: V) -> "PodMap[V]":
-        # The rank depends on the key alone, so equal maps have equal trees, however they came about.
+        # The rank depends on the key alone, so equal maps have equal trees, whatever their history.
         return PodMap(_put(self._root, uid, (crc32(uid.encode()), uid), value))
 
     def without(self, uid: str) -> "PodMap[V]":

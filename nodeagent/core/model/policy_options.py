@@ -1,4 +1,4 @@
-"""Values of the managers' policy options, as kubelet reads them."""
+"""Parser for values of policy options, as kubelet reads them."""
 
 from nodeagent.core.model.go_text import go_quoted
 from nodeagent.core.model.refusals import StartRefused
@@ -14,7 +14,7 @@ _BOOLEANS = {"1": True, "t": True, "T": True, "TRUE": True, "true": True, "True"
 
 
 def parse_boolean(option: str, value: str, field: str) -> bool | StartRefused:
-    """Read a boolean as Go's ParseBool does."""
+    """Parse a boolean as Go's ParseBool does."""
     parsed = _BOOLEANS.get(value)
     if parsed is None:
         return StartRefused(

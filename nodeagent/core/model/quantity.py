@@ -21,7 +21,7 @@ _MAX_NANO = (2**63 - 1) * _NANO
 
 
 class Notation(enum.Enum):
-    """How a quantity was written, and therefore how it is printed."""
+    """Notation of a quantity, which determines how it is printed."""
 
     DECIMAL_SI = "DecimalSI"
     BINARY_SI = "BinarySI"
@@ -36,8 +36,8 @@ class Quantity(Struct, frozen=True):
     nano: int
     notation: Notation = Notation.DECIMAL_SI
     decimal_form: bool = False
-    """Written so that Kubernetes doesn't read it as int64, even if it is whole: with a fraction (`1.5Gi`, `2.0`), in thousandths (`2000m`),
-    or with more digits than its fast path takes (`100Ti`).
+    """Whether Kubernetes doesn't read the text as int64, even if the amount is whole: with a fraction (`1.5Gi`, `2.0`), in thousandths
+    (`2000m`), or with more digits than its fast path takes (`100Ti`).
     """
 
     @classmethod
@@ -46,15 +46,15 @@ class Quantity(Struct, frozen=True):
 
     @classmethod
     def of_bytes(cls, whole: int) -> "Quantity":
-        """A whole amount that is printed as `1Gi`, not as `1073741824`."""
+        """Return a whole number of bytes that is printed as `1Gi`, not as `1073741824`."""
         return cls(whole * _NANO, Notation.BINARY_SI)
 
     @classmethod
     def parse(cls, text: str) -> "Quantity":
-        """Read a quantity.
+        """Parse a quantity.
 
         Raises:
-            QuantitySyntaxError: the text is not a quantity, or it is over 64 characters.
+            QuantitySyntaxError: the text is not a quantity, or is over 64 characters.
         """
         match = _PATTERN.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None or not (match["whole"] or match["fraction"]):
@@ -78,39 +78,39 @@ class Quantity(Struct, frozen=True):
         return cls(-nano if negative else nano, notation, decimal_form)
 
     def value(self) -> int:
-        """The amount in whole units, rounded up."""
+        """Return the amount in whole units, rounded up."""
         return _ceil_div(self.nano, _NANO)
 
     def milli(self) -> int:
-        """The amount in thousandths, rounded up."""
+        """Return the amount in thousandths, rounded up."""
         return _ceil_div(self.nano, _NANO // 1000)
 
     def is_whole(self) -> bool:
-        """Kubelet's test for an integral CPU amount, applied after rounding up to thousandths."""
+        """Whether the CPU amount is whole after rounding up to thousandths (kubelet's test)."""
         return self.value() * 1000 == self.milli()
 
     def as_int64(self) -> int | None:
-        """The amount if Kubernetes can return it as int64: whole, and not in decimal form."""
+        """Return the amount if Kubernetes can return it as int64: whole, and not in decimal form."""
         whole, rest = divmod(self.nano, _NANO)
         return None if rest or self.decimal_form else whole
 
     def rounded_up_to_milli(self) -> "Quantity":
-        """The amount as the API server stores it: nothing finer than thousandths."""
+        """Return the amount as the API server stores it, with nothing finer than thousandths."""
         milli = self.milli() * (_NANO // 1000)
         return self if milli == self.nano else replace(self, nano=milli)
 
     def as_stored(self) -> "Quantity":
-        """The amount as it is after printing and reading it back; doing that again changes nothing."""
-        # Twice: what is printed without its binary suffix is read back as decimal, which may be printed shorter.
+        """Return the amount after printing and parsing it. Repeating that changes nothing."""
+        # Twice, because a text without its binary suffix is parsed as decimal, which may be printed shorter.
         return Quantity.parse(str(Quantity.parse(str(self))))
 
     def __add__(self, other: "Quantity") -> "Quantity":
-        """Add; a sum is printed like its first addend that isn't zero (Quantity.Add)."""
+        """Add. The sum is printed like its first addend that isn't zero (Quantity.Add)."""
         first = other if self.nano == 0 else self
         return Quantity(self.nano + other.nano, first.notation, self.decimal_form or other.decimal_form)
 
     def __str__(self) -> str:
-        """Print in canonical form: the largest suffix that needs no fraction."""
+        """Print in canonical form, with the largest suffix that needs no fraction."""
         whole, rest = divmod(abs(self.nano), _NANO)
         sign = "-" if self.nano < 0 else ""
         if self.nano == 0:

@@ -1,4 +1,4 @@
-"""The contents of checkpoint files, decoded but not yet trusted: the managers judge them. Knows no JSON and no checksum."""
+"""Contents of checkpoint files, decoded but not yet judged by the managers. Knows no JSON and no checksum."""
 
 from collections.abc import Mapping
 
@@ -9,23 +9,23 @@ from nodeagent.core.model.promises import Blocks, MemoryNode
 
 
 class Unreadable(Struct, frozen=True):
-    """A checkpoint that no version's rules accept; the text is kubelet's."""
+    """Checkpoint that no version's rules accept. The text is kubelet's."""
 
     message: str
 
 
 class CpuRecord(Struct, frozen=True):
-    """The contents of cpu_manager_state. Sets are still texts: kubelet judges them after the policy's name."""
+    """Contents of cpu_manager_state. Sets are still texts, because kubelet judges them after the policy's name."""
 
     policy_name: str
     default: str
     entries: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
-    """(pod UID, (container name, set text)), sorted."""
+    """Pairs of pod UID and (container name, set text) pairs, sorted."""
     pod_entries: tuple[tuple[str, CpuSet], ...] = ()
 
 
 class MemoryRecord(Struct, frozen=True):
-    """The contents of memory_manager_state."""
+    """Contents of memory_manager_state."""
 
     policy_name: str
     machine: tuple[MemoryNode, ...] = ()
@@ -34,11 +34,11 @@ class MemoryRecord(Struct, frozen=True):
 
 
 InitialContainers = Mapping[str, tuple[str, str]]
-"""Container id → (pod UID, container name), as the runtime knows them at startup: for files of version 1."""
+"""Map from container id to (pod UID, container name), as the runtime knows them at startup, for files of version 1."""
 
 
 class Records(Struct, frozen=True):
-    """Both files as found; None: the file doesn't exist."""
+    """Both files as found. None means that a file doesn't exist."""
 
     cpu: CpuRecord | Unreadable | None = None
     memory: MemoryRecord | Unreadable | None = None

@@ -1,4 +1,4 @@
-"""Refusals as values: of a pod, and of a start. Reasons and texts are kubelet's, where it has them."""
+"""Refusals of pods and of starts, as values. Reasons and texts are kubelet's, where it has them."""
 
 import enum
 
@@ -6,77 +6,79 @@ from msgspec import Struct
 
 
 class Reason(enum.StrEnum):
-    """Why a pod is refused: the pod's status reason."""
+    """Reason of a refused pod (the pod's status reason)."""
 
     TOPOLOGY_AFFINITY = "TopologyAffinityError"
     UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
     SMT_ALIGNMENT = "SMTAlignmentError"
     EMPTY_POD_SHARED_POOL = "EmptyPodSharedPoolError"
     CORE_CLASS = "CoreClassUnavailable"
-    """Of the class of cores that it asks for, nothing can be promised to it. The agent's own reason."""
+    """The node can't give the pod CPUs of the core class that it requires. The agent's own reason."""
     DEVICE = "DeviceUnavailable"
-    """The node has no device as the one that it asks to be near. The agent's own reason."""
+    """The node lacks a device that the pod asks to be near. The agent's own reason."""
     CLAIM = "ResourceClaimUnavailable"
-    """Its resource claims can't be met. The agent's own reason."""
+    """The pod's resource claims can't be met. The agent's own reason."""
     CPU_PLUGIN_FAILED = "CPUPluginFailed"
-    """A CPU plugin has no answer about it, or none that can be. The agent's own reason."""
+    """A CPU plugin gave no answer, or an invalid one. The agent's own reason."""
     CPU_PLUGIN_REFUSED = "CPUPluginRefused"
-    """A CPU plugin's Allocate doesn't let it have the CPUs that were chosen. The agent's own reason."""
+    """A CPU plugin's Allocate rejected the chosen CPUs. The agent's own reason."""
 
 
 STATE_NOT_SAVED = "StateNotSaved"
-"""Why a pod is refused while decisions can't be made durable: the agent's own reason; kubelet continues."""
+"""Reason of pods refused while the state can't be saved. The agent's own reason; kubelet continues."""
 RELEASED = "Released"
-"""Why a pod does not run although its manifest is there: it was ended by hand, and stays ended like a refused pod (D7)."""
+"""Reason of a pod that was ended by hand and stays ended although its manifest exists (D7)."""
 UNIT_TAKEN = "UnitTaken"
-"""Why a pod is refused that stands for a systemd unit: another one does. The agent's own reason."""
+"""Reason of a pod that pins a systemd unit which another pod pins. The agent's own reason."""
 
 INVALID_ANNOTATIONS = "InvalidAnnotations"
-"""Why a container runtime's container is refused: its pod's annotations say what can't be, or not what kubelet has told the runtime."""
+"""Reason of a container of a runtime whose pod has invalid annotations, or annotations that contradict kubelet."""
 POD_NOT_KNOWN = "PodNotKnown"
-"""Why it is refused where pods are aligned as a whole: not all is known of its pod."""
+"""Reason of a container of a runtime if pods are aligned as a whole, and not all of its pod is known."""
 UID_TAKEN = "UIDTaken"
-"""Why it is refused: its pod has the UID of one that is not the runtime's."""
+"""Reason of a container of a runtime whose pod has the UID of another pod of the agent."""
 INVALID_NAME = "InvalidName"
-"""Why it is refused: its pod has a name that no pod of Kubernetes' has. It is no part of the state, which could not be read again."""
+"""Reason of a container of a runtime whose pod has a name that Kubernetes doesn't allow. The pod isn't saved, because the state could not
+be read again.
+"""
 RESIZE_INFEASIBLE = "ResizeInfeasible"
-"""Why a pod that runs can't have other amounts: never on this node, or not without being made anew. Of a container of a runtime's: it would
-have other exclusive CPUs, or other memory, than those it was promised; kubelet's static policies refuse that, too.
+"""Reason of a resize that can't be done on this node, or not without a restart. A container of a runtime would get other exclusive CPUs
+or other memory, which kubelet's static policies refuse as well.
 """
 RESIZE_DEFERRED = "ResizeDeferred"
-"""Why a pod that runs doesn't have other amounts yet: others hold what it would need. It is tried again in every turn."""
+"""Reason of a resize that has to wait, because others have what it would need. It is tried again in every turn."""
 OF_RESIZES = (RESIZE_DEFERRED, RESIZE_INFEASIBLE)
 OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN, INVALID_NAME, RESIZE_INFEASIBLE)
 
 
 class Refusal(Struct, frozen=True):
-    """A pod can't be admitted."""
+    """Refusal to admit a pod."""
 
     reason: Reason
     message: str
 
 
 class StartRefused(Struct, frozen=True):
-    """The configuration, the machine and the saved state don't match; nothing is managed."""
+    """Refusal to start, because configuration, machine and saved state don't match. Nothing is managed."""
 
     message: str
     about: str
-    """The configuration field, or the file, that a person has to check."""
+    """Configuration field or file that a person has to check."""
     entry: str | int | None = None
-    """Which of the field's entries, by key or index; None: the field as a whole."""
+    """Entry of the field, by key or index. None means the field as a whole."""
     rests_on: tuple[str, ...] = ()
-    """Other fields that the refusal follows from: while one of them is invalid, nothing can be concluded."""
+    """Other fields that the refusal follows from. While one of them is invalid, the refusal may be wrong."""
     allowed: str = ""
-    """What would be right, in our words; empty: the message says it."""
+    """Valid values, in the agent's words. Empty if the message has them."""
     plain: str = ""
-    """The complete text in our words, where kubelet's is about its own program; empty: kubelet's text fits."""
+    """Complete text in the agent's words, if kubelet's text is about its own program. Empty if kubelet's text fits."""
 
     @property
     def text(self) -> str:
-        """For people: what is wrong, and what is allowed."""
+        """Return a text for people with the problem and the valid values."""
         return self.plain or ", ".join(filter(None, (self.message, self.allowed)))
 
 
 def unexpected(error: str) -> Refusal:
-    """Wrap an error that carries no reason of its own."""
+    """Wrap an error without a reason of its own."""
     return Refusal(Reason.UNEXPECTED_ADMISSION, f"Allocate failed due to {error}, which is unexpected")

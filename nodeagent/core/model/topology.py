@@ -1,6 +1,6 @@
 """The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets; memory, huge pages and distances per node.
 
-Everything that decisions look up is an attribute, computed once. Knows no file of /sys (formats/kernel/sysfs.py reads them) and no policy.
+All properties that decisions look up are attributes, computed once. Knows no file of /sys (see formats/kernel/sysfs.py) and no policy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 
 CORE_CLASSES = ("performance", "efficiency")
-"""Of cores, where a machine has several kinds: the fast ones first."""
+"""Classes of cores on machines with several kinds, the fastest first."""
 
 
 class Cpu(Struct, frozen=True):
@@ -21,38 +21,38 @@ class Cpu(Struct, frozen=True):
 
     id: int
     core: int
-    """Lowest CPU number of the core, counted within one NUMA node: the kernel's core_id repeats across sockets."""
+    """Lowest CPU number of the core, counted within one NUMA node, because the kernel's core_id repeats across sockets."""
     socket: int
-    """physical_package_id."""
+    """Socket (physical_package_id)."""
     numa: int
     uncore: int | None = None
-    """Id of the first last-level cache that is not shared by the whole NUMA node, as kubelet sees it; None: there is none."""
+    """Id of the first last-level cache that is not shared by the whole NUMA node, as kubelet sees it. None if there is none."""
     die: int | None = None
     core_class: str | None = None
-    """One of CORE_CLASSES on hybrid machines, else None."""
+    """One of CORE_CLASSES on hybrid machines, otherwise None."""
     capacity: int | None = None
-    """The kernel's cpu_capacity, 1024 for the fastest core, where reported (mostly Arm); decisions don't use it."""
+    """The kernel's cpu_capacity, 1024 for the fastest core, where reported (mostly Arm). Decisions don't use it."""
     l3_bytes: int | None = None
-    """Size of its level-3 cache, where the machine reports it; decisions don't use it."""
+    """Size of its level-3 cache, where the machine reports it. Decisions don't use it."""
 
 
 class NumaNode(Struct, frozen=True):
     id: int
     memory_bytes: int
     hugepages: tuple[tuple[str, int], ...] = ()
-    """(resource name such as `hugepages-2Mi`, bytes), sorted by name; a size without pages is listed with 0."""
+    """Pairs of resource name (such as `hugepages-2Mi`) and bytes, sorted by name. A size without pages has 0."""
     distances: tuple[int, ...] | None = None
-    """The kernel's row: one entry per node, in ascending order of the node ids. None: the machine doesn't report it."""
+    """Distance to each node, in ascending order of node ids, as the kernel reports it. None if it doesn't."""
 
 
 class Cache(Struct, frozen=True):
-    """One cache of a level other than 3, as the machine reports it; decisions don't use it."""
+    """Cache of a level other than 3, as the machine reports it. Decisions don't use it."""
 
     level: int
     type: str
-    """`data`, `instruction` or `unified`."""
+    """Type: `data`, `instruction` or `unified`."""
     cpus: CpuSet
-    """The online CPUs that it serves."""
+    """Online CPUs that share it."""
     size_bytes: int | None = None
 
     @property
@@ -64,22 +64,22 @@ class Cache(Struct, frozen=True):
 Groups = Mapping[int, CpuSet]
 
 
-class Topology(Struct, frozen=True, dict=True):  # the dictionary holds cached properties
+class Topology(Struct, frozen=True, dict=True):  # __dict__ holds the cached properties
     """Online CPUs and NUMA nodes, ascending. Build it with `Topology.of`."""
 
     cpus: tuple[Cpu, ...]
     numa: tuple[NumaNode, ...]
     offline: CpuSet = field(default_factory=CpuSet)
     l3: tuple[CpuSet, ...] = ()
-    """Groups of online CPUs that share a level-3 cache, by lowest CPU; empty where the machine doesn't report them."""
+    """Groups of online CPUs that share a level-3 cache, by lowest CPU. Empty if the machine doesn't report them."""
     caches: tuple[Cache, ...] = ()
-    """The caches of other levels: high levels first, then by type and lowest CPU; empty where the machine doesn't report them."""
+    """Caches of other levels, high levels first, then by type and lowest CPU. Empty if the machine doesn't report them."""
     socket_count: int = 0
-    """As kubelet counts sockets (distinct `physical id` lines of /proc/cpuinfo first)."""
+    """Number of sockets as kubelet counts them (distinct `physical id` lines of /proc/cpuinfo first)."""
     reported_cpu_count: int = 0
-    """As kubelet counts CPUs: differs from the online ones only on machines without NUMA directories."""
+    """Number of CPUs as kubelet counts them. Differs from the online ones only on machines without NUMA directories."""
     skipped: CpuSet = field(default_factory=CpuSet)
-    """Online CPUs that kubelet doesn't see and that are therefore never allocated: without topology files, or in no NUMA node's
+    """Online CPUs that kubelet doesn't see, and that are therefore never allocated: without topology files, or in no NUMA node's
     directory.
     """
     isolated: CpuSet = field(default_factory=CpuSet)
@@ -87,9 +87,9 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds cached p
     nohz_full: CpuSet = field(default_factory=CpuSet)
     """CPUs without a timer tick while they run a single task (kernel parameter nohz_full)."""
     memory_bytes: int = 0
-    """Of the whole machine, from /proc/meminfo; the sum of the nodes if that wasn't measured."""
+    """Memory of the whole machine, from /proc/meminfo, or else the sum of the nodes."""
     hugepages: tuple[tuple[str, int], ...] = ()
-    """Of the whole machine, in the form of `NumaNode.hugepages`; the sums of the nodes if that wasn't measured."""
+    """Huge pages of the whole machine, in the form of `NumaNode.hugepages`, or else the sums of the nodes."""
 
     @cached_property
     def online(self) -> CpuSet:
@@ -105,7 +105,7 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds cached p
 
     @cached_property
     def nodes(self) -> Groups:
-        """CPUs of each NUMA node that has CPUs."""
+        """Return the CPUs of each NUMA node that has CPUs."""
         return _grouped((c.numa, c.id) for c in self.cpus)
 
     @cached_property
@@ -114,37 +114,37 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds cached p
 
     @cached_property
     def uncores(self) -> Groups:
-        """CPUs by uncore id; a CPU without an uncore cache counts under its socket's id, as in kubelet."""
+        """Return the CPUs by uncore id. A CPU without an uncore cache counts under its socket's id, as in kubelet."""
         return _grouped((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus)
 
     @cached_property
     def core_classes(self) -> Mapping[str, CpuSet]:
-        """CPUs by class of cores, the fast ones first; empty where all cores are of one kind."""
+        """Return the CPUs by class of cores, the fastest first. Empty if all cores are of one kind."""
         by_name = {name: CpuSet.from_ids(c.id for c in self.cpus if c.core_class == name) for name in CORE_CLASSES}
         return MappingProxyType({name: cpus for name, cpus in by_name.items() if cpus})
 
     def classes_of(self, cpus: CpuSet) -> tuple[str, ...]:
-        """Return the classes of these CPUs' cores; none where all cores are of one kind."""
+        """Return the classes of these CPUs' cores. Empty if all cores are of one kind."""
         return tuple(name for name, members in self.core_classes.items() if not members.isdisjoint(cpus))
 
     @cached_property
     def cores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
-        """The cores with a CPU on each NUMA node, whole."""
+        """Return the whole cores with a CPU on each NUMA node."""
         return _members((c.numa, self.cores[c.core]) for c in self.cpus)
 
     @cached_property
     def uncores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
-        """The uncore caches with a CPU on each NUMA node, whole."""
+        """Return the whole uncore caches with a CPU on each NUMA node."""
         return _members((c.numa, self.uncores[c.uncore]) for c in self.cpus if c.uncore is not None)
 
     @cached_property
     def node_ids(self) -> NumaSet:
-        """All NUMA nodes, including those without CPUs."""
+        """Return all NUMA nodes, including those without CPUs."""
         return NumaSet.from_ids(n.id for n in self.numa)
 
     @cached_property
     def memory_nodes(self) -> NumaSet:
-        """NUMA nodes that have memory; a machine that is only described may have none."""
+        """Return the NUMA nodes that have memory. A machine that is only described may have none."""
         return NumaSet.from_ids(n.id for n in self.numa if n.memory_bytes > 0)
 
     @classmethod
@@ -164,7 +164,7 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds cached p
         memory_bytes: int | None = None,
         hugepages: Iterable[tuple[str, int]] | None = None,
     ) -> "Topology":
-        """Sort everything and fill in the counts that were not measured."""
+        """Sort everything, and derive the counts that were not measured."""
         sorted_cpus = tuple(sorted(cpus, key=lambda c: c.id))
         assert len({c.id for c in sorted_cpus}) == len(sorted_cpus), "a CPU is listed twice"
         sorted_numa = tuple(sorted(numa, key=lambda n: n.id))
@@ -197,7 +197,7 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds cached p
         return replace(self, cpus=cpus, offline=offline, l3=l3, caches=caches, reported_cpu_count=reported)
 
     def numa_of(self, cpus: CpuSet) -> NumaSet:
-        """NUMA nodes of these CPUs; unknown CPUs are ignored."""
+        """Return the NUMA nodes of these CPUs. Unknown CPUs are ignored."""
         return NumaSet.from_ids(node for node, members in self.nodes.items() if members.bits & cpus.bits)
 
 

@@ -1,6 +1,4 @@
-"""What can be wrong with promises and with the node's state, as values: which invariant is violated, where, and what was found; and what
-a promise lacks on the machine as it is at present.
-"""
+"""Violated invariants of promises and of the node's state, and promises that the present machine can't keep, as values."""
 
 import enum
 
@@ -11,7 +9,7 @@ from nodeagent.core.model.promises import MemoryTable
 
 
 class Invariant(enum.StrEnum):
-    """What must hold; the names are stable."""
+    """Invariants. The names are stable."""
 
     HOLDER_IS_ACTIVE = "HolderIsActive"
     HOLDER_IS_IN_ITS_POD = "HolderIsInItsPod"
@@ -30,28 +28,28 @@ class Invariant(enum.StrEnum):
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """One violated invariant. Which fields are set depends on the invariant; the others keep their defaults."""
+    """Violation of an invariant. The invariant determines which fields are set."""
 
     invariant: Invariant
     pod: str = ""
-    """Its UID; for ONE_ENTRY_PER_NAME its full name."""
+    """UID of the pod, or its full name for ONE_ENTRY_PER_NAME."""
     container: str = ""
     beside: str = ""
-    """The other container that holds the same CPUs or device; or the claim."""
+    """Other container with the same CPUs or device, or the claim."""
     cpus: CpuSet = CpuSet()
     expected_cpus: CpuSet = CpuSet()
-    """Everything that the shared pool should have, or that the pod has."""
+    """All CPUs that the shared pool or the pod should have."""
     statuses: tuple[str, ...] = ()
     expected_statuses: tuple[str, ...] = ()
     node: int | None = None
     resource: str = ""
     table: MemoryTable | None = None
     difference: str = ""
-    """How the memory manager's accounting differs, in kubelet's words."""
+    """Difference in the memory manager's accounting, in kubelet's words."""
 
     @property
     def text(self) -> str:
-        """For people."""
+        """Return the text that people read."""
         who = f"pod {self.pod}, container {self.container}"
         match self.invariant:
             case Invariant.HOLDER_IS_ACTIVE:
@@ -88,7 +86,7 @@ class Violation(Struct, frozen=True, kw_only=True):
 
 
 class CpusOffline(Struct, frozen=True):
-    """A container holds CPUs that are offline."""
+    """Exclusive CPUs of a container that are offline."""
 
     uid: str
     container: str
@@ -101,11 +99,11 @@ class CpusOffline(Struct, frozen=True):
 
 
 class NodesGone(Struct, frozen=True):
-    """Memory is promised on NUMA nodes that are gone."""
+    """Memory promised on NUMA nodes that are gone."""
 
     uid: str
     container: str | None
-    """None: it is promised to the pod."""
+    """Container, or None for memory of the pod as a whole."""
     resource: str
     nodes: NumaSet
 
@@ -116,7 +114,7 @@ class NodesGone(Struct, frozen=True):
 
 
 class NodeOverdrawn(Struct, frozen=True):
-    """More is promised on a NUMA node than it has; all pods share the lack."""
+    """More memory promised on a NUMA node than it has. All pods there are affected."""
 
     node: int
     resource: str
@@ -128,7 +126,7 @@ class NodeOverdrawn(Struct, frozen=True):
 
 
 class DevicesGone(Struct, frozen=True):
-    """A container holds devices that are not there any more, or not healthy."""
+    """Devices of a container that are gone or unhealthy."""
 
     uid: str
     container: str
