@@ -1,11 +1,11 @@
-"""The errors that come from outside. A refusal of a pod is a value (see core), a bug is an assert; everything else is one of these."""
+"""Errors with an outside cause. A refusal of a pod is a value (see core), and a bug is an assert."""
 
 _MOST_CHARACTERS = 10_000
-"""Per line: a damaged file may hold a name of megabytes."""
+"""Limit per line, because a damaged file may hold a name of megabytes."""
 
 
 class NodeAgentError(Exception):
-    """Something outside went wrong: a message that names the object and its value, and the next step; both safe to print."""
+    """Error with an outside cause: a message that names the object and its value, and the next step. Both are safe to print."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         self.message = "\n".join(map(_line, message.split("\n")))

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--journal", default="/run/systemd/journal/stdout", help="journald's stream socket")
     options = parser.parse_args()
     options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # the directory itself: that goes where nothing can be written, too
+    # the directory itself, because it can be removed even where nothing can be written
     lock = os.open(options.state_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # left by a dead launcher: the lock shows that no other is alive
+    path.unlink(missing_ok=True)  # left by a dead launcher: the lock shows that no other one is alive
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     mask = os.umask(0o177)
     listener.bind(str(path))

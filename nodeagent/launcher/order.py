@@ -1,4 +1,4 @@
-"""A start request and its checks: only what the launcher's own safety depends on; everything else fails in the shim, at its stage."""
+"""Start requests and their checks. They check only what the launcher's own safety depends on; the shim reports all other failures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 
 MAX_ID = 120
 MAX_CPU = 8191  # the largest CONFIG_NR_CPUS is 8192
-MAX_CPUS = 2**20  # in all lists of one request: each is given to the kernel, and nothing a client sends may take long
+MAX_CPUS = 2**20  # limit for all lists of one request, because the kernel gets each entry, and no request may take long
 PATH_MAX = 4096  # limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
-PARTITION_KINDS = ("root", "isolated")  # cpuset.cpus.partition; an end takes no right that the agent lacks
-# settings of the host that name CPUs, and how their values are spelled
+PARTITION_KINDS = (
+    "root",
+    "isolated",
+)  # values of cpuset.cpus.partition; ending a partition takes no right that the agent lacks
+# host settings that name CPUs, and the format of their values
 HOST_FILE = re.compile(
     r"/proc/irq/(default_smp_affinity|[0-9]{1,9}/smp_affinity_list)"
     r"|/sys/devices/virtual/workqueue/cpumask"
@@ -27,7 +30,7 @@ IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a 
 
 
 class RefusedError(Exception):
-    """A request that is not served: a code, and a sentence for the client."""
+    """Refusal of a request, with a code and a sentence for the client."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -36,7 +39,7 @@ class RefusedError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """What to start, where and as whom. formats.launcher_protocol is the agent's side of it, with the meaning of each field."""
+    """Request to start a process: its command, cgroup and user. formats/wire/launcher_protocol.py explains each field."""
 
     id: str
     argv: list[str]
@@ -53,7 +56,7 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileWrite:
-    """What to write to a file of the kernel's."""
+    """Value to write to a file of the kernel."""
 
     path: Path
     value: str
@@ -61,7 +64,7 @@ class FileWrite:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ThreadMove:
-    """Where a kernel thread may run; another that has its id later started later."""
+    """New affinity of a kernel thread. The start time distinguishes it from a later thread with the same id."""
 
     pid: int
     start_ticks: int
@@ -82,7 +85,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
     except (TypeError, ValueError, AttributeError, OSError, RuntimeError) as err:
         raise RefusedError("bad_request", f"start: {err}") from err
     wrong = [name for name, is_well_formed in well_formed.items() if not is_well_formed]
-    if wrong:  # arguments and variables may be secret: they are not shown
+    if wrong:  # arguments and variables may be secret, so they are not shown
         raise RefusedError("bad_request", f"start of {order.id[:MAX_ID]!r}: not what it must be: {', '.join(wrong)}")
     is_ours = order.cgroup is None if root is None else order.cgroup is not None and is_inside(order.cgroup, root)
     if not plain or not is_ours:
@@ -91,7 +94,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
 
 
 def partition_file(message: Mapping[str, Any], root: Path | None) -> tuple[Path, str]:
-    """What to write, and where, for a request to begin a partition."""
+    """Return the write that a request to start a partition asks for."""
     kind = message.get("kind")
     if kind not in PARTITION_KINDS:
         raise RefusedError("bad_request", f"partition: not a cgroup and one of {', '.join(PARTITION_KINDS)}")
@@ -99,7 +102,7 @@ def partition_file(message: Mapping[str, Any], root: Path | None) -> tuple[Path,
 
 
 def our_cgroup(message: Mapping[str, Any], root: Path | None, operation: str) -> Path:
-    """Which cgroup of a pod, or below it, a request is about."""
+    """Return the cgroup that a request is about: a pod's, or one below it."""
     cgroup = message.get("cgroup")
     if type(cgroup) is not str:
         raise RefusedError("bad_request", f"{operation}: no cgroup")
@@ -115,7 +118,7 @@ def our_cgroup(message: Mapping[str, Any], root: Path | None, operation: str) ->
 
 
 def host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove]:
-    """Which of the host's settings to write, and what."""
+    """Return the writes of host settings that a request asks for."""
     writes = message.get("writes")
     if not isinstance(writes, list):
         raise RefusedError("bad_request", "host: writes is a list of [file, value]")
@@ -139,7 +142,7 @@ def host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove]:
 
 
 def cpus_of(text: str) -> tuple[range, ...]:
-    """Of a list such as 0-3,8, as the kernel writes them: ascending, and each CPU once. So they are no more than there may be."""
+    """Return the CPUs of a list such as 0-3,8 in the kernel's format: ascending, each CPU once, so that their number is bounded."""
     if not CPU_LIST.fullmatch(text):
         raise RefusedError("bad_request", f"host: {text[:MAX_ID]!r} is no list of CPUs")
     parts = []
@@ -155,11 +158,11 @@ def cpus_of(text: str) -> tuple[range, ...]:
 
 
 def is_inside(cgroup: str, root: Path) -> bool:
-    # Only for a plain path, which isn't long: the search is quadratic in its parts.
+    # Only for a plain path that isn't long, because the search is quadratic in its parts.
     return is_plain(cgroup) and root in Path(cgroup).parents and Path(cgroup) != root / "holder"
 
 
 def is_plain(cgroup: str) -> bool:
-    """Path() drops '.' and doubled slashes, resolve() also '..' and symlinks: accept only spellings that neither changes."""
-    # resolve() asks the kernel once for each part, however many there are.
+    """Whether a path has no '.', '..', doubled slash or symlink. Path() drops the first and third, resolve() also the others."""
+    # resolve() asks the kernel once for each part of the path
     return len(cgroup) < PATH_MAX and str(Path(cgroup)) == cgroup and Path(cgroup).resolve() == Path(cgroup)

@@ -1,4 +1,4 @@
-"""What is known of a process, in memory, on the wire and in one file each of the state directory."""
+"""Records of processes: in memory, on the wire, and in one file each of the state directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").st
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """One process from its start to the agent's acknowledgement: both the record on disk and the status on the wire."""
+    """One process from its start until the agent acknowledges its end: the record on disk and the status on the wire."""
 
     id: str
     pid: int
@@ -27,15 +27,15 @@ class ProcessRecord:
     cgroup: str | None
     grace_seconds: int
     started_at_ms: int
-    finished_at_ms: int | None = None  # None = runs
+    finished_at_ms: int | None = None  # None while it runs
     exit_code: int | None = None
     signal: int | None = None
     core_dumped: bool = False
-    unknown: str | None = None  # why a finished run has neither exit code nor signal
+    unknown: str | None = None  # reason why a finished run has neither exit code nor signal
 
 
 class RecordStore:
-    """One JSON file per run in the state directory."""
+    """Store with one JSON file per run in the state directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -44,7 +44,7 @@ class RecordStore:
         return self.directory / f"{urllib.parse.quote(run_id, safe='')}.json"
 
     def write(self, runs: Sequence[ProcessRecord], *, durable: bool) -> None:
-        """Replace each file as a whole, durably: it is on disk when this returns."""
+        """Replace each file as a whole. With `durable`, it is on disk when this returns."""
         for run in runs:
             temporary = self.path(run.id).with_suffix(".tmp")
             with temporary.open("w", encoding="utf-8") as file:
@@ -64,18 +64,18 @@ class RecordStore:
     def _remove(self, path: Path) -> None:
         try:
             path.unlink(missing_ok=True)
-        except OSError as err:  # it comes back with the next launcher, and is removed again
+        except OSError as err:  # the next launcher reads it again, and removes it again
             log("record_not_removed", path=str(path), error=str(err))
 
     def load(self) -> list[ProcessRecord]:
         known, runs = {field.name for field in dataclasses.fields(ProcessRecord)}, []
-        for path in sorted(self.directory.glob("*.tmp")):  # of an interrupted write
+        for path in sorted(self.directory.glob("*.tmp")):  # left by an interrupted write
             self._remove(path)
         for path in sorted(self.directory.glob("*.json")):
             try:
                 text = path.read_bytes()
                 if not text.strip(b"\0"):
-                    # The start of a process is not made durable, and this is what a loss of power leaves of it: a name without content.
+                    # The start of a process isn't made durable. After a loss of power, this name without content may be left of it.
                     log("record_empty", path=str(path))
                     self._remove(path)
                     continue
@@ -84,25 +84,25 @@ class RecordStore:
                 if not (is_sound(run) and path == self.path(run.id)):
                     raise ValueError("it has a value that was never written there")  # noqa: TRY301 - set aside like all
                 runs.append(run)
-            except OSError as err:  # its process may still run, and nobody reports it; but the others are kept
+            except OSError as err:  # its process may still run unreported, but the other records are kept
                 log("record_unreadable", path=str(path), error=str(err))
             except (ValueError, TypeError, AttributeError, RecursionError) as err:
-                # only a loss of power or a failing disk leaves half a record, and then the process is gone too
+                # only a loss of power or a failing disk leaves half a record, and then the process is gone as well
                 log("record_set_aside", path=str(path), error=str(err))
                 self._set_aside(path)
         return runs
 
     def _set_aside(self, path: Path) -> None:
-        """Under a new name: what was set aside before stays."""
+        """Rename the file so that files set aside earlier stay."""
         names = (path.with_suffix(f".unreadable-{number}") for number in itertools.count(1))
         try:
             path.rename(next(name for name in names if not os.path.lexists(name)))
-        except OSError as err:  # it is looked at, and passed over, again
+        except OSError as err:  # the next start reads it and skips it again
             log("record_not_set_aside", path=str(path), error=str(err))
 
 
 def is_sound(run: ProcessRecord) -> bool:
-    """Whether the values are of the kinds that records have, and the pid is one."""
+    """Whether the values have the types of a record, and the pid is valid."""
     kinds = {"int": (int,), "str": (str,), "bool": (bool,), "None": (type(None),)}
     return 0 < run.pid < 2**31 and all(
         type(getattr(run, field.name)) in [kind for name in str(field.type).split(" | ") for kind in kinds[name]]
@@ -116,10 +116,10 @@ def parent_and_start_ticks(pid: int) -> tuple[int, int]:
 
 
 def is_kernel_thread(fields: list[str], start_ticks: int) -> bool:
-    """Whether the fields are still those of the thread that started then, and it is one of the kernel's."""
+    """Whether the fields are those of the kernel thread that started at that time."""
     return bool(int(fields[6]) & PF_KTHREAD) and int(fields[19]) == start_ticks
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Of /proc/PID/stat, from field 3 on, proc(5). The command may contain blanks and parentheses."""
+    """Return the fields of /proc/PID/stat from field 3 on, proc(5). The command before them may contain blanks and parentheses."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

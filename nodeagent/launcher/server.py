@@ -1,4 +1,4 @@
-"""The launcher's event loop: requests, starts, ends of processes, signals. One thread; nothing a client does can hold it up."""
+"""The launcher's event loop: requests, starts, ends of processes, signals. One thread, which no client can block."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ from nodeagent.launcher.report import log, notify
 from nodeagent.launcher.shim import shim
 
 VERSION = "1"
-PROTOCOL = 1  # JSON objects, one per packet (SOCK_SEQPACKET): a request, its answer; after `subscribe` also events
+PROTOCOL = 1  # JSON objects, one per packet (SOCK_SEQPACKET): requests and answers, and after `subscribe` also events
 MAX_REQUEST_BYTES = 192 * 1024  # a packet must fit the kernel's default send buffer (net.core.wmem_default, 208 KiB)
 MAX_LISTED = 100  # runs in one answer to `list`, for the same reason
 MAX_CLIENTS = 64
 MAX_RUNS = 8192
-START_DEADLINE_SECONDS = 10.0  # from fork to exec: a frozen cgroup or a dead file system must not block a start forever
-KILL_SECONDS = 5.0  # from the last SIGKILL to giving up; what is still alive then can't be killed
+START_DEADLINE_SECONDS = (
+    10.0  # time from fork to exec, so that a frozen cgroup or a dead file system can't block a start forever
+)
+KILL_SECONDS = 5.0  # time from the last SIGKILL to giving up on processes that can't be killed
 
 
 def now_ms() -> int:
@@ -58,7 +60,7 @@ def now_ms() -> int:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Starting:
-    """A fork that has not become the container's process yet."""
+    """Fork that has not become the container's process yet."""
 
     run: ProcessRecord
     link: socket.socket
@@ -71,19 +73,19 @@ class Launcher:
     def __init__(self, root: Path | None, state: Path, journal: str, listener: socket.socket) -> None:
         self.root, self.journal, self.records, self.listener = root, journal, RecordStore(state), listener
         self.selector = selectors.DefaultSelector()
-        self.clients: dict[socket.socket, bool] = {}  # → is subscribed
+        self.clients: dict[socket.socket, bool] = {}  # → whether it is subscribed
         self.runs: dict[str, ProcessRecord] = {}
         self.starting: dict[str, Starting] = {}
-        self.children: dict[int, str] = {}  # pid → id; nobody but reap() frees these pids
-        self.pidfds: dict[str, int] = {}  # id → pidfd of those that an earlier launcher started
+        self.children: dict[int, str] = {}  # pid → id; only reap() frees these pids
+        self.pidfds: dict[str, int] = {}  # id → pidfd of processes that an earlier launcher started
         self.started_at_ms = now_ms()
         self.stop_asked = self.reexec_asked = False
-        self.stop_began: float | None = None  # None = serves
-        self.stop_ends = 0.0  # whatever is still alive then is left
+        self.stop_began: float | None = None  # None while it serves
+        self.stop_ends = 0.0  # time after which processes that are still alive are left
         self.killed: set[str] = set()  # ids whose grace period is over
 
     def serve(self) -> None:
-        """Until everything has been stopped on SIGTERM."""
+        """Serve until everything has been stopped on SIGTERM."""
         wake_in, wake_out = socket.socketpair()
         for end in (wake_in, wake_out, self.listener):
             end.setblocking(False)
@@ -91,7 +93,7 @@ class Launcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stop_asked", True))
         signal.signal(signal.SIGHUP, lambda *_: setattr(self, "reexec_asked", True))
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what reexec() has blocked
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that reexec() has blocked
         self.find_again()
         self.selector.register(wake_in, selectors.EVENT_READ, lambda: wake_in.recv(4096))
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
@@ -105,7 +107,7 @@ class Launcher:
                 self.kill_overdue()
                 if self.is_over():
                     self.kill_leftovers()
-                    signal.set_wakeup_fd(-1)  # its socket ends with this function
+                    signal.set_wakeup_fd(-1)  # the socket closes with this function
                     return
             if self.reexec_asked and not self.starting:
                 self.reexec()
@@ -113,7 +115,7 @@ class Launcher:
                 key.data()
 
     def find_again(self) -> None:
-        """Restores what earlier launchers started. Children of this very process (it was re-executed) keep their exit codes."""
+        """Find the processes that earlier launchers started. Children of this very process (it was re-executed) keep their exit codes."""
         for run in self.records.load():
             self.runs[run.id] = run
             if run.finished_at_ms is not None:
@@ -132,23 +134,23 @@ class Launcher:
                 self.selector.register(pidfd, selectors.EVENT_READ, lambda run=run: self.lost_sight(run))
 
     def lost_sight(self, run: ProcessRecord, reason: str = "launcher_restarted") -> None:
-        """A process that wasn't our child has ended: its exit code went to its parent."""
+        """Record the end of a process that wasn't our child. Its exit code went to its parent."""
         self.settle([dataclasses.replace(run, finished_at_ms=now_ms(), unknown=reason)])
 
     def reap(self) -> None:
-        """Children, and as subreaper also what the containers leave behind."""
+        """Reap children and, as subreaper, processes that the containers leave behind."""
         ended = []
         with contextlib.suppress(ChildProcessError):
             while (child := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = child
                 for starting in [s for s in self.starting.values() if s.run.pid == pid]:
-                    self.finish_start(starting)  # it ended before we looked at its link
+                    self.finish_start(starting)  # it ended before its link was read
                 if run := self.runs.get(self.children.pop(pid, "")):
                     ended.append(ended_with(run, status))
         self.settle(ended)
 
     def settle(self, ended: list[ProcessRecord]) -> None:
-        """Ends are on disk before any client learns of them; a full disk costs only that."""
+        """Write ends to disk before any client learns of them. A full disk costs only that."""
         if not ended:
             return
         try:
@@ -184,7 +186,7 @@ class Launcher:
             client.close()
 
     def send(self, client: socket.socket, message: Mapping[str, Any], *, is_wakeup: bool = False) -> None:
-        """A client that doesn't read its answers is dropped. One that hasn't read earlier wake-ups needs no other."""
+        """Send a message, and drop a client that doesn't read. A client with unread wake-ups needs no other."""
         if client not in self.clients:
             return
         try:
@@ -194,7 +196,7 @@ class Launcher:
                 self.drop(client)
 
     def receive(self, client: socket.socket) -> None:
-        if client not in self.clients:  # dropped since the select()
+        if client not in self.clients:  # the client was dropped since the select()
             return
         try:
             packet, _, flags, _ = client.recvmsg(MAX_REQUEST_BYTES)
@@ -218,7 +220,7 @@ class Launcher:
             self.send(client, answer)
 
     def answer(self, client: socket.socket, message: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """None: the answer comes later."""
+        """Answer a request. None means that the answer comes later."""
         match message.get("op"):
             case "hello" if message.get("protocol") == PROTOCOL:
                 root = self.root and str(self.root)
@@ -252,7 +254,9 @@ class Launcher:
         raise RefusedError("bad_request", f"no operation of protocol {PROTOCOL}, or without its fields: {name!r}")
 
     def signal(self, run_id: str, number: object) -> bool:
-        """False: it has ended. A child's pid can't be reused before reap(); for the others the pidfd guarantees it."""
+        """Send a signal. Returns False if the process has ended. Before reap() a child's pid can't be reused; for others the pidfd is
+        used.
+        """
         if type(number) is not int or number not in signal.valid_signals():
             raise RefusedError("bad_request", f"signal: {number!r:.40} is no signal's number")
         starting = self.starting.get(run_id)
@@ -271,7 +275,9 @@ class Launcher:
         return True
 
     def begin_partition(self, file: Path, kind: str) -> Mapping[str, Any]:
-        """The kernel asks for CAP_SYS_ADMIN, which the agent's sandbox has not. What it grants, the agent reads itself."""
+        """Start a partition. The kernel requires CAP_SYS_ADMIN, which the agent's sandbox lacks. The agent itself reads what the kernel
+        grants.
+        """
         try:
             write(file, kind)
         except OSError as err:
@@ -280,7 +286,7 @@ class Launcher:
         return {"partition": kind}
 
     def acknowledge(self, ids: list[Any]) -> list[str]:
-        """Forget the ended runs among the ids. A loss of power may bring one back: it is then acknowledged again."""
+        """Forget the ended runs among the ids. A loss of power may bring one back, which is then acknowledged again."""
         acked = [i for i in dict.fromkeys(map(str, ids)) if i in self.runs and self.runs[i].finished_at_ms is not None]
         for run_id in acked:
             self.records.forget(run_id)
@@ -290,7 +296,7 @@ class Launcher:
     # starts
 
     def start(self, client: socket.socket, order: Order) -> Mapping[str, Any] | None:
-        """An id starts once: repeating the request, for instance after a crash, returns the first one's status."""
+        """Start a process. An id starts once: a repeated request, for instance after a crash, returns the first one's status."""
         if order.id in self.runs:
             return {"status": dataclasses.asdict(self.runs[order.id])}
         if order.id in self.starting:
@@ -303,10 +309,12 @@ class Launcher:
             pid = self.fork(order, theirs.fileno())
             ticks = parent_and_start_ticks(pid)[1]
             run = ProcessRecord(order.id, pid, ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms())
-            self.records.write([run], durable=False)  # need not outlive this boot: the container doesn't either
+            self.records.write(
+                [run], durable=False
+            )  # it need not outlive this boot, because the container doesn't either
             ours.send(b"!")
         except OSError as err:
-            ours.close()  # the shim reads the end of file and leaves
+            ours.close()  # the shim reads the end of file and exits
             self.records.forget(order.id)
             return {"failed": {"id": order.id, "stage": "fork", "errno": err.errno, "message": str(err)}}
         finally:
@@ -319,7 +327,9 @@ class Launcher:
         return None
 
     def fork(self, order: Order, link: int) -> int:
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the child must not run our handlers
+        mask = signal.pthread_sigmask(
+            signal.SIG_BLOCK, signal.valid_signals()
+        )  # the child must not run the launcher's handlers
         try:
             pid = os.fork()
             if pid == 0:
@@ -329,7 +339,7 @@ class Launcher:
         return pid
 
     def finish_start(self, starting: Starting) -> None:
-        """The link closes on exec; a failure is reported before it closes."""
+        """Finish a start. The link closes on exec; a failure is reported before it closes."""
         run, failure = starting.run, starting.failure
         if self.starting.get(run.id) is not starting:
             return
@@ -355,7 +365,7 @@ class Launcher:
     # deadlines, the end, and the next image
 
     def next_deadline(self) -> float | None:
-        """Seconds until time alone requires an action; None: it never does."""
+        """Return the seconds until time alone requires an action, or None if it never does."""
         deadlines = [starting.deadline for starting in self.starting.values() if starting.failure is None]
         if self.stop_began is not None:
             waited_for = [run.grace_seconds for run in self.left() if run.id not in self.killed]
@@ -368,7 +378,7 @@ class Launcher:
             if starting.failure is None and starting.deadline <= now:
                 text = os.strerror(errno.ETIMEDOUT)
                 starting.failure = {"stage": "deadline", "errno": errno.ETIMEDOUT, "message": text}
-                os.kill(starting.run.pid, signal.SIGKILL)  # ends a frozen one too; its link closes then
+                os.kill(starting.run.pid, signal.SIGKILL)  # ends a frozen process as well; its link closes then
 
     def left(self) -> list[ProcessRecord]:
         running = [run for run in self.runs.values() if run.finished_at_ms is None]
@@ -397,11 +407,11 @@ class Launcher:
                 self.signal(run.id, signal.SIGKILL.value)
 
     def is_over(self) -> bool:
-        """All have ended, or what is still alive can't be killed."""
+        """Whether all processes have ended, or those still alive can't be killed."""
         return not self.left() or time.monotonic() >= self.stop_ends
 
     def kill_leftovers(self) -> None:
-        """Kill whatever else is in the sub-cgroups."""
+        """Kill all other processes in the sub-cgroups."""
         for kill in sorted(self.root.glob("*/cgroup.kill")) if self.root else ():
             if kill.parent.name != "holder":  # the leaf of the unit's own main process
                 with contextlib.suppress(OSError), kill.open("r+b", buffering=0) as file:
@@ -409,10 +419,10 @@ class Launcher:
         log("stopped", left=[run.id for run in self.left()])
 
     def reexec(self) -> None:
-        """The next image of this process: its children stay its children, and the records identify them."""
+        """Execute the next image of this process. Its children stay its children, and the records identify them."""
         self.reexec_asked = False
         log("reexec", pid=os.getpid())
-        # until the next image has its handlers, their default action is to end it
+        # until the next image has its handlers, the default action would end it
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
         try:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
@@ -422,15 +432,15 @@ class Launcher:
 
 
 def write(file: Path, value: str) -> None:
-    """In one system call, to a file of the kernel's."""
+    """Write to a file of the kernel in one system call."""
     with file.open("r+b", buffering=0) as opened:
         opened.write(value.encode())
 
 
 def gather(cgroup: Path) -> int:
-    """Let threads of a cgroup, and of those below it, that may run elsewhere run on all of its CPUs, and nowhere else. Returns how many.
+    """Move threads of a cgroup, and of those below it, that may run on other CPUs back to all of its CPUs. Returns how many.
 
-    The kernel gives a thread no CPU that its cgroup doesn't have, nor one by now that has the id of one that has ended.
+    The kernel gives a thread no CPU that its cgroup lacks. A thread that has ended is skipped, even if its id is reused.
     """
     count = 0
     try:
@@ -449,7 +459,7 @@ def gather(cgroup: Path) -> int:
 
 
 def write_host(one: FileWrite | ThreadMove) -> str | None:
-    """The agent's sandbox may not write these files, nor move threads. None: written; otherwise why not."""
+    """Write a host setting, which the agent's sandbox may not do. Returns why it failed, or None."""
     try:
         match one:
             case FileWrite():
@@ -462,7 +472,7 @@ def write_host(one: FileWrite | ThreadMove) -> str | None:
 
 
 def move_kernel_thread(move: ThreadMove) -> None:
-    """Never another process that has its id now, nor one that is no kernel thread."""
+    """Move a kernel thread, but never another process that has its id now."""
     if not is_kernel_thread(stat_fields(move.pid), move.start_ticks):
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
     os.sched_setaffinity(move.pid, itertools.chain(*move.cpus))
@@ -479,7 +489,7 @@ def ended_with(run: ProcessRecord, wait_status: int) -> ProcessRecord:
 
 
 def pidfd_of(run: ProcessRecord) -> int | None:
-    """None: its process is gone. The watched process is the one compared, because the pidfd comes first."""
+    """Return a pidfd of the run's process, or None if it is gone. The pidfd comes first, so that its process is the one compared."""
     try:
         pidfd = os.pidfd_open(run.pid)
     except OSError as err:

@@ -1,4 +1,4 @@
-"""The child between fork and exec: it becomes the container's process, or reports at which stage that failed."""
+"""The child between fork and exec: it becomes the container's process, or reports the stage at which that failed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shim(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
         os.closerange(3, link)
         os.closerange(link + 1, 2**31 - 1)
         if not os.read(link, 1):
-            os._exit(127)  # the launcher died before it had written the record: this process would be unknown
+            os._exit(127)  # the launcher died before it wrote the record, so this process would be unknown
         if order.cgroup is not None:
             with Path(order.cgroup, "cgroup.procs").open("r+b", buffering=0) as procs:  # r+ never creates the file
                 procs.write(b"%d" % os.getpid())
@@ -63,14 +63,14 @@ def reset_process() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (min(1024, hard), hard)
-    )  # the launcher's own is raised; select() knows 1024
+    )  # the launcher's own limit is raised, but select() knows only 1024
     score = Path("/proc/self/oom_score_adj")
     if int(score.read_text(encoding="ascii")) < 0:
         score.write_text("0", encoding="ascii")
 
 
 def connect_output(order: Order, root: Path | None, journal: str) -> None:
-    """Empty stdin; stdout and stderr, in order, on one stream to the journal, or without one to the log file."""
+    """Connect an empty stdin, and stdout and stderr as one ordered stream to the journal, or without one to the log file."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         stream.connect(journal)
@@ -91,7 +91,7 @@ def connect_output(order: Order, root: Path | None, journal: str) -> None:
 
 
 def execute(order: Order) -> None:
-    """Like execvpe, but PATH's default is ours and is not passed on."""
+    """Execute as execvpe does, but with the launcher's default PATH, which is not passed on."""
     name = order.argv[0]
     directories = order.env.get("PATH", DEFAULT_PATH).split(":") if "/" not in name else [""]
     failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -100,6 +100,6 @@ def execute(order: Order) -> None:
             os.execve(Path(directory) / name, order.argv, order.env)  # noqa: S606 - it must not get a shell
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except PermissionError as err:  # a later directory may have one that can run; otherwise this is the reason
+        except PermissionError as err:  # a later directory may have an executable one; otherwise this is the reason
             failure = err
     raise failure

@@ -1,4 +1,4 @@
-"""The agent's own metrics beside kubelet's, the series that exist from the start, and the old names. Knows no metrics library.
+"""The agent's own metrics, the series that exist from the start, and aliases of kubelet's metrics. Knows no metrics library.
 
 Labels are closed sets: any value that isn't listed counts as `other`. No value comes from a pod except those of `nodeagent_container_info`
 and of the counters of exclusive CPUs, whose series go with the pod.
@@ -136,7 +136,7 @@ POD_RESOURCES_METRICS: tuple[MetricSpec, ...] = tuple(
         (GET_ERRORS, "Number of requests to the PodResource Get endpoint which returned error"),
     )
 )
-"""kubelet's, of its PodResources API; there are no series where it isn't served."""
+"""Metrics of kubelet's PodResources API. Without the API there are no series."""
 
 METRICS: tuple[MetricSpec, ...] = (*KUBELET_METRICS, *POD_RESOURCES_METRICS, *AGENT_METRICS)
 
@@ -153,11 +153,11 @@ BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 
 OTHER = "other"
 REMOVED = "cgroup"
-"""A cgroup that somebody had removed."""
+"""Drift: somebody removed a cgroup."""
 MOVED = "cgroup.procs"
-"""A container's main process that was in another cgroup."""
+"""Drift: a container's main process was in another cgroup."""
 DIFFERS = "differs"
-"""The kernel took the value and granted another (cpuset.*.effective)."""
+"""Drift: the kernel took the value and granted another (cpuset.*.effective)."""
 _CGROUP_ERRNOS = (
     "EACCES",
     "EAGAIN",
@@ -224,14 +224,14 @@ def start_series(kind: str) -> Iterator[Series]:
 
 
 def error_label(error: int | None) -> str:
-    """Return the label value for an errno. None: the kernel reported no error but did something else."""
+    """Return the label value for an errno. None means that the kernel reported no error but granted another value."""
     if error == errno.EOPNOTSUPP:
         return "EOPNOTSUPP"  # on Linux ENOTSUP is the same number, and Python's name for it
     return DIFFERS if error is None else errno.errorcode.get(error, OTHER)
 
 
 def old_name(name: str) -> str | None:
-    """Return the name that the metric had before kubelet's prefix was part of it (D4); None: there is none."""
+    """Return the name that the metric had before kubelet's prefix was part of it (D4), or None."""
     bare = name.removeprefix("kubelet_")
     return bare if bare != name and bare.startswith(_ALIASED) else None
 

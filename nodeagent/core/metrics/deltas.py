@@ -17,7 +17,7 @@ class Series(NamedTuple):
 
 
 class MetricDelta(NamedTuple):
-    """`amount` is added to the series; with `absolute`, the series is set to it."""
+    """Change of a series: `amount` is added, or with `absolute` replaces the value."""
 
     series: Series
     amount: int = 1
@@ -25,6 +25,6 @@ class MetricDelta(NamedTuple):
 
 
 def apply_deltas(totals: dict[Series, int], deltas: Iterable[MetricDelta]) -> None:
-    """Add deltas up in place: `totals` belongs to the caller."""
+    """Add deltas to `totals` in place."""
     for delta in deltas:
         totals[delta.series] = delta.amount if delta.absolute else totals.get(delta.series, 0) + delta.amount

@@ -1,4 +1,4 @@
-"""The metrics added up, in memory, by the thread that decides; others get an immutable snapshot. Knows no metrics library."""
+"""Totals of the metrics, kept in memory by the deciding thread; others get an immutable snapshot. Knows no metrics library."""
 
 import bisect
 from collections.abc import Iterable, Mapping
@@ -13,21 +13,21 @@ _SPECS = {spec.name: spec for spec in METRICS}
 
 
 class Distribution(Struct, frozen=True):
-    """A histogram without labels."""
+    """Histogram without labels."""
 
     counts: tuple[int, ...]
     """Observations per bucket (not cumulative), the last one for what exceeds all bounds."""
     total: float
-    """Sum of what was observed, in the metric's unit."""
+    """Sum of the observations, in the metric's unit."""
 
 
 class MetricsSnapshot(Struct, frozen=True):
-    """Everything that is exposed, at one moment. The mappings belong to the snapshot alone."""
+    """All exposed metrics at one moment. Nothing else refers to the mappings."""
 
     counters: Mapping[Series, int]
     gauges: Mapping[Series, int]
     distributions: Mapping[str, Distribution]
-    """By the metric's name."""
+    """Histograms by the metric's name."""
 
 
 class _Histogram(Struct):
@@ -45,7 +45,7 @@ class MetricTotals(Struct):
     _histograms: dict[str, _Histogram] = field(default_factory=_histograms)
 
     def add(self, deltas: Iterable[MetricDelta]) -> None:
-        """Add up the deltas of decisions. Gauges are left out: they come from the state (D4)."""
+        """Add the deltas of decisions. Gauges are left out, because they come from the state (D4)."""
         for delta in deltas:
             if _SPECS[delta.series.name].kind == "counter":
                 assert not delta.absolute
@@ -66,7 +66,7 @@ class MetricTotals(Struct):
         histogram.total += value
 
     def snapshot(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
-        """Freeze the totals, with the gauges from the state; missing gauges are 0."""
+        """Freeze the totals, with the gauges from the state. Missing gauges are 0."""
         assert all(_SPECS[one.name].kind == "gauge" for one in gauges)
         return MetricsSnapshot(
             MappingProxyType(dict(self._counters)),
