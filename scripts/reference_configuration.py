@@ -9,7 +9,7 @@ _PLACED = _DEFAULT.placement
 _ON, _OFF = (", ".join(f"`{name}`" for name, on in DEFAULT_GATES.items() if on is wanted) for wanted in (True, False))
 
 FIELDS: tuple[tuple[str, str, str], ...] = (
-    ("cpuManagerPolicy", _PLACED.cpu_manager_policy, "`static`: Guaranteed containers that ask for whole CPUs get their own"),
+    ("cpuManagerPolicy", _PLACED.cpu_manager_policy, "`static`: containers of Guaranteed pods that request whole CPUs get exclusive CPUs"),
     ("cpuManagerPolicyOptions", "", ", ".join(f"`{option}`" for option in OPTIONS)),
     ("cpuManagerPlugins", "", "installed plugins that take part in the choice of CPUs, by `name`, with `options`: `spread-caches`, `prefer-class`, your own"),
     ("reservedSystemCPUs", "", "CPUs that are never allocated exclusively; `static` needs this field, or an amount of cpu in one of the next two"),
@@ -53,9 +53,9 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
         "with `hostIsolation`: the kind of cores for processes of the host and work of the kernel, `performance` or `efficiency`",
     ),
     ("interruptIsolation", _DEFAULT.interrupt_isolation, "`affinity`: interrupts that can be moved leave exclusive CPUs, too"),
-    ("cpuCFSQuota", str(_DEFAULT.cpu_cfs_quota).lower(), "enforce CPU limits of containers without exclusive CPUs"),
+    ("cpuCFSQuota", str(_DEFAULT.cpu_cfs_quota).lower(), "whether CPU limits of containers without exclusive CPUs are enforced"),
     ("cpuCFSQuotaPeriod", f"{_DEFAULT.cpu_cfs_quota_period_us // 1000}ms", "other values need the gate `CustomCPUCFSQuotaPeriod`"),
-    ("checkAllocatable", str(_DEFAULT.check_allocatable).lower(), "refuse pods that ask for more than the node has left"),
+    ("checkAllocatable", str(_DEFAULT.check_allocatable).lower(), "whether pods that request more than the node has left are refused before any manager is asked"),
     ("maxPods, podsPerCore", f"{_DEFAULT.max_pods}, {_DEFAULT.pods_per_core}", "limits on the number of pods; `podsPerCore: 0`: no limit per CPU"),
     ("manifestDirectory, staticPodPath", _DEFAULT.static_pod_path, "two names for one directory; its `*.yaml`, `*.yml` and `*.json` files are manifests"),
     ("stateDirectory", _DEFAULT.state_directory, "files that must survive a reboot"),
