@@ -12,7 +12,7 @@ AT_ONCE := --numprocesses $(PROCESSES) --dist loadscope
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall
-.PHONY: format readme reference shown docs screens
+.PHONY: format reference shown docs screens
 .PHONY: bench bench-matrix bench-docs figures
 .PHONY: dist deb clean
 
@@ -67,15 +67,11 @@ format: $(VENV)/.ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The README's tables, from the code that they are about.
-readme: $(VENV)/.ready
-	$(BIN)/python scripts/readme.py
-
-# The pages of docs/ that say what the code says.
+# The pages of docs/reference that repeat the code.
 reference: $(VENV)/.ready
 	$(BIN)/python -m scripts.reference
 
-# What commands print and draw where docs/ shows it.
+# The outputs and pictures of commands in README and docs/.
 shown: $(VENV)/.ready
 	$(BIN)/python -m scripts.shown
 

@@ -26,7 +26,9 @@ ON_NODE = frozenset(
         "simulate.md",
     }
 )
-"""Pages whose blocks are typed in a guest, in their order: integration/test_documentation.py. README is one, on a machine of its own."""
+"""Pages whose blocks are typed in a guest, in their order: integration/test_documentation.py."""
+INSTALLATION = (README, "how-to/everyday.md", "how-to/install.md")
+"""Pages whose blocks are typed one page after the other, on a machine of their own: from the installation to the end of nodeagent there."""
 HERE = {
     ("simulate.md", "nodeagent simulate scenarios.jsonl"),
     (
@@ -37,7 +39,7 @@ HERE = {
 }
 """Blocks that need no node: tests/project/test_documentation.py runs them."""
 UNTYPED = {
-    (README, "make demo"): "a guest in a guest; what `make demo` shows, test_the_demo_comes_to_its_end sees",
+    ("development.md", "make demo"): "guests in a guest; what `make demo` shows, test_the_demo_comes_to_its_end sees",
     ("tutorial.md", "sudo make install"): "README's, typed there on a machine without nodeagent, line for line",
     ("how-to/latency-test.md", "sudo apt install rt-tests"): "guests have it, and no network",
     (

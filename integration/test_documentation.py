@@ -12,7 +12,7 @@ from integration.demo import demonstrate
 from integration.guest.guest import Guest
 from integration.installed import traces, uninstall
 from integration.node import ROOT as CGROUPS, Node, container, pod
-from integration.pages import ON_NODE, README, blocks_of, is_untyped
+from integration.pages import INSTALLATION, ON_NODE, blocks_of, is_untyped
 from integration.reader import HOME, JOIN, Reader
 from scripts.shown import DOCS, ON_A_NODE, ROOT, Shown, blocks
 
@@ -104,15 +104,18 @@ def test_the_demo_comes_to_its_end(node: Node, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.reinstalls
-def test_the_readme_goes_as_it_is_written(node: Node, request: pytest.FixtureRequest) -> None:
-    """Install, upgrade, the first pod, a refusal, the other commands, and uninstall: every block, in its order.
+def test_nodeagent_is_installed_and_used_and_uninstalled_as_it_is_written(
+    node: Node, request: pytest.FixtureRequest
+) -> None:
+    """Install, the first job and pod, the everyday commands, upgrade, and uninstall: every block, in its order.
 
-    Not `make demo` and `make test`: a guest in a guest. The upgrade happens under a pod of ours, which README promises to leave alone.
+    The upgrade happens under a pod of ours, which the page promises to leave alone.
     The long form begins on a node where nodeagent never was. The short one has what `make install` put into the guest's image, which takes
     seconds (see test_install.py), and types the rest of each line.
     """
     from_nothing = request.config.getoption("--long")
-    assert sum(INSTALL in block.text for block in blocks_of(README)) == 2, "the installation and the upgrade"
+    shown = [block for page in INSTALLATION for block in blocks_of(page)]
+    assert sum(INSTALL in block.text for block in shown) == 2, "the installation and the upgrade"
     reader = Reader(node)
     if from_nothing:
         uninstall(node)
@@ -120,9 +123,7 @@ def test_the_readme_goes_as_it_is_written(node: Node, request: pytest.FixtureReq
         reader.has_wheels()
     node.run(f"cp -r /usr/src/nodeagent {CHECKOUT} && chown -R reader: {CHECKOUT}")
     said = {}
-    for block in blocks_of(README):
-        if is_untyped(README, block):
-            continue
+    for block in shown:
         for line in block.text.splitlines():
             typed = line.partition("  #")[0].strip()
             entered = line if from_nothing else line.replace(INSTALL, "command -v nodeagent")

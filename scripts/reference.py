@@ -1,19 +1,19 @@
 # ruff: noqa: INP001 - a script of its own
-"""Writes docs/reference/, and the table in docs/how-to/kubelet.md, from the code that they are about: `make reference`.
-
-Tests hold the pages to it. What fields mean, and the table of differences, is the README's (scripts/readme.py).
-"""
+"""Writes the pages of docs/reference/ that repeat the code, from the code: `make reference`. Tests compare them with it."""
 
 import importlib
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nodeagent.cli.parser import COMMANDS, parser_for
+from nodeagent.cli.support.becoming import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
 from nodeagent.cli.support.completion_scripts import PLACES
 from nodeagent.cli.support.definitions import Argument, Command, command_of
+from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED, EXIT_USAGE
+from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.metrics.agent_metrics import (
     AGENT_METRICS,
     BUCKETS,
@@ -25,33 +25,36 @@ from nodeagent.core.metrics.agent_metrics import (
     old_name,
 )
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
-from nodeagent.core.model.config import DEFAULT_GATES
+from nodeagent.core.model.config import DEFAULT_GATES, Config
+from nodeagent.core.model.errata import ERRATA
 from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
 from nodeagent.core.resources.cpu.options import EXCLUSIONS, MATURITY
+from nodeagent.daemon.host.host_settings import HOST_SETTINGS
+from nodeagent.daemon.start.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
 from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS
 from nodeagent.formats.kernel.cpu_use import SOFTIRQS
 from nodeagent.views.wording.refusal_advice import next_step
-from scripts import readme
+from scripts.reference_configuration import UNLISTED, fields_table
 from scripts.reference_errors import errors
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
-KUBELET = ROOT / "docs" / "how-to" / "kubelet.md"
 _TOP = 2
 """Level of a command's heading."""
-_MADE = "<!-- made by `make reference` -->\n"
+MADE = "<!-- made by `make reference` -->\n"
 
 
 def pages() -> dict[Path, str]:
     """Give every page that is made of code."""
     return {
-        REFERENCE / "configuration.md": _MADE + configuration(),
-        REFERENCE / "commands.md": _MADE + commands(),
-        REFERENCE / "metrics.md": _MADE + metrics(),
-        REFERENCE / "refusals.md": _MADE + refusals(),
-        REFERENCE / "errors.md": _MADE + errors(),
-        KUBELET: _with_differences(KUBELET.read_text()),
+        REFERENCE / "configuration.md": MADE + configuration(),
+        REFERENCE / "commands.md": MADE + commands(),
+        REFERENCE / "metrics.md": MADE + metrics(),
+        REFERENCE / "refusals.md": MADE + refusals(),
+        REFERENCE / "errors.md": MADE + errors(),
+        REFERENCE / "differences.md": MADE + differences(),
+        REFERENCE / "files.md": MADE + files(),
     }
 
 
@@ -61,18 +64,19 @@ def configuration() -> str:
     gates = "\n".join(f"| `{name}` | {'on' if on else 'off'} |" for name, on in DEFAULT_GATES.items())
     options = "\n".join(f"| `{name}` | {_gate_of(maturity)} | {_others(name)} |" for name, maturity in MATURITY.items())
     unused = ", ".join(f"`{name}`" for name in sorted(KUBELET_UNUSED))
-    unlisted = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in readme.UNLISTED.items())
+    unlisted = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in UNLISTED.items())
     return f"""\
 # Configuration
 
-The file is `/etc/nodeagent/config.yaml`, in YAML. Field names are the KubeletConfiguration's. `nodeagent config validate` reports every
-error in it, `nodeagent config show` shows the resulting values, and `systemctl reload nodeagent` applies it.
+The configuration is a YAML file, `/etc/nodeagent/config.yaml`. Field names are the KubeletConfiguration's, and the configuration file of a
+kubelet works as it is. `nodeagent config validate` reports all errors at once, with line numbers. `nodeagent config show` prints the
+resulting values. `systemctl reload nodeagent` applies the file, or fails and says why.
 
 ## Fields
 
-{readme.configuration()}
+{fields_table()}
 
-These fields leave nothing to choose:
+These fields are accepted for kubelet's sake, and leave nothing to choose:
 
 | field | meaning |
 | --- | --- |
@@ -80,7 +84,7 @@ These fields leave nothing to choose:
 
 ## `cpuManagerPolicyOptions`
 
-Each is `"true"` or `"false"`; the default is `"false"`. [What they do](../policies/cpu-manager.md).
+The value of an option is `"true"` or `"false"`, by default `"false"`. [CPU manager](../policies/cpu-manager.md) explains them.
 
 | option | needs the gate | excludes |
 | --- | --- | --- |
@@ -94,19 +98,19 @@ Each is `"true"` or `"false"`; the default is `"false"`. [What they do](../polic
 | --- | --- |
 {gates}
 
-`AllAlpha` sets the gates that are off in this table, `AllBeta` the others, except those set individually. Other kubelet gates have no use
-here, and are logged.
+`AllAlpha` sets the gates that are off in this table, and `AllBeta` the others; a gate set individually keeps its own value. Other gates of
+kubelet have no effect here, and are logged.
 
 ## The sample
 
-`make install` installs this file if there is none:
+`make install` installs this file if none exists:
 
 ```yaml
 {example}```
 
 ## kubelet fields not used here
 
-They are allowed, and logged once: {unused}.
+These fields are allowed, have no effect, and are logged once: {unused}.
 """
 
 
@@ -125,21 +129,29 @@ def commands() -> str:
         f"""\
 # Commands
 
-As in `--help` and the manual pages (`man nodeagent-inspect`). Commands complete in bash, zsh and fish, with the names of pods and
-containers: `make install` installs the completions into {places} and fish's own directory;
-`eval "$(nodeagent completion bash)"` does it for one shell.
+This page has the text of `--help` and of the manual pages (`man nodeagent-inspect`). Bash, zsh and fish complete commands and the names of
+pods and containers. `make install` installs the completions into {places}
+and fish's own directory; `eval "$(nodeagent completion bash)"` loads them into one shell.
+
+Commands that only read take `--root DIR` for a copied node and `--machine FILE` for a capture or the output of `topology -o json`.
 
 ## Answers for programs
 
 `-o json` and `-o yaml` print the same document, with sorted keys. Names stay, and new ones may be added; `version`, if present,
-increases when a name is removed. The schemas (JSON Schema 2020-12) therefore allow fields that they don't define: a document from a
-later version is valid under an earlier schema. Have readers ignore what they don't know.
+increases when a name is removed. The schemas (JSON Schema 2020-12) allow additional fields, so that a document from a later version is
+valid under an earlier schema. Programs should ignore fields that they don't know.
 
 | command | document |
 | --- | --- |
 {_answers()}
 
 `--out FILE` names a file to write, in every command that writes one.
+
+## Exit status
+
+| status | meaning |
+| --- | --- |
+{_table(_EXIT_STATUSES)}
 """
     ]
     for name in COMMANDS:
@@ -181,6 +193,39 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "simulate": ("simulation", "comparison", "scenario-result", "scenario-times"),
 }
 """Schemas of what a command prints (of `capture`: writes), or why there are none."""
+
+
+_EXIT_STATUSES = (
+    ("0", "success; of `inspect`: everything is as allocated"),
+    (
+        f"{EXIT_ERROR}",
+        "failure: stderr has the cause and the next step; of `diff`: something differs; of `fleet`: a node could not be read",
+    ),
+    (f"{EXIT_USAGE}", "wrong arguments; of `diff`: failure"),
+    (
+        f"{EXIT_DIFFERENCE}",
+        (
+            "of `inspect`, `fleet inspect`, `fleet diff`: something differs; of `check`: the node is not fit for pinning; "
+            "of `interference`: an owner was disturbed; of `probe`: memory is on other NUMA nodes than allocated"
+        ),
+    ),
+    (f"{EXIT_REFUSED}", "of `explain`, `apply`: the pod is, or would be, refused; of `fleet capacity`: on every node"),
+    (
+        f"{EX_CONFIG}",
+        "of `run`: a person must correct the configuration or the state; systemd doesn't restart the agent",
+    ),
+    (
+        f"{EXIT_NOT_ENTERED}, {EXIT_CANNOT_RUN}, {EXIT_NOT_FOUND}",
+        (
+            "of `exec`, `job`: container not entered or job not started; command not executable; command not found. "
+            "Any other status is the command's own"
+        ),
+    ),
+)
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _answers() -> str:
@@ -247,19 +292,20 @@ def metrics() -> str:
     return f"""\
 # Metrics
 
-`http://127.0.0.1:9753/metrics`, or at `metricsBindAddress`, which also serves `/healthz` and `/readyz`. Series with the label values listed
-here exist from the start, with 0. `contrib/prometheus`, in the source and in `share/nodeagent`, has a scrape configuration, rules and
-alerts; `contrib/grafana` has a dashboard.
+The agent serves metrics at `http://127.0.0.1:9753/metrics`, or at `metricsBindAddress`, beside `/healthz` and `/readyz`. Series with the
+label values listed here exist from the start, with the value 0. `contrib/prometheus`, in the source and in `share/nodeagent`, has a scrape
+configuration, recording rules, and alerts with tests; `contrib/grafana` has a dashboard.
 
 ## kubelet's
 
-Names, types and labels are those of kubelet 1.36. With `metricsAliases: true`, the default, the names of the last column are there, too.
+Names, types and labels are those of kubelet 1.36. With `metricsAliases: true`, the default, each is also exported under the name in the
+last column.
 
 | metric | type | meaning | labels | other name |
 | --- | --- | --- | --- | --- |
 {_metric_rows(KUBELET_METRICS, aliases=True)}
 
-These are there where `podResourcesSocket` is set ([serve PodResources](../how-to/pod-resources.md)):
+These are exported if `podResourcesSocket` is set ([serve PodResources](../how-to/pod-resources.md)):
 
 | metric | type | meaning | labels | other name |
 | --- | --- | --- | --- | --- |
@@ -275,7 +321,7 @@ These are there where `podResourcesSocket` is set ([serve PodResources](../how-t
 
 {_bucket_rows()}
 
-The process metrics (`process_…`, `python_…`) are those of the Prometheus client library.
+The metrics of the process (`process_…`, `python_…`) come from the Prometheus client library.
 """
 
 
@@ -323,9 +369,9 @@ def refusals() -> str:
     return f"""\
 # Refusals
 
-A pod that can't have what it asks for is refused as a whole. The refusal is final until its manifest changes, or until you make room and
-run `nodeagent retry POD`. `nodeagent inspect POD` shows the reason, message and next step, `nodeagent explain POD` what was missing where
-and what would admit it. `nodeagent_pod_refusals_total` counts refusals by reason.
+A pod is refused as a whole if one of its requests can't be met. The refusal is final until the manifest changes, or until you make room and
+run `nodeagent retry POD`. `nodeagent inspect POD` shows the reason, the message and the next step. `nodeagent explain POD` shows what was
+missing, where, and what would admit the pod. `nodeagent_pod_refusals_total` counts refusals by reason.
 
 Reasons and messages are kubelet's wherever kubelet has them.
 
@@ -333,7 +379,7 @@ Reasons and messages are kubelet's wherever kubelet has them.
 | --- | --- | --- |
 {rows}
 
-`OutOf` is followed by the name of any resource that the node lacks, such as `OutOfhugepages-2Mi`.
+`OutOf` is followed by the name of the missing resource, as in `OutOfhugepages-2Mi`.
 """
 
 
@@ -343,12 +389,78 @@ def _advice(reason: str) -> str:
     return _cell(f"{text[:1].upper()}{text[1:]}")
 
 
-def _with_differences(text: str) -> str:
-    marks = "(<!-- differences: made by `make reference` -->\n).*?(<!-- /differences -->)"
-    table = readme.differences()
-    text, count = re.subn(marks, lambda found: f"{found[1]}{table}\n{found[2]}", text, flags=re.DOTALL)
-    assert count == 1, f"{KUBELET} has no place for the differences"
-    return text
+def differences() -> str:
+    """Describe every difference from kubelet."""
+    rows = []
+    for entry in ERRATA:
+        issues = ", ".join(f"[{link.rpartition('/')[2]}]({link})" for link in entry.links)
+        number = f"{entry.erratum.value}{'*' if entry.always_fixed else ''}"
+        rows.append(f"| {number} | {_cell(entry.kubelet)} | {_cell(entry.nodeagent)} | {issues} |")
+    table = "\n".join(rows)
+    return f"""\
+# Differences from kubelet
+
+The agent decides as kubelet 1.36 does, except as listed here. `nodeagent explain` and `nodeagent simulate` take `--errata`: with
+`kubelet-1.36` they decide as kubelet does (the default for scenarios), with `fixed` as the agent does (the default for pods). Rows marked
+* are hangs, panics, or about the daemon's own order of work; `--errata kubelet-1.36` doesn't reproduce them.
+
+| # | kubelet 1.36 | nodeagent | issues |
+| --- | --- | --- | --- |
+{table}
+"""
+
+
+def files() -> str:
+    """Describe the files, sockets and cgroups of an installation."""
+    default = Config()
+    state, runtime = default.state_directory, default.runtime_directory
+    rows = (
+        (f"`{DEFAULT_CONFIG}`, `{default.static_pod_path}/`", "the configuration and the manifests, which you write"),
+        (
+            "`/opt/nodeagent`, `/usr/local/bin/nodeagent`",
+            "the program; its `share/nodeagent` has documents and examples",
+        ),
+        (f"`{state}/{STATE_FILE}`", "the state, which is the source of truth"),
+        (
+            f"`{state}/{CPU_CHECKPOINT}`, `{state}/{MEMORY_CHECKPOINT}`",
+            "copies of the allocations in kubelet's format, written after the state",
+        ),
+        (
+            f"`{state}/last_config.yaml`",
+            "the last valid configuration, for `inspect` if the agent is down and the configuration is invalid",
+        ),
+        (f"`{state}/{HOST_SETTINGS}`", "original values of the host's settings that the agent has changed"),
+        (f"`{state}/….aside-N`", "files that the agent could not use when it started"),
+        (
+            "`/var/lib/nodeagent-pods/`",
+            "the launcher's records: processes, and exit codes that the agent hasn't read yet",
+        ),
+        (f"`{DEFAULT_SOCKET}`", "the agent's socket, for commands such as `inspect`"),
+        (f"`{runtime}/jobs.sock`", "the agent's socket for `nodeagent job`"),
+        (f"`{default.launcher_socket}`", "the launcher's socket, for the agent"),
+        (f"`{runtime}/claims/NAMESPACE/NAME.json`", "a ResourceClaim of a pod, with its status"),
+        (
+            f"`{runtime}/placement/UID/CONTAINER`",
+            "CPUs and memory nodes of a container, [for its processes](../how-to/placement.md)",
+        ),
+        (
+            f"`{PODS_CGROUP}/`",
+            (
+                "cgroups of the pods: `pod<UID>/<container>` for Guaranteed pods, below `burstable/` and `besteffort/` for the "
+                "others; processes are in `payload` below a container's cgroup"
+            ),
+        ),
+        (f"`{default.metrics_bind_address}`", "[metrics](metrics.md) at `/metrics`; `/healthz` and `/readyz`"),
+    )
+    return f"""\
+# Files and sockets
+
+| path | content |
+| --- | --- |
+{_table(rows)}
+
+A configuration can name other directories and sockets: see its [fields](configuration.md).
+"""
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - a script of its own
-"""What the documentation shows is made of what it says: `make shown` runs every page's commands and keeps outputs and pictures.
+"""Runs the commands that README and docs/ show, and keeps their outputs and pictures in the pages: `make shown`.
 
 A page's files (blocks with a title) and the examples lie in a directory of its own, in which its commands (`console` blocks)
 run one after the other. Blocks titled `on a node` are for a node: integration/test_documentation.py runs them in a guest.
@@ -19,6 +19,7 @@ from pathlib import Path
 from nodeagent.cli.main import main as nodeagent
 
 ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PICTURES = DOCS / "pictures"
 ON_A_NODE = "on a node"
@@ -71,7 +72,8 @@ def blocks(text: str) -> list[Block]:
 
 def pages() -> list[Path]:
     """Give the pages that show commands which run here."""
-    return [path for path in sorted(DOCS.rglob("*.md")) if any(block.runs_here for block in blocks(path.read_text()))]
+    written = [README, *sorted(DOCS.rglob("*.md"))]
+    return [path for path in written if any(block.runs_here for block in blocks(path.read_text()))]
 
 
 def is_as_shown(shown: str, printed: str) -> bool:

@@ -13,26 +13,30 @@ from typing import get_args
 import pytest
 import yaml
 
-from integration.pages import HERE, ON_NODE, README, UNTYPED, blocks_of, first_command
+from integration.pages import HERE, INSTALLATION, ON_NODE, README, UNTYPED, blocks_of, first_command
 from nodeagent.cli.main import main
 from nodeagent.cli.parser import COMMANDS, parser_for
 from nodeagent.cli.support.definitions import Command, command_of
 from nodeagent.cli.support.exit_status import EXIT_REFUSED
 from nodeagent.core.metrics.agent_metrics import METRICS
+from nodeagent.core.model.errata import ERRATA
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.numa.topology_manager import Scope, TopologyPolicy
 from nodeagent.core.resources.cpu.options import OPTIONS
 from nodeagent.core.turn.step import EventKind
 from nodeagent.daemon.reports import logs
-from nodeagent.formats.config.config_yaml import parse_config
+from nodeagent.formats.config.config_yaml import known_fields, parse_config
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 from scripts import reference, shown
+from scripts.reference_configuration import FIELDS, UNLISTED
 from scripts.shown import DOCS, ON_A_NODE, PICTURES, ROOT, blocks
 from tests.support.explained_events import explained_events
 
 PAGES = sorted(DOCS.rglob("*.md"))
+KUBERNETES = reference.REFERENCE / "kubernetes.md"
+"""Written by hand: the only page there that is not made of the code."""
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 COMMAND = re.compile(r"(?:^|\$\(|until )(?:sudo )?nodeagent (?P<words>[^|&;<>)]*)")
 
@@ -46,9 +50,40 @@ def made() -> dict[Path, str]:
     return reference.pages()
 
 
-@pytest.mark.parametrize("page", [*sorted(reference.REFERENCE.glob("*.md")), reference.KUBELET], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.read_text().startswith(reference.MADE)], ids=name)
 def test_the_reference_is_the_codes(page: Path, made: dict[Path, str]) -> None:
     assert page.read_text() == made[page], "run: make reference"
+
+
+def test_every_page_that_is_made_is_there(made: dict[Path, str]) -> None:
+    assert [page for page in made if page not in PAGES] == []
+    assert {path for path in reference.REFERENCE.iterdir() if path not in made} == {KUBERNETES}
+
+
+def test_the_table_of_differences_has_every_erratum() -> None:
+    page = (reference.REFERENCE / "differences.md").read_text()
+    rows = re.findall(r"^\| (\d+)\*? \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    assert [(int(number), kubelet, ours) for number, kubelet, ours, _ in rows] == [
+        (entry.erratum.value, entry.kubelet, entry.nodeagent) for entry in ERRATA
+    ]
+    assert [re.findall(r"\((https:.*?)\)", row[3]) for row in rows] == [list(entry.links) for entry in ERRATA]
+
+
+def test_the_table_of_configuration_has_every_field_that_is_read(made: dict[Path, str]) -> None:
+    listed = [name for row in FIELDS for name in row[0].split(", ")]
+    assert len(listed) == len(set(listed))
+    assert {*listed, *UNLISTED} == known_fields()
+    page = made[reference.REFERENCE / "configuration.md"]
+    assert all(f"| `{row[0].split(', ')[0]}`" in page for row in FIELDS)
+
+
+def test_each_feature_of_kubernetes_says_since_when_and_has_a_page() -> None:
+    rows = [line.strip("|").split(" | ") for line in KUBERNETES.read_text().splitlines() if line.startswith("|")][2:]
+    assert len(rows) > len(OPTIONS)
+    for row in rows:
+        assert [bool(cell.strip()) for cell in row] == [True] * 3, row
+        assert LINK.search(row[2]), row
+    assert {f"`{option}`" for option in OPTIONS} <= {row[0].strip() for row in rows}
 
 
 @pytest.mark.parametrize("page", shown.pages(), ids=name)
@@ -101,7 +136,7 @@ def console(page: Path) -> str:
     return "".join(block.text for block in blocks(page.read_text()) if block.runs_here)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=name)
+@pytest.mark.parametrize("page", [shown.README, *PAGES], ids=name)
 def test_its_commands_can_be_given(page: Path) -> None:
     for block in blocks(page.read_text()):
         if block.language in {"sh", "console"}:
@@ -113,7 +148,7 @@ def test_its_commands_can_be_given(page: Path) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in [shown.README, *PAGES]:
         text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         for target, anchor in LINK.findall(text):
             if target.startswith("https:"):
@@ -229,11 +264,11 @@ def test_every_block_of_commands_is_typed_or_says_why_not() -> None:
     assert len(named) == len(set(named))
     assert all(len(reason) > 15 for reason in UNTYPED.values())
     used = set()
-    for path in [*PAGES, ROOT / "README.md"]:
+    for path in [*PAGES, shown.README]:
         page = os.path.relpath(path, DOCS)
         for block in blocks_of(page):
             why = {(page, first_command(block)), (page, "")} & set(named)
-            assert why or page in ON_NODE or page == README, f"{page}: nobody types {first_command(block)}"
+            assert why or page in ON_NODE or page in INSTALLATION, f"{page}: nobody types {first_command(block)}"
             used |= why
     assert used == set(named), "of these blocks there is none"
 

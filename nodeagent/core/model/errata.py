@@ -1,7 +1,7 @@
 """Kubelet 1.36's errors as named, numbered errata: what it does, what nodeagent does instead, and where that is discussed.
 
 `Placement.errata` selects for all of them at once. Code that differs asks `Managers.reproduces(erratum)`; nothing else depends on the mode.
-The README's table of differences is generated from this module.
+docs/reference/differences.md is generated from this module.
 """
 
 import enum

@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 
 def config_fields(config: Config, *, with_places: bool = True) -> Document:
-    """Spell every field, in the order of the README's table.
+    """Format every field, in the order of docs/reference/configuration.md.
 
     Args:
         config: of any origin.
