@@ -1,1 +1,1 @@
-"""One outside thing per module: /sys, cgroups, files, sockets, systemd, the kernel's events. Decides nothing, logs nothing."""
+"""Access to the outside, one thing per module: /sys, cgroups, files, sockets, systemd, kernel events. Decides nothing, logs nothing."""

@@ -1,4 +1,4 @@
-"""Entering a cgroup: which processes are below it, moving this process there, and what the kernel then reports. Decides nothing."""
+"""Entering a cgroup: find the processes below it, move this process there, and read what the kernel then reports. Decides nothing."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from nodeagent.errors import NodeAgentError
 
 
 class CgroupEntryError(NodeAgentError):
-    """The kernel did not let this process in, or reports something unexpected about it."""
+    """The kernel refused to move this process, or its report can't be read."""
 
     def __init__(self, message: str, *, path: str, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -18,7 +18,7 @@ class CgroupEntryError(NodeAgentError):
 
 
 def used_below(directory: str) -> tuple[str, ...]:
-    """Return the cgroups directly below a container's one, or below its payload's, that have processes, in them or below them.
+    """Return the populated cgroups directly below a container's cgroup, or below its payload's.
 
     Raises:
         CgroupEntryError: a cgroup cannot be read.
@@ -42,11 +42,11 @@ def _is_populated(directory: str) -> bool:
     try:
         return "populated 1" in Path(directory, "cgroup.events").read_text(encoding="ascii").splitlines()
     except FileNotFoundError:
-        return False  # it disappeared between two looks
+        return False  # the cgroup disappeared after it was listed
 
 
 def join(directory: str) -> None:
-    """Move this process into the cgroup, without an affinity of its own.
+    """Move this process into the cgroup, and clear its own affinity.
 
     Raises:
         CgroupEntryError: the kernel refuses.
@@ -56,7 +56,7 @@ def join(directory: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.write(descriptor, b"0")  # 0: the writer itself (cgroups(7))
+            os.write(descriptor, b"0")  # 0 means the writer itself (cgroups(7))
         finally:
             os.close(descriptor)
     except OSError as err:
@@ -64,10 +64,10 @@ def join(directory: str) -> None:
 
 
 def forget_affinity() -> None:
-    """Let this process run wherever its cgroup lets it.
+    """Let this process run on all CPUs of its cgroup.
 
-    A previous pinning (by systemd's CPUAffinity=, taskset) would restrict it within the cgroup's CPUs since kernel 6.2, now and whenever
-    they change (sched_setaffinity(2) keeps the requested mask). A mask of all CPUs restricts nothing.
+    Since kernel 6.2, an earlier affinity (by systemd's CPUAffinity=, taskset) restricts it within the cgroup's CPUs, also when these change
+    (sched_setaffinity(2) keeps the requested mask). A mask of all CPUs restricts nothing.
 
     Raises:
         CgroupEntryError: the kernel refuses.

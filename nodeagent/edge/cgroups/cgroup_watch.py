@@ -1,11 +1,13 @@
-"""Wakes when somebody writes to the pods' cgroups, creates or removes one, or the last process leaves one, when a cgroup above is given
-other CPUs, and when systemd makes the cgroup of a unit that a pod stands for. Carries no data.
+"""Watch of the pods' cgroups, which wakes the agent and carries no data.
 
-inotify reports writes to cgroup files like those to any other, and the kernel's own changes of `cgroup.events` (cgroup-v2.rst, "Interface
-Files"). It doesn't report the kernel's changes of `*.effective`: the periodic look finds those.
+It wakes when a process writes to a cgroup file, a cgroup is created or removed, or the last process leaves one; when a cgroup above gets
+other CPUs; and when systemd creates the cgroup of a pinned unit. inotify reports writes to cgroup files like those to any other, and the
+kernel's own changes of `cgroup.events` (cgroup-v2.rst, "Interface Files"). It doesn't report the kernel's changes of `*.effective`, which
+the periodic scan finds.
 
-Uses the kernel interface directly: watchdog takes one thread per directory, or reports each directory that is created while it walks a tree
-twice. The kernel keeps one watch per directory however often it is requested (inotify_add_watch(2)), so this needs no bookkeeping.
+Uses the kernel interface directly, because watchdog takes one thread per directory, or reports each directory that is created while it
+walks
+a tree twice. The kernel keeps one watch per directory however often it is requested (inotify_add_watch(2)), so this needs no bookkeeping.
 """
 
 import ctypes
@@ -32,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CgroupWatchError(NodeAgentError):
-    """The kernel refuses a watch; the periodic look still finds every change."""
+    """The kernel refuses a watch. The periodic scan still finds every change."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         super().__init__(
@@ -42,11 +44,11 @@ class CgroupWatchError(NodeAgentError):
 
 
 class CgroupWatch:
-    """A kernel watch per cgroup, with a single thread and inotify instance.
+    """Kernel watches of all cgroups, with a single thread and inotify instance.
 
     Args:
         root: directory of the pods' cgroup.
-        wake: called from the watch's thread, often; it must be quick and must not raise.
+        wake: function called often from the watch's thread; it must be quick and must not raise.
     """
 
     def __init__(self, root: str, wake: Callable[[], None]) -> None:
@@ -55,10 +57,10 @@ class CgroupWatch:
         self._watching: _Watching | None = None
 
     def renew(self, beside: Collection[str] = ()) -> None:
-        """Watch what exists now: systemd recreates the directory when the unit restarts. Cheap.
+        """Watch the cgroups that exist now. Cheap. systemd recreates the directory when the unit restarts.
 
         Args:
-            beside: cgroups elsewhere, as absolute paths: of these only that they are made.
+            beside: absolute paths of other cgroups, of which only the creation is watched.
 
         Raises:
             CgroupWatchError: the kernel refuses, even for a part of the tree. The next call tries again.
@@ -75,21 +77,21 @@ class CgroupWatch:
         try:
             self._watching = _Watching(self._root, identity, self._wake)
         except FileNotFoundError:
-            return  # gone again: the next look notices
+            return  # gone again; the next call notices
         except OSError as err:
             raise CgroupWatchError(self._root, err) from err
         if self._watching.failure is not None:
             raise CgroupWatchError(self._root, self._watching.failure)
 
     def stop(self) -> None:
-        """End the watch and its thread; harmless if there are none."""
+        """End the watch and its thread. Harmless without a watch."""
         if self._watching is not None:
             self._watching.stop()
             self._watching = None
 
 
 def _next_made(path: str) -> tuple[str, str]:
-    """Return the directory in which a cgroup is made, or the next one of those around it, and its name there."""
+    """Return the directory in which a cgroup will be created, or the nearest existing one above, and the name to wait for there."""
     parts = Path(path)
     while not parts.parent.is_dir():
         parts = parts.parent
@@ -100,20 +102,20 @@ _Identity = tuple[int, int, frozenset[tuple[str, str]]]
 
 
 class _Watching:
-    """One inotify instance over one root."""
+    """State of one inotify instance over one root."""
 
     def __init__(self, root: str, identity: _Identity, wake: Callable[[], None]) -> None:
         self.identity = identity
         self.failure: OSError | None = None
-        """Why a directory is not watched."""
+        """Reason why a directory is not watched."""
         self._root = root
         self._wake = wake
         self._paths: dict[int, str] = {}
-        """Of the watched directories, by watch."""
+        """Path of each watched directory, by watch."""
         self._above: set[int] = set()
-        """Watches of the files by which cgroups above are given CPUs."""
+        """Watches of the files with the CPUs of cgroups above."""
         self._beside: dict[int, set[str]] = {}
-        """Names of directories that others are to make, by the watch of where."""
+        """Names of directories that other programs will create, by the watch of their parent."""
         self._kernel = _checked(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
         try:
             self._stopping = os.eventfd(0, os.EFD_CLOEXEC)
@@ -146,10 +148,10 @@ class _Watching:
             for watch, mask, name in _events(os.read(self._kernel, _READ_BYTES)):
                 is_to_wake |= self._takes_in(watch, mask, name)
             if is_to_wake:
-                self._wake()  # after the watches: what existed before one of them is found by the woken thread
+                self._wake()  # wake after the watches are set, so that the woken thread finds what existed before them
 
     def _takes_in(self, watch: int, mask: int, name: str) -> bool:
-        """Follow what the event means for the tree. Returns whether to wake."""
+        """Update the watches after an event. Returns whether to wake."""
         if mask & _OVERFLOW:
             self._look_below(self._root)
             return True
@@ -180,7 +182,7 @@ class _Watching:
             try:
                 watch = add_watch(self._kernel, directory)
             except FileNotFoundError:
-                continue  # gone: by then what is made next is another one
+                continue  # the parent is gone, and another one is the next to be created
             except OSError as err:
                 self.failure = err
                 return
@@ -192,12 +194,12 @@ class _Watching:
             with os.scandir(path) as found:
                 below = [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
         except OSError:
-            return  # gone, which its parent's watch reports
+            return  # gone, as the watch of its parent reports
         for directory in below:
             self._add_if_there(directory)
 
     def _add_if_there(self, path: str) -> None:
-        """Watch a directory, then look below it: whatever is created there later has its own event."""
+        """Watch a directory, then scan below it. Later creations there have their own events."""
         try:
             self._add(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -212,16 +214,16 @@ class _Watching:
 
 
 def add_watch(instance: int, path: str) -> int:
-    """Request the watch of a directory from an inotify instance: the same one each time.
+    """Request the watch of a directory from an inotify instance. The same directory always gets the same watch.
 
     Raises:
-        OSError: the kernel refuses, or there is no such directory.
+        OSError: the kernel refuses, or the directory is missing.
     """
     return _checked(_libc.inotify_add_watch(instance, os.fsencode(path), _WANTED), path)
 
 
 def _events(read: bytes) -> Iterator[tuple[int, int, str]]:
-    """Return watch, mask and name of each event."""
+    """Yield watch, mask and name of each event."""
     at = 0
     while at < len(read):
         watch, mask, _, length = _HEADER.unpack_from(read, at)

@@ -1,4 +1,4 @@
-"""cgroup v2 below the pods' cgroup: reading it as a whole, carrying out one change. Decides nothing; the order is the plan's."""
+"""The cgroup v2 tree below the pods' cgroup: read as a whole, and changed one change at a time. Decides nothing; the plan has the order."""
 
 import errno
 import os
@@ -39,16 +39,18 @@ from nodeagent.formats.kernel.cgroup_values import (
 Ids = TypeVar("Ids", CpuSet, NumaSet)
 
 MAX_DEPTH = 3
-"""QoS class, pod, container: whatever containers create below is theirs."""
+"""Depth of QoS class, pod and container. Cgroups that containers create below are their own."""
 _OF_OTHERS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
 HELD_AT_ONCE = 512
-"""Processes held by one pidfd each: half of what a process may have open by default."""
+"""Number of processes held by a pidfd each: half of the default limit of open files."""
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
 
 
 class CgroupError(NodeAgentError):
-    """A cgroup file or directory could not be read or changed. `errno` is the kernel's answer, None if its text was the problem."""
+    """A cgroup file or directory could not be read or changed. `errno` is the kernel's answer, or None if the file's text was the
+    problem.
+    """
 
     def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -57,12 +59,12 @@ class CgroupError(NodeAgentError):
 
     @property
     def failure(self) -> WriteFailure:
-        """What it means for a failed write."""
+        """Return the class of the failed write."""
         return write_failure(self.errno)
 
 
 class MemoryInUseError(CgroupError):
-    """A memory limit is below what is in use. It is not set."""
+    """A memory limit would be below the memory in use. It is not set."""
 
     @property
     def failure(self) -> WriteFailure:
@@ -95,7 +97,7 @@ def _malformed(file: Path, why: str) -> CgroupError:
 
 
 def _is_cgroup(directory: Path) -> bool:
-    """Whether a directory is a cgroup. Path.exists would raise where access is denied."""
+    """Whether a directory is a cgroup. (Path.exists would raise where access is denied.)"""
     try:
         (directory / "cgroup.controllers").stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -117,7 +119,7 @@ def _oom_kills(events: Mapping[str, int]) -> int:
 
 
 def _besides_partitions(observed: Mapping[str, ObservedCgroup]) -> Iterator[str]:
-    """Containers with processes, in partitions and outside, where there are any: there a CPU may refuse to go."""
+    """Return the populated containers, if some are in partitions and some outside. There the kernel may fail to take a CPU offline."""
     kinds = (there.get(Attribute.CPUSET_CPUS_PARTITION) for there in observed.values())
     if any(isinstance(found, Partition) and found.kind is not PartitionKind.MEMBER for found in kinds):
         for path, there in observed.items():
@@ -126,14 +128,15 @@ def _besides_partitions(observed: Mapping[str, ObservedCgroup]) -> Iterator[str]
 
 
 class CgroupTree:
-    """The cgroups of the pods.
+    """Cgroups of the pods.
 
     Args:
         root: directory of the pods' cgroup. Of those above it only `cpuset.cpus.exclusive` is ever written (D27).
-        begin_partition: writes `cpuset.cpus.partition` of a cgroup with the right that takes (CAP_SYS_ADMIN); raises NodeAgentError. None:
-            this process has it.
-        gather: lets threads of a cgroup that may run elsewhere run on all of its CPUs; raises NodeAgentError. None: this process does it.
-
+        begin_partition: function that writes `cpuset.cpus.partition` with the required right (CAP_SYS_ADMIN) and raises NodeAgentError.
+            None
+            means that this process has the right.
+        gather: function that moves threads of a cgroup back to all of its CPUs and raises NodeAgentError. None means that this process does
+            it.
     """
 
     def __init__(
@@ -146,14 +149,13 @@ class CgroupTree:
         self._begin_partition, self._gather_threads = begin_partition, gather
 
     def read(self, own: frozenset[str]) -> dict[str, ObservedCgroup]:
-        """Read the pods' cgroup and every cgroup of ours below it.
+        """Read the pods' cgroup and every managed cgroup below it.
 
         Args:
             own: names of the directories directly below the root that are not pods (`burstable`, …).
 
         Raises:
-            CgroupError: a file cannot be read, or holds what the kernel would not write.
-
+            CgroupError: a file cannot be read, or has a content that the kernel would not write.
         """
         found = {path: seen for path in self._walk(own) if (seen := self._read_one(path)) is not None}
         return found | {
@@ -161,29 +163,29 @@ class CgroupTree:
         }
 
     def read_above(self) -> dict[str, ObservedCgroup]:
-        """Read what concerns us of the cgroups above the pods' one, but for the root of all.
+        """Read the cgroups above the pods' cgroup, without the root cgroup, for the CPUs that they hand down to partitions.
 
-        That is the CPUs that they hand down to partitions; an older kernel has none of that.
+        On an older kernel they have no such file.
 
         Raises:
-            CgroupError: a file cannot be read, or holds what the kernel would not write.
+            CgroupError: a file cannot be read, or has a content that the kernel would not write.
         """
         return {path: seen for path in self._above() if (seen := self._read_one_above(path)) is not None}
 
     def read_of_others(self, path: str) -> ObservedCgroup | None:
-        """Read what concerns us of a cgroup that another program makes and removes.
+        """Read the CPUs, memory nodes and population of a cgroup that another program creates and removes.
 
         Args:
-            path: below the root of all cgroups, or absolute.
+            path: path below the root cgroup, or absolute.
 
         Returns:
-            With the CPUs of the nearest cgroup above as its effective ones, if its controllers are off. None: it isn't there.
+            The cgroup, with the CPUs of the nearest cgroup above as its effective ones if its controllers are off. None if it is absent.
 
         Raises:
-            CgroupError: a file cannot be read, or holds what the kernel would not write.
+            CgroupError: a file cannot be read, or has a content that the kernel would not write.
         """
         directory = self.mount / path
-        if self._text(str(directory), "cgroup.controllers") is None:  # which the root of all has, too
+        if self._text(str(directory), "cgroup.controllers") is None:  # the root cgroup has it, too
             return None
         found = ((one, self._text(str(directory), one.value)) for one in _OF_OTHERS)
         cpus = (self._effective(str(each), EFFECTIVE_CPUS, CpuSet) for each in (directory, *directory.parents))
@@ -200,14 +202,14 @@ class CgroupTree:
         )
 
     def occupied_below(self, top: str, is_known: Callable[[str], bool]) -> dict[str, CpuSet]:
-        """Return cgroups of another program that have processes and are not known, with the CPUs that these may run on.
+        """Return unknown populated cgroups of another program, with the CPUs that their processes may run on.
 
         Args:
-            top: where to begin, below the root of all cgroups; it need not be there.
-            is_known: told a path below the root of all cgroups; what is below a known one isn't looked at.
+            top: path below the root cgroup where to begin; it may be absent.
+            is_known: function that says whether a path below the root cgroup is known; cgroups below a known one are skipped.
 
         Raises:
-            CgroupError: a file cannot be read, or holds what the kernel would not write.
+            CgroupError: a file cannot be read, or has a content that the kernel would not write.
         """
         found: dict[str, CpuSet] = {}
         pending = [(top, CpuSet())]
@@ -256,7 +258,7 @@ class CgroupTree:
             with os.scandir(self.root / path) as entries:
                 return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
         except FileNotFoundError:
-            return []  # it disappeared between two looks: then it doesn't exist
+            return []  # it disappeared after it was listed, so it doesn't exist
         except OSError as err:
             raise _failure(f"list {self.root / path}", self.root / path, err) from err
 
@@ -283,15 +285,17 @@ class CgroupTree:
         )
 
     def _read_with_threads(self, path: str) -> ObservedCgroup | None:
-        """Read a container's cgroup if its threads are not where it says."""
+        """Read a container's cgroup again if its threads are outside of its CPUs."""
         if not self._elsewhere(path):
             return None
-        # CPUs may have come or gone between two looks: what it is now counts, and only what is so twice.
+        # CPUs may have come or gone in between. The current value counts, and only what two readings agree on.
         seen, cpus = self._read_one(path), self._elsewhere(path)
         return replace(seen, elsewhere=cpus) if seen is not None and cpus else None
 
     def _elsewhere(self, path: str) -> CpuSet:
-        """Return the CPUs beside the effective ones that its threads may run on, also those in cgroups that it has made itself."""
+        """Return the CPUs outside of the effective ones that its threads may run on, including threads in cgroups that it has created
+        itself.
+        """
         effective = self._effective(path, EFFECTIVE_CPUS, CpuSet)
         if not effective:
             return CpuSet()
@@ -321,12 +325,12 @@ class CgroupTree:
             raise _malformed(self.root / path / name, str(err)) from err
 
     def _text(self, path: str, name: str) -> str | None:
-        """Return a file's content; None if it doesn't exist: its controller isn't enabled, or the cgroup has just gone."""
+        """Return a file's content. None if it doesn't exist, because its controller is off or the cgroup has just gone."""
         file = os.path.join(self.root, path, name)  # noqa: PTH118 - thousands a turn; an absolute path stays what it is
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                # lists of processes come a page at a time, however much is requested
+                # the kernel returns lists of processes one page at a time, however much is requested
                 return b"".join(iter(lambda: os.read(descriptor, 65536), b"")).decode()
             finally:
                 os.close(descriptor)
@@ -334,17 +338,17 @@ class CgroupTree:
             if err.errno in {
                 errno.ENOENT,
                 errno.ENODEV,
-            }:  # the latter: removed after it was looked up, or opened (kernfs)
+            }:  # ENODEV: removed after it was looked up, or opened (kernfs)
                 return None
             raise _failure(f"read {file}", file, err) from err
 
     def chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
-        """Read the effective CPUs of the pods' cgroup and of all above it: (path, CPUs), from the root of all cgroups down.
+        """Read the effective CPUs of the pods' cgroup and of all above it, as (path, CPUs) from the root cgroup down.
 
-        None where one of them has none: a cgroup is not there, or without the controller cpuset, if only while systemd enables it.
+        CPUs are None for a cgroup that is absent, or lacks the controller cpuset, if only while systemd enables it.
 
         Raises:
-            CgroupError: a file cannot be read, or holds what the kernel would not write.
+            CgroupError: a file cannot be read, or has a content that the kernel would not write.
         """
         found: list[tuple[str, CpuSet]] = []
         for directory in (self.root, *self.root.parents):
@@ -357,10 +361,10 @@ class CgroupTree:
         return tuple(reversed(found)) or None
 
     def apply(self, change: Change) -> None:
-        """Carry out one change; where the kernel may grant something other than requested, check what it granted.
+        """Carry out one change, and check the granted value if the kernel may grant another one.
 
         Raises:
-            CgroupError: it could not be done, or the effective CPUs or memory nodes differ from those written.
+            CgroupError: the change failed, or the effective CPUs or memory nodes differ from those written.
         """
         match change:
             case MakeCgroup(path, has_payload):
@@ -378,9 +382,9 @@ class CgroupTree:
                 self._remove(path)
 
     def _gather(self, path: str) -> None:
-        """Let each thread that may run elsewhere run on all CPUs of its cgroup; what it had narrowed itself to before is not known.
+        """Let each thread that may run on other CPUs run on all CPUs of its cgroup. An affinity of its own is lost.
 
-        An id that is another thread's by now does that no harm: it gets no CPU that its own cgroup doesn't have.
+        If an id is reused meanwhile, the other thread is not harmed: it gets no CPU that its own cgroup lacks.
         """
         try:
             if self._gather_threads is not None:
@@ -413,8 +417,7 @@ class CgroupTree:
         """Kill every process of a cgroup and of those below it (`cgroup.kill`, kernel 5.14).
 
         Raises:
-            CgroupError: the kernel refused. A cgroup that isn't there has nothing to kill.
-
+            CgroupError: the kernel refused. An absent cgroup has nothing to kill.
         """
         try:
             self._write(path, "cgroup.kill", "1")
@@ -423,17 +426,17 @@ class CgroupTree:
                 raise
 
     def processes(self, path: str) -> tuple[int, ...]:
-        """Return the ids of the processes of a cgroup and of those below it, each once; of one that isn't there, none."""
+        """Return the ids of the processes of a cgroup and of those below it, each once. An absent cgroup has none."""
         here = [int(line) for line in (self._text(path, "cgroup.procs") or "").split()]
         return tuple(dict.fromkeys((*here, *self._processes_below(path))))
 
     def beside(self, path: str) -> int | None:
-        """Return a process that is in a container's cgroup itself although it has one for processes below it.
+        """Return a process that is in a container's cgroup itself instead of in its payload.
 
-        The kernel lets one in while there is none below, and none below as long as it is there.
+        The kernel allows that while the payload has none, and then allows none there.
 
         Raises:
-            CgroupError: it cannot be read.
+            CgroupError: the cgroup cannot be read.
         """
         if payload_path(path) not in (f"{path}/{child}" for child in self._children(path)):
             return None
@@ -441,19 +444,19 @@ class CgroupTree:
         return int(here[0]) if here else None
 
     def threads(self, path: str) -> frozenset[int]:
-        """Return the ids of the threads of a cgroup and of those below it; of one that isn't there, none.
+        """Return the ids of the threads of a cgroup and of those below it. An absent cgroup has none.
 
         Raises:
-            CgroupError: it cannot be read.
+            CgroupError: the cgroup cannot be read.
         """
         found = frozenset(int(line) for line in (self._text(path, "cgroup.threads") or "").split())
         return found.union(*(self.threads(f"{path}/{child}") for child in self._children(path)))
 
     def numbers(self, path: str) -> frozenset[int]:
-        """Return the ids under which the kernel's events know a cgroup and those below it; of one that isn't there, none.
+        """Return the ids of a cgroup and of those below it in the kernel's events. An absent cgroup has none.
 
         Raises:
-            CgroupError: it cannot be read.
+            CgroupError: the cgroup cannot be read.
         """
         try:
             number = (self.root / path).stat().st_ino
@@ -468,19 +471,19 @@ class CgroupTree:
             try:
                 yield from self.processes(f"{path}/{child}")
             except CgroupError as err:
-                # a threaded cgroup: the kernel lists its processes, and those of all below it, in its domain (cgroup-v2.rst, Threads)
+                # In a threaded cgroup, the kernel lists all its processes in its domain (cgroup-v2.rst, Threads).
                 if err.errno != errno.EOPNOTSUPP:
                     raise
 
     def terminate(self, path: str) -> None:
         """Send SIGTERM to every process of a cgroup and of those below it.
 
-        A process id could be reused between the look and the signal, so processes are held by pidfds, and only those that a second
-        look finds there get the signal.
+        A process id could be reused before the signal, so processes are held by pidfds, and only those that a second reading finds there
+        get the
+        signal.
 
         Raises:
-            CgroupError: cgroup.procs cannot be read, or a process cannot be held; the others have got the signal then.
-
+            CgroupError: cgroup.procs cannot be read, or a process cannot be held. The others have got the signal then.
         """
         pids = self.processes(path)
         failed: CgroupError | None = None
@@ -513,12 +516,12 @@ class CgroupTree:
         return descriptor
 
     def has_left(self, path: str, pid: int, start_ticks: int) -> bool:
-        """Return whether a process that was started in a cgroup is neither there nor below. One that has ended has not left.
+        """Whether a process that was started in a cgroup is now outside of it. A process that has ended is not.
 
         Args:
-            path: of the cgroup.
-            pid: of the process.
-            start_ticks: its start time, as in /proc/PID/stat: it excludes another process that has the pid now.
+            path: path of the cgroup.
+            pid: id of the process.
+            start_ticks: its start time, as in /proc/PID/stat, to exclude another process with the same id.
         """
         from nodeagent.formats.kernel.task_stat import parse_task_stat  # noqa: PLC0415 - commands don't ask this
 
@@ -535,12 +538,12 @@ class CgroupTree:
 
     @cached_property
     def mount(self) -> Path:
-        """The root of all cgroups."""
+        """Return the root cgroup."""
         above = [directory for directory in self.root.parents if _is_cgroup(directory)]
         return above[-1] if above else self.root
 
     def bring_back(self, path: str, pid: int, start_ticks: int) -> None:
-        """Move a process that has left a container's cgroup back to where its processes are; do nothing if it is there, or has ended.
+        """Move a process that has left a container's cgroup back to its payload. Does nothing if it is there, or has ended.
 
         Raises:
             CgroupError: the kernel refuses.
@@ -556,15 +559,15 @@ class CgroupTree:
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
         """Move a process from wherever it is into a cgroup.
 
-        The kernel takes its number. Should it end just then, the number may be another process's already: that one is put back.
+        The kernel takes its id. If the process ends at that moment, the id may belong to another process, which is then moved back.
 
         Args:
-            path: of a container's cgroup, which has no other process.
-            pid: of the process.
-            is_alive: whether it, and no other with its number, is there; not the same after a wait, as one that has ended stays so.
+            path: path of a container's cgroup, which has no other process.
+            pid: id of the process.
+            is_alive: function that says whether this very process exists, which stays False once it has ended.
 
         Returns:
-            Whether it is there. False: it has ended.
+            Whether the process is there. False means that it has ended.
 
         Raises:
             CgroupError: the kernel refuses.
@@ -584,7 +587,7 @@ class CgroupTree:
         return False
 
     def _put_to_parent(self, pid: int) -> None:
-        """Move a process that has just begun to where its parent is: there it began."""
+        """Move a process that has just started to its parent's cgroup, where it was started."""
         with suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
             parent = next((line.partition(":")[2].strip() for line in status if line.startswith("PPid:")), "1")
@@ -601,7 +604,7 @@ class CgroupTree:
             raise _failure(f"make cgroup {self.root / path}", self.root / path, err) from err
 
     def _remove(self, path: str) -> None:
-        """Remove a cgroup without processes, and what its containers created below it."""
+        """Remove a cgroup without processes, with the cgroups that its containers created below it."""
         assert not is_above(path), f"{path} is not ours"
         for child in self._children(path):
             self._remove(f"{path}/{child}")
@@ -625,7 +628,7 @@ class CgroupTree:
             raise CgroupError(str(err), path=str(self.root / path), error=None, hint=hint) from err
 
     def _check_memory(self, path: str, limit_bytes: int) -> None:
-        """Refuse a limit below what is in use: the kernel would kill for it (KEP-1287: kubelet doesn't set such a one, either)."""
+        """Refuse a limit below the memory in use, for which the kernel would kill (KEP-1287: kubelet doesn't set one either)."""
         text = self._text(path, "memory.current")
         if text is not None and int(text) > limit_bytes:
             file = self.root / path / "memory.max"
@@ -664,7 +667,7 @@ class CgroupTree:
                 pass
 
     def _beside_partitions(self, path: str, wanted: CpuSet, granted: CpuSet) -> tuple[CpuSet, CpuSet]:
-        """Return what to compare: of a partition only its own CPUs are effective, and of a cgroup above partitions all but theirs."""
+        """Return the effective CPUs to compare: for a partition its own CPUs, and for a cgroup above partitions all CPUs but theirs."""
         kind = self._text(path, Attribute.CPUSET_CPUS_PARTITION.value)
         name = Attribute.CPUSET_CPUS_EXCLUSIVE
         cpus = self._parsed(path, name, self._text(path, name.value) or "")
@@ -696,7 +699,7 @@ class CgroupTree:
             )
 
     def _wait_until_frozen(self, path: str) -> None:
-        """The kernel freezes asynchronously and notifies on cgroup.events (POLLPRI)."""
+        """Wait until the cgroup is frozen. The kernel freezes asynchronously and notifies on cgroup.events (POLLPRI)."""
         file = f"{self.root}/{path}/cgroup.events"
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Wakes when the manifest directory may have changed. Carries no data: the woken thread looks again."""
+"""Watch of the manifest directory. It wakes the agent when the directory may have changed, and carries no data."""
 
 import os
 import threading
@@ -32,13 +32,13 @@ _WANTED: list[type[FileSystemEvent]] = [
     FileModifiedEvent,
     FileMovedEvent,
 ]
-"""Excluded: opening, and closing after reading. Our own scan does both, and would wake us forever."""
+"""Events without opening, and closing after reading. The agent's own scan does both, and would wake it forever."""
 
 _DirectoryIdentity = tuple[int, int]
 
 
 class ManifestWatchError(NodeAgentError):
-    """The kernel refuses a watch; the periodic rescan still finds every change."""
+    """The kernel refuses a watch. The periodic rescan still finds every change."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path
@@ -49,9 +49,9 @@ class ManifestWatchError(NodeAgentError):
 
 
 class ManifestWatch:
-    """Watches the directory and, for its coming and going, its parent.
+    """Watch of the directory, and of its parent for its creation and removal.
 
-    `renew` is cheap and belongs before every scan: it starts the watch, and moves it when the directory was created, replaced or removed
+    `renew` is cheap and belongs before every scan. It starts the watch, and moves it when the directory was created, replaced or removed
     meanwhile.
     """
 
@@ -59,8 +59,8 @@ class ManifestWatch:
         """Prepare a watch.
 
         Args:
-            directory: absolute path; it need not exist.
-            wake: called from the watch's thread, often; it must be quick and must not raise.
+            directory: absolute path; it may be absent.
+            wake: function called often from the watch's thread; it must be quick and must not raise.
         """
         self._directory = directory
         self._parent = str(Path(directory).parent)
@@ -68,13 +68,13 @@ class ManifestWatch:
         self._observer: BaseObserver | None = None
         self._watches: dict[str, tuple[_DirectoryIdentity, ObservedWatch]] = {}
         self._replaced = threading.Event()
-        """The directory came or went. Its inode doesn't show it: a new directory often gets the number of the old one."""
+        """Whether the directory was created or removed. Its inode doesn't show it, because a new directory often gets the old number."""
 
     def renew(self) -> bool:
         """Watch what exists now.
 
         Returns:
-            Whether the directory itself is watched; False: it doesn't exist.
+            Whether the directory itself is watched. False means that it doesn't exist.
 
         Raises:
             ManifestWatchError: the kernel refuses.
@@ -82,7 +82,7 @@ class ManifestWatch:
         if self._observer is None:
             self._observer = self._started()
         if self._replaced.is_set():
-            self._replaced.clear()  # before looking: what happens from here on sets it again
+            self._replaced.clear()  # reset before the scan, because events from here on set it again
             self._forget(self._directory)
         self._watch(self._parent)
         return self._watch(self._directory)
@@ -96,7 +96,7 @@ class ManifestWatch:
         return observer
 
     def stop(self) -> None:
-        """End the watch and its threads; harmless if there are none."""
+        """End the watch and its threads. Harmless without a watch."""
         if self._observer is not None:
             self._observer.stop()
             self._observer.join()
@@ -113,11 +113,11 @@ class ManifestWatch:
         if identity is None:
             return False
         try:
-            # The link's target: inotify watches what a path means, and watchdog doesn't follow links.
+            # Watch the link's target: inotify watches the target of a path, and watchdog doesn't follow links.
             handler = _ManifestHandler(self._directory, self._replaced, self._wake)
             watch = self._observer.schedule(handler, os.path.realpath(path), recursive=False, event_filter=_WANTED)
         except FileNotFoundError:
-            return False  # gone again: its parent reports it
+            return False  # gone again, as the watch of its parent reports
         except OSError as err:
             raise ManifestWatchError(path, err) from err
         self._watches[path] = (identity, watch)
@@ -130,7 +130,7 @@ class ManifestWatch:
 
 
 class _ManifestHandler(FileSystemEventHandler):
-    """Runs in watchdog's thread."""
+    """Handler that runs in watchdog's thread."""
 
     def __init__(self, directory: str, replaced: threading.Event, wake: Callable[[], None]) -> None:
         self._name = Path(directory).name

@@ -1,4 +1,4 @@
-"""Reads the manifest directory. Knows no manifest syntax; what a bad file means for its pods is not decided here.
+"""Reader of the manifest directory. Knows no manifest syntax, and doesn't decide what a bad file means for its pods.
 
 Symbolic links are followed, as kubelet does: configuration tools install a file by swapping a link (`..data`). Anyone who can write to the
 directory can start processes as root anyway.
@@ -21,24 +21,22 @@ from msgspec import Struct
 from nodeagent.errors import NodeAgentError
 
 MAX_FILES = 10_000
-"""Per directory, the first ones by name."""
+"""Limit per directory; the first files by name count."""
 MAX_OTHER_FILES = 20
-"""Per directory, for files that aren't manifests: the first ones by name."""
+"""Limit per directory of files that aren't manifests; the first ones by name count."""
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
-"""Per scan: the limit on what it keeps in memory."""
+"""Limit per scan of what is kept in memory."""
 MAX_READINGS = 3
-"""Per scan, of a directory that changes while it is read."""
+"""Limit per scan of a directory that changes while it is read."""
 
 LOCK_SECONDS = 10
-"""How long a command waits for another one that writes there."""
+"""Time for which a command waits for another one that writes there."""
 _LOCK_PAUSE_SECONDS = 0.05
 _PID_BYTES = 32
 
 SUFFIXES = (".yaml", ".yml", ".json")
-"""File names of manifests. Anything else in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) is ignored: it has no
-pods.
-"""
+"""File names of manifests. All other files in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) are ignored."""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -52,11 +50,11 @@ _SHOWN_BY = {
     "ProtectHome=no": ("home", "root", "run/user"),
     "PrivateTmp=no": ("tmp", "var/tmp"),
 }
-"""In systemd/nodeagent.service: the setting that would show the agent what is below these directories, as seen from the root."""
+"""Settings in systemd/nodeagent.service that would show the agent these directories."""
 
 
 def _hidden(path: str) -> str:
-    """Explain why the service may not see what others can; empty: it would."""
+    """Explain why the service may not see a directory that others see. Empty means that it would."""
     for setting, roots in _SHOWN_BY.items():
         for root in roots:
             if path.startswith(f"/{root}/"):
@@ -70,7 +68,7 @@ class ManifestDirectoryError(NodeAgentError):
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path
         self.missing = cause.errno == errno.ENOENT
-        """The directory doesn't exist: not an error on a fresh node, a reason to keep what runs on a node with pods."""
+        """Whether the directory doesn't exist. That is no error on a fresh node, and a reason to keep the pods that run on another."""
         self.reason = cause.strerror
         hint = f"create it, or set manifestDirectory; `namei -l {shlex.quote(path)}` shows what is there, and who may read it"
         hint += _hidden(path)
@@ -82,52 +80,51 @@ class ManifestLockError(NodeAgentError):
 
 
 class ManifestFile(Struct, frozen=True):
-    """One file of the directory. Without content it says nothing about its pods: those that it had stay as they are."""
+    """One file of the directory. If it has no content, its pods stay as they are."""
 
     name: str
     content: bytes | None
     problem: str | None = None
-    """Why there is no content; includes the path."""
+    """Reason for missing content; includes the path."""
     being_written: bool = False
-    """A process has it open for writing: the problem is temporary."""
+    """Whether a process has the file open for writing, so that the problem is temporary."""
 
 
 class ManifestScan(Struct, frozen=True):
     files: tuple[ManifestFile, ...]
-    """In name order; other files, dot files and subdirectories are left out."""
+    """Manifests in name order. Other files, dot files and subdirectories are left out."""
     unread: int = 0
     """Number of files beyond MAX_FILES."""
     others: tuple[str, ...] = ()
-    """Names of files that aren't those of manifests, in order; hidden files and editors' backups are left out on purpose."""
+    """Names of visible files that aren't manifests, in order, without editors' backups."""
     is_partial: bool = False
-    """It changed during each reading: a file that was renamed meanwhile may be missing under both names."""
+    """Whether the directory changed during each reading, so that a file renamed meanwhile may be missing under both names."""
 
 
 class _Listing(Struct, frozen=True):
     names: list[str]
-    """Of the manifests to read."""
+    """Names of the manifests to read."""
     unread: int
     others: tuple[str, ...]
     version: tuple[int, int]
-    """Differs if the directory has changed: its ctime, for changes that were taken back, and all names with their inodes, because several
-    changes may have the same ctime.
-    """
+    """Fingerprint of the directory: its ctime, and all names with their inodes, because several changes may have the same ctime."""
 
 
 @contextmanager
 def locked_manifests(path: str, hint: str) -> Iterator[None]:
-    """Keep other commands from writing there; wait for the one that does, LOCK_SECONDS at most.
+    """Keep other commands from writing there. Waits for one that does, LOCK_SECONDS at most.
 
-    What is locked is a file that only its owner can open: whoever may read the directory could lock that itself, for ever. It is gone
+    The lock is on a file that only its owner can open, because any reader of the directory could lock the directory forever. The file is
+    gone
     afterwards.
 
     Args:
         path: the directory, or the only manifest.
-        hint: what to do if this user may not write there.
+        hint: next step if this user may not write there.
 
     Raises:
-        ManifestDirectoryError: there is nothing.
-        ManifestLockError: nothing can be written there, or another command is at work.
+        ManifestDirectoryError: the path is absent.
+        ManifestLockError: the directory isn't writable, or another command is at work.
     """
     place = Path(path)
     try:
@@ -141,7 +138,7 @@ def locked_manifests(path: str, hint: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # the next command locks what is left
+        with suppress(OSError):  # the next command locks a file that was left
             lock.unlink()
         os.close(handle)
 
@@ -163,7 +160,7 @@ def _locked(lock: Path, path: str) -> int:
 
 
 def _is_taken(handle: int, lock: Path) -> bool:
-    """Lock the file, and write this process into it; False: another one has it, or has just removed it."""
+    """Lock the file, and write this process into it. Returns False if another process has it, or has just removed it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(handle), lock.lstat()):
@@ -177,7 +174,7 @@ def _is_taken(handle: int, lock: Path) -> bool:
 
 
 def scan_manifests(path: str) -> ManifestScan:
-    """Read all manifests. A path of a regular file is treated as a directory with only that file, as for kubelet's staticPodPath.
+    """Read all manifests. The path of a regular file counts as a directory with only that file, as in kubelet's staticPodPath.
 
     Raises:
         ManifestDirectoryError: the directory is missing or can't be read.
@@ -205,7 +202,7 @@ def _scan_file(path: str) -> ManifestScan:
 
 
 def _scan(directory: int, path: str) -> ManifestScan:
-    """Read the files that are there at one time, if the directory lets us: a pod whose file is renamed has one all the time."""
+    """Read the files as of one moment if possible, so that a pod whose file is renamed is never missing."""
     before = _listing(directory)
     for left in reversed(range(MAX_READINGS)):
         files, is_whole = _read_all(directory, path, before.names)
@@ -242,7 +239,7 @@ def _listing(directory: int) -> _Listing:
 
 
 def _read_all(directory: int, path: str, names: list[str]) -> tuple[list[ManifestFile], bool]:
-    """Return the files, and whether none had vanished."""
+    """Return the files, and whether all of them still existed."""
     files: list[ManifestFile] = []
     is_whole, left = True, MAX_TOTAL_BYTES
     for name in names:
@@ -258,10 +255,10 @@ def _read_all(directory: int, path: str, names: list[str]) -> tuple[list[Manifes
 
 
 def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFile | None:
-    """Read one file; None: it is a directory.
+    """Read one file. Returns None for a directory.
 
     Raises:
-        FileNotFoundError: it is gone.
+        FileNotFoundError: the file is gone.
     """
     shown = _shown(name)
     if shown != name:
@@ -300,7 +297,7 @@ def _dangling(directory: int | None, name: str, path: str, cause: FileNotFoundEr
     try:
         os.readlink(name, dir_fd=directory)
     except OSError:
-        raise cause from None  # no link: it has vanished, even if another file has its name by now
+        raise cause from None  # not a link, so it has vanished, even if another file has its name by now
     target = os.path.realpath(path)
     problem = f"cannot open {path}: a symbolic link to a file that doesn't exist ({target}: {cause.strerror}){_hidden(target)}"
     return ManifestFile(name, None, problem)
@@ -328,9 +325,9 @@ def _read_regular(handle: int, name: str, path: str, most: int) -> ManifestFile:
 def _no_writer(file: int) -> Iterator[bool]:
     """Check that no process has the file open for writing, and keep it that way while reading.
 
-    A read lease (fcntl(2), F_SETLEASE) is granted only then; a writer that comes while we read waits until the lease is returned. So a file
-    that a writer left half done is never mistaken for a whole manifest. Without leases (network file systems, files of other users) the
-    file counts as settled.
+    A read lease (fcntl(2), F_SETLEASE) is granted only then; a later writer waits until the lease is returned. So a half-written file is
+    never
+    mistaken for a whole manifest. Without leases (network file systems, files of other users) the file counts as complete.
     """
     try:
         # The kernel announces a lease break by a signal; SIGIO would end the process, SIGURG is ignored by default.
@@ -350,7 +347,7 @@ def _no_writer(file: int) -> Iterator[bool]:
 
 
 def _bounded(file: int, most: int) -> bytes | None:
-    """Read to the end; None: there is more than allowed."""
+    """Read to the end. Returns None if there is more than allowed."""
     parts: list[bytes] = []
     left = most + 1
     while left:

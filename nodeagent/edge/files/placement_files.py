@@ -1,7 +1,7 @@
-"""The files that tell containers' processes where they run: one per container, in a directory per pod, for every user to read.
+"""Placement files, which tell containers' processes where they run: one per container, in a directory per pod, readable by all users.
 
-A file is replaced as a whole: its readers never see half of it, and whoever watches its directory sees one rename. It isn't durable: what
-it is about doesn't outlive the boot either. Knows nothing of the contents.
+A file is replaced as a whole, so that readers never see half of it, and a watch of its directory reports one rename. It isn't durable,
+because the container doesn't outlive the boot either. Knows nothing of the contents.
 """
 
 import contextlib
@@ -46,16 +46,16 @@ def _failure(doing: str, path: Path, err: OSError) -> PlacementFileError:
 
 
 class PlacementFiles:
-    """Files are named `POD/CONTAINER`."""
+    """Store of files named `POD/CONTAINER`."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
 
     def read(self) -> dict[str, bytes | None]:
-        """Return everything that is there, by name. None: it is no file as `write` leaves one, or a directory without any.
+        """Return the content of each file by name. The content is None for an entry that `write` didn't create, and for an empty directory.
 
         Raises:
-            PlacementFileError: it can't be read.
+            PlacementFileError: the directory can't be read.
         """
         found: dict[str, bytes | None] = {}
         try:
@@ -64,7 +64,7 @@ class PlacementFiles:
                     files = _files(pod)
                     found |= {f"{pod.name}/{name}": content for name, content in files.items()} or {pod.name: None}
         except FileNotFoundError:
-            return {}  # nothing was written yet
+            return {}  # no file was written yet
         except OSError as err:
             raise _failure("read", self._directory, err) from err
         return found
@@ -73,7 +73,7 @@ class PlacementFiles:
         """Replace a file's content.
 
         Raises:
-            PlacementFileError: it holds what it held before.
+            PlacementFileError: the write failed, and the file has its old content.
         """
         path = self._directory / name
         try:
@@ -81,17 +81,17 @@ class PlacementFiles:
                 _ensure(directory)
             temporary = path.with_name(f".{path.name}.new")
             with temporary.open("wb") as file:
-                os.fchmod(file.fileno(), _FILE_MODE)  # whatever the umask
+                os.fchmod(file.fileno(), _FILE_MODE)  # independent of the umask
                 file.write(content)
             temporary.replace(path)
         except OSError as err:
             raise _failure("write", path, err) from err
 
     def remove(self, name: str) -> None:
-        """Remove what `read` found, and the pod's directory with its last file.
+        """Remove an entry that `read` found, and the pod's directory with its last file.
 
         Raises:
-            PlacementFileError: it is still there.
+            PlacementFileError: the entry is still there.
         """
         path = self._directory / name
         try:
@@ -102,7 +102,7 @@ class PlacementFiles:
         except OSError as err:
             raise _failure("remove", path, err) from err
         if path.parent != self._directory:
-            with contextlib.suppress(OSError):  # files of others of the pod's containers are there
+            with contextlib.suppress(OSError):  # files of the pod's other containers are there
                 path.parent.rmdir()
 
 

@@ -1,4 +1,4 @@
-"""Files that must survive a crash: written whole or not at all, read with a limit, set aside when broken, locked against a second daemon.
+"""Files that must survive a crash: written as a whole, read with a limit, set aside when broken, locked against a second daemon.
 
 Knows nothing of their contents. Every system call that changes something is visible here, in its order.
 """
@@ -21,7 +21,7 @@ _PID_BYTES = 32
 
 
 class StateFileError(NodeAgentError):
-    """A state file could not be read, written, moved or locked. `errno` is the kernel's answer, None if the content was the problem."""
+    """A state file could not be read, written, moved or locked. `errno` is the kernel's answer, or None if the content was the problem."""
 
     def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -30,7 +30,7 @@ class StateFileError(NodeAgentError):
 
 
 _LINKLESS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
-"""The errno values of file systems without hard links."""
+"""Values of errno on file systems without hard links."""
 _HINTS = {
     errno.ENOSPC: "make room: `df` shows the file system, `df -i` its inodes; the agent tries again by itself",
     errno.EDQUOT: "raise the disk quota of the agent's user (`quota`); the agent tries again by itself",
@@ -54,7 +54,7 @@ def _failure(doing: str, path: str, err: OSError, hint: str | None = None) -> St
 def temporary_path(path: str) -> str:
     """Return the file that holds the next content of `path` while it is being written.
 
-    One fixed name: the next write finds and removes what a crashed writer left, without a search.
+    Its name is fixed, so that the next write finds and removes a file left by a crash without a search.
     """
     return str(Path(path).parent / f".{Path(path).name}.new")
 
@@ -62,17 +62,17 @@ def temporary_path(path: str) -> str:
 def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str | None = None) -> None:
     """Replace the file's content, durably: after a crash at any time it is the old content or the new one.
 
-    The caller holds the directory's lock: there is one writer.
+    The caller holds the directory's lock, so there is one writer.
 
     Args:
         path: the file.
-        content: all of it.
-        mode: its permissions.
-        hint: what to do if that fails, if the file is not one of the agent's own.
+        content: the complete content.
+        mode: permissions of the file.
+        hint: next step after a failure, for a file that is not one of the agent's own.
 
     Raises:
-        StateFileError: the file holds the old content. Only if the directory could not be synced at the end it holds the new one, which a
-            power failure may undo; writing again is right in every case.
+        StateFileError: the file has its old content. Only if the directory could not be synced at the end it has the new one, which a power
+            failure may undo. Writing again is right in every case.
     """
     temporary = temporary_path(path)
     try:
@@ -90,10 +90,10 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str 
 
 
 def remove(path: str) -> None:
-    """Remove a file, and what a crash has left of writing it; a missing file is not an error.
+    """Remove a file, and its temporary file from a crash. A missing file is not an error.
 
     Raises:
-        StateFileError: it is still there.
+        StateFileError: the file is still there.
     """
     try:
         _remove_if_there(path)
@@ -110,7 +110,7 @@ def _remove_if_there(path: str) -> None:
 def _write_new(path: str, content: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, mode)  # not by os.open: the umask would change it
+        os.fchmod(descriptor, mode)  # not by os.open, because the umask would change it
         left = memoryview(content)
         while left:
             left = left[os.write(descriptor, left) :]
@@ -120,7 +120,7 @@ def _write_new(path: str, content: bytes, mode: int) -> None:
 
 
 def _sync_directory(path: str) -> None:
-    """A rename is durable once the directory is (fsync(2), notes)."""
+    """Sync a directory, which makes a rename in it durable (fsync(2), notes)."""
     descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -129,13 +129,13 @@ def _sync_directory(path: str) -> None:
 
 
 def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes | None:
-    """Return the file's content; None if the file doesn't exist.
+    """Return the file's content, or None if the file doesn't exist.
 
     Args:
         path: the file.
         max_bytes: a larger file is refused before it is read into memory.
-        follow_symlinks: whether the last part of the path may be a symbolic link (right for what an administrator installs, wrong for what
-            only the agent writes).
+        follow_symlinks: whether the last part of the path may be a symbolic link (right for files that an administrator installs, wrong for
+            files that only the agent writes).
 
     Raises:
         StateFileError: it cannot be read, is not a regular file, or is too large.
@@ -187,9 +187,10 @@ def _read_up_to(descriptor: int, limit_bytes: int) -> bytes:
 
 
 def set_aside(path: str) -> str:
-    """Give a file (or whatever is there) that can't be used a second name, `PATH.aside-N`; nothing is ever overwritten.
+    """Give an unusable file (or other entry) a second name, `PATH.aside-N`. No file is ever overwritten.
 
-    A file keeps its first name until the next write replaces it, so a crash in between finds it again, and no third name is created for it.
+    A file keeps its first name until the next write replaces it, so a start after a crash in between finds it again, and creates no third
+    name.
     Anything but a regular file is renamed.
 
     Returns:
@@ -216,7 +217,7 @@ def _second_name(path: str) -> str:
         there = os.lstat(f"{path}.aside-{highest}")
         if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
             return f"{path}.aside-{highest}"
-    aside = f"{path}.aside-{highest + 1}"  # the name is free: the directory's lock is ours
+    aside = f"{path}.aside-{highest + 1}"  # the name is free, because this process holds the directory's lock
     if stat.S_ISREG(here.st_mode):
         try:
             os.link(path, aside, follow_symlinks=False)
@@ -230,7 +231,7 @@ def _second_name(path: str) -> str:
 
 
 class DirectoryLock:
-    """Held from creation until `release()`, or until the process ends, however it ends."""
+    """Lock held from creation until `release()`, or until the process ends, however it ends."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
@@ -253,10 +254,10 @@ class DirectoryLock:
 def lock_directory(path: str) -> DirectoryLock:
     """Make sure that no other daemon uses this directory.
 
-    The directory itself is locked: that needs no space and no writable file system. A file in it names the holder of the lock.
+    The directory itself is locked, which needs no space and no writable file system. A file in it names the holder of the lock.
 
     Raises:
-        StateFileError: another one does (its pid is in the message), or the directory cannot be opened.
+        StateFileError: another daemon uses it (its pid is in the message), or the directory cannot be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,6 +1,4 @@
-"""Finds the files in /dev by which a PCI function is used: those that the kernel has made for it, read when they are needed, as their
-numbers may be others after each boot.
-"""
+"""Finder of the files in /dev of a PCI function. They are looked up each time, because device numbers may change with each boot."""
 
 import os
 from collections.abc import Iterator
@@ -12,15 +10,15 @@ from nodeagent.formats.kernel.pci_devices import PCI, is_address
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 _MOST_DIRECTORIES = 20_000
-"""Below one function. A card with 128 queues of RDMA has some thousand."""
+"""Limit below one function. A card with 128 RDMA queues has about a thousand."""
 _WITHOUT_FILES = frozenset({"msi_irqs", "power", "queues", "statistics", "counters", "hw_counters", "link", "wakeup"})
 
 
 def files_of(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
-    """Return the files of a function, by path; none where nothing in /dev stands for it, as for a network interface of the kernel's.
+    """Return the device files of a function, by path. A function without any, such as a network interface, has none.
 
     Raises:
-        SysfsError: there is no such function, or what is said of it makes no sense.
+        SysfsError: the function is absent, or its entry in /sys can't be read.
     """
     sys = Path(root) / "sys"
     function = Path(root) / PCI / address
@@ -34,7 +32,7 @@ def files_of(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
 
 
 def _below(function: Path, sys: Path) -> Iterator[DeviceFile]:
-    """Functions behind it, as a bridge has them, are not its own."""
+    """Return the directories below a function, without those of functions behind it (of a bridge)."""
     for count, (directory, below, _) in enumerate(os.walk(function)):
         if count > _MOST_DIRECTORIES:
             raise SysfsError(str(function), f"it has more than {_MOST_DIRECTORIES} directories")
@@ -46,7 +44,7 @@ def _below(function: Path, sys: Path) -> Iterator[DeviceFile]:
 
 
 def _disk(block: Path, name: str) -> Iterator[DeviceFile]:
-    """A disk and its partitions."""
+    """Return the files of a disk and its partitions."""
     for path in sorted(block.glob(f"{name}*")):
         if path.name == name or path.name.removeprefix(f"{name}p").isdecimal():
             yield from _at(path)
@@ -57,14 +55,14 @@ def _at(directory: Path) -> Iterator[DeviceFile]:
         dev = (directory / "dev").read_text(encoding="ascii", errors="backslashreplace")
         uevent = (directory / "uevent").read_text(encoding="ascii", errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
-        return  # there is no file for this, or no longer
+        return  # the file is absent, or gone
     except OSError as err:
         raise SysfsError(str(directory), err.strerror or str(err)) from err
     yield device_file(str(directory), dev, uevent, is_block=_linked(directory / "subsystem") == BLOCK)
 
 
 def _linked(path: Path) -> str:
-    """Return the last part of what a link leads to; empty: there is none."""
+    """Return the last part of a link's target, or an empty text."""
     try:
         return path.readlink().name
     except OSError:

@@ -1,4 +1,4 @@
-"""The settings of the host that name CPUs, as the kernel has them now. Whoever may, also writes them."""
+"""Host settings that name CPUs, as the kernel has them now. A process with the right can also write them."""
 
 import errno
 import os
@@ -21,8 +21,8 @@ from nodeagent.formats.kernel.host_files import (
 from nodeagent.formats.manifest.pod_schema import PCI_ADDRESS
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL})
-"""It is gone, or the device has nothing of the kind: XPS, for instance, if there is only one queue. EINVAL: a queue is in no traffic class,
-or another device has its XPS (xps_cpus_show in net/core/net-sysfs.c).
+"""Errors for a setting that is gone or absent, such as XPS with only one queue. EINVAL: a queue is in no traffic class, or another device
+has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
 
 
@@ -30,16 +30,16 @@ _NODES = "sys/devices/system/node"
 
 
 class HostSettingsFiles:
-    """The files below /proc and /sys."""
+    """Files below /proc and /sys."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
 
     def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
-        """Return the settings of these kinds that can be changed. One that goes away meanwhile is left out.
+        """Return the settings of these kinds that can be changed. A setting that goes away meanwhile is left out.
 
         Raises:
-            HostFileError: one does not hold a set of CPUs, or can't be read.
+            HostFileError: a setting is not a set of CPUs, or can't be read.
         """
         found = {}
         for setting in self._settings(kinds):
@@ -53,10 +53,10 @@ class HostSettingsFiles:
         return found
 
     def facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
-        """Return what else there is to know of those that are interrupts or network queues.
+        """Return further facts of settings that are interrupts or network queues.
 
-        An interrupt's directory in /sys comes and goes with it, and its inode has a number that no other file there ever had. An interface
-        keeps its index when it gets another name.
+        The directory of an interrupt in /sys comes and goes with it, and its inode number is never reused. A renamed interface keeps its
+        index.
         """
         near = dict(self._nodes())
         indices: dict[str, int | None] = {}
@@ -79,7 +79,7 @@ class HostSettingsFiles:
         return Facts(instance, near.get(node, CpuSet()))
 
     def comes_to(self, interrupt: Setting) -> CpuSet:
-        """Return the CPUs to which the kernel lets an interrupt come, of those that it may come to; none: unknown, or it is gone."""
+        """Return the CPUs that the kernel delivers an interrupt to, or nothing if they are unknown or the interrupt is gone."""
         for name in ("effective_affinity_list", "smp_affinity_list"):
             with suppress(OSError, ValueError):
                 return CpuSet.parse(Path(f"{self._root}/{IRQS}/{interrupt.name}/{name}").read_text("ascii").strip())
@@ -96,7 +96,7 @@ class HostSettingsFiles:
             yield str(number), _cpus(Path(f"{self._root}/{_NODES}/node{number}/cpulist"))
 
     def nodes(self) -> tuple[CpuSet, ...]:
-        """Return the CPUs of each NUMA node that has any, offline ones too.
+        """Return the CPUs of each NUMA node that has any, including offline ones.
 
         Raises:
             HostFileError: they can't be listed.
@@ -105,7 +105,7 @@ class HostSettingsFiles:
         return tuple(cpus for cpus in found if cpus)
 
     def interrupt_numbers(self) -> tuple[int, ...]:
-        """Return the numbers of all that there are.
+        """Return the numbers of all interrupts.
 
         Raises:
             HostFileError: they can't be listed.
@@ -113,7 +113,7 @@ class HostSettingsFiles:
         return tuple(int(name) for name in self._names(IRQS) if name.isdigit())
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
-        """Return the interrupts of a PCI device, by its address (`0000:3b:00.0`), or of a network interface; none: there is no such."""
+        """Return the interrupts of a PCI device, by its address (`0000:3b:00.0`), or of a network interface. An absent device has none."""
         for start in (f"sys/bus/pci/devices/{device}", f"{QUEUES}/{device}/device"):
             place = Path(self._root or "/", start)
             if place.exists():
@@ -121,7 +121,7 @@ class HostSettingsFiles:
         else:
             return frozenset()
         place = place.resolve()
-        for at in (place, *place.parents):  # a virtio device has those of the PCI device above it
+        for at in (place, *place.parents):  # the interrupts of a virtio device are those of the PCI device above it
             names = self._names(str((at / "msi_irqs").relative_to(self._root or "/"))) or _line_interrupt(at / "irq")
             if names:
                 return frozenset(Setting(SettingKind.IRQ, name) for name in names)
@@ -130,7 +130,7 @@ class HostSettingsFiles:
         return frozenset()
 
     def interrupt_numbers_of(self, device: str) -> frozenset[int]:
-        """Return the numbers of a device's interrupts, for who only shows them; none if they can't be listed, too."""
+        """Return the numbers of a device's interrupts for display. Empty also if they can't be listed."""
         try:
             return frozenset(int(interrupt.name) for interrupt in self.interrupts_of(device))
         except HostFileError:
@@ -144,7 +144,7 @@ class HostSettingsFiles:
         return requested if path.name == CPUMASK and requested.exists() else path
 
     def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-        """Write to these files. Returns for each None, or why it failed."""
+        """Write to these files. Returns for each None, or the reason of the failure."""
         return tuple(self._write(path, value) for path, value in writes)
 
     def _write(self, path: str, value: str) -> str | None:
@@ -178,13 +178,13 @@ class HostSettingsFiles:
 
 
 def _numbers(names: Iterable[str], kind: str) -> list[int]:
-    """Return the numbers of those that are of a kind, as `node0`."""
+    """Return the numbers in names of a kind, such as `node0`."""
     numbers = (name.removeprefix(kind) for name in names if name.startswith(kind))
     return [int(number) for number in numbers if number.isdigit()]
 
 
 def _line_interrupt(file: Path) -> list[str]:
-    """Return the interrupt of a device that has no messages of its own for it."""
+    """Return the interrupt of a device without message-signalled interrupts."""
     with suppress(OSError):
         name = file.read_text(encoding="ascii").strip()
         return [name] if name.isdigit() and name != "0" else []
@@ -192,34 +192,34 @@ def _line_interrupt(file: Path) -> list[str]:
 
 
 def possible_cpus(root: str = "/") -> CpuSet:
-    """Return all CPUs that the machine may ever have.
+    """Return all CPUs that the machine can have.
 
     Raises:
-        HostFileError: the kernel doesn't say.
+        HostFileError: the kernel doesn't show them.
     """
     return _cpus(Path(root, "sys/devices/system/cpu/possible"))
 
 
 def online_cpus(root: str = "/") -> CpuSet:
-    """Return the CPUs that run.
+    """Return the online CPUs.
 
     Raises:
-        HostFileError: the kernel doesn't say.
+        HostFileError: the kernel doesn't show them.
     """
     return _cpus(Path(root, "sys/devices/system/cpu/online"))
 
 
 def host_cpus(root: str = "/") -> CpuSet:
-    """Return the CPUs of the root of all cgroups: those that are online, and in no partition.
+    """Return the CPUs of the root cgroup, which are online and in no partition.
 
     Raises:
-        HostFileError: the kernel doesn't say.
+        HostFileError: the kernel doesn't show them.
     """
     return _cpus(Path(root, "sys/fs/cgroup/cpuset.cpus.effective"))
 
 
 def uevents_sent(root: str = "/") -> int:
-    """Return how many messages about devices the kernel has sent since boot; 0 where it doesn't count them."""
+    """Return the number of device events that the kernel has sent since boot, or 0 if it doesn't count them."""
     with suppress(OSError, ValueError):
         return int(Path(root, "sys/kernel/uevent_seqnum").read_text(encoding="ascii"))
     return 0
@@ -238,7 +238,7 @@ def _unreadable(path: Path, err: Exception) -> HostFileError:
 
 
 def boot_id(root: str = "/") -> str:
-    """Return the identity of this boot: a setting is as it was before only as long as that lasts. Empty: unknown."""
+    """Return the id of this boot, beyond which no setting lasts. Empty means unknown."""
     with suppress(OSError):
         return Path(root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""

@@ -1,4 +1,4 @@
-"""What the kernel knows of an interrupt: which device's it is, and whether it may be moved to other CPUs. Read-only."""
+"""Facts of interrupts that the kernel shows: their devices, and whether they can be moved to other CPUs. Read-only."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,10 +11,11 @@ from nodeagent.formats.kernel.host_files import WRITABLE
 
 
 def interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[int, Interrupt]:
-    """Describe interrupts by their numbers; of one that has gone only the number is known.
+    """Describe interrupts by their numbers. Of an interrupt that has gone only the number is known.
 
-    Newer kernels let nobody write the affinity of one that can't be moved, and show it as read-only. Where none is, the kernel is older,
-    and it is unknown: the timer's (0, or that of the virtual CPU) can be moved on no kernel.
+    Newer kernels show the affinity of an interrupt that can't be moved as read-only. If no file is read-only, the kernel is older, and
+    movability
+    is unknown. The timer's interrupt (0, or that of the virtual CPU) can't be moved on any kernel.
     """
     affinities = {}
     for path in (root / "proc/irq").glob("*/smp_affinity"):
@@ -27,9 +28,9 @@ def interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[int, Inte
 
 
 def may_come_to(cpus: CpuSet, root: Path = Path("/")) -> tuple[HostInterrupt, ...]:
-    """Return the interrupts in use that may come to some of these CPUs, by number. One that can't be read is left out.
+    """Return the interrupts in use that may be delivered to some of these CPUs, by number. Unreadable ones are left out.
 
-    One that is bound has a mask, too, of which the kernel has chosen.
+    A bound interrupt has a mask as well, and the kernel has chosen a CPU of it.
     """
     found = []
     for directory in (root / "proc/irq").glob("[0-9]*"):
@@ -54,17 +55,17 @@ def _name(root: Path, number: int) -> str:
 
 
 def interrupts_text(root: Path = Path("/")) -> bytes | None:
-    """Return /proc/interrupts; None: it can't be read."""
+    """Return /proc/interrupts, or None if it can't be read."""
     return _bytes(root / "proc/interrupts")
 
 
 def softirqs_text(root: Path = Path("/")) -> bytes | None:
-    """Return /proc/softirqs; None: it can't be read."""
+    """Return /proc/softirqs, or None if it can't be read."""
     return _bytes(root / "proc/softirqs")
 
 
 def is_bound(number: int, root: Path = Path("/")) -> bool:
-    """Whether the kernel lets nobody move an interrupt. Older kernels don't tell: nothing is bound there."""
+    """Whether the kernel forbids to move an interrupt. Older kernels don't show it, so none is bound there."""
     try:
         return not (root / f"proc/irq/{number}/smp_affinity").stat().st_mode & WRITABLE
     except OSError:

@@ -1,8 +1,8 @@
-"""Asks irqbalance, which distributes interrupts every few seconds, to keep them off CPUs. Through its own socket, as root.
+"""Client of irqbalance, which distributes interrupts every few seconds, to keep it off certain CPUs. Uses its socket, as root.
 
-It forgets what it was asked when it restarts. A request takes the place of all CPUs that its configuration or the kernel's command line
-keep interrupts off (IRQBALANCE_BANNED_CPULIST; isolcpus, nohz_full), so ask for these too. It does not say whether it follows: look again
-after the next scan.
+irqbalance forgets requests when it restarts. A request replaces the CPUs banned by its configuration or the kernel's command line
+(IRQBALANCE_BANNED_CPULIST; isolcpus, nohz_full), so it must include these. irqbalance doesn't confirm requests: read again after its next
+scan.
 """
 
 import socket
@@ -24,21 +24,21 @@ from nodeagent.formats.kernel.irqbalance import (
 
 DIRECTORY = Path("/run/irqbalance")
 CALL_SECONDS = 2.0
-"""For each step of a call; it doesn't answer while it scans."""
+"""Time for each step of a call. irqbalance doesn't answer while it scans."""
 _MAX_ANSWER_BYTES = 1 << 20
-"""It has a hundred for each interrupt that it leaves alone."""
+"""Limit of an answer, which has a hundred bytes for each interrupt that irqbalance leaves alone."""
 _HINT = "see `systemctl status irqbalance`"
 
 
 class IrqbalanceError(NodeAgentError):
-    """irqbalance runs, but cannot be asked."""
+    """irqbalance runs, but a call to it failed."""
 
 
 def read(directory: Path = DIRECTORY) -> Irqbalance | None:
-    """Return how irqbalance is set; None: none answers here.
+    """Return the settings of irqbalance, or None if none answers.
 
     Raises:
-        IrqbalanceError: with its reason.
+        IrqbalanceError: the call failed.
     """
     answer = _ask(SETUP, directory)
     if answer is None:
@@ -50,10 +50,10 @@ def read(directory: Path = DIRECTORY) -> Irqbalance | None:
 
 
 def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
-    """Keep interrupts off exactly these CPUs, from its next scan on; if it isn't there, nothing happens.
+    """Keep interrupts off exactly these CPUs, from the next scan on. Does nothing without irqbalance.
 
     Raises:
-        IrqbalanceError: with its reason.
+        IrqbalanceError: the call failed.
     """
     try:
         request = print_ban(cpus)
@@ -66,12 +66,12 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
 
 
 def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
-    """Move exactly these interrupts nowhere, from its next scan on; if it isn't there, nothing happens.
+    """Exclude exactly these interrupts from moves, from the next scan on. Does nothing without irqbalance.
 
-    This takes the place of those that its command line names (--banirq), so ask for these too.
+    This replaces the interrupts that its command line names (--banirq), so include these.
 
     Raises:
-        IrqbalanceError: with its reason.
+        IrqbalanceError: the call failed.
     """
     try:
         request = print_leave(irqs)
@@ -84,16 +84,16 @@ def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
 
 
 def unban(directory: Path = DIRECTORY) -> None:
-    """Leave it to its own configuration again, from its next scan on; if it isn't there, nothing happens.
+    """Restore irqbalance's own configuration, from the next scan on. Does nothing without irqbalance.
 
     Raises:
-        IrqbalanceError: with its reason.
+        IrqbalanceError: the call failed.
     """
     _ask(UNBAN, directory)
 
 
 def _ask(request: bytes, directory: Path) -> str | None:
-    """Return what the running one answers. One that was killed leaves its socket behind."""
+    """Return the answer of the running irqbalance. One that was killed leaves its socket behind."""
     for path in sorted(directory.glob("irqbalance*.sock")):
         try:
             return _exchange(path, request)
@@ -107,9 +107,9 @@ def _ask(request: bytes, directory: Path) -> str | None:
 
 
 def _exchange(path: Path, request: bytes) -> str:
-    """Send one request, and read until it closes the connection, which means that it has read it.
+    """Send one request, and read until irqbalance closes the connection, which means that it has read the request.
 
-    Limits are the kernel's: with Python's own, connect would fail at once while another client is served.
+    Time limits are the kernel's, because connect with Python's own would fail at once while another client is served.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as channel:
         limit = struct.pack("ll", int(CALL_SECONDS), int(CALL_SECONDS % 1 * 1_000_000))

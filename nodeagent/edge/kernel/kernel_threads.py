@@ -1,8 +1,9 @@
-"""The kernel's threads that are not bound to one CPU, and where they may run.
+"""Kernel threads that are not bound to one CPU, and their affinities.
 
-The agent's own filter of system calls refuses to move them: the launcher does it. New ones don't
-follow their parent, kthreadd: each may run on all CPUs, so one has to look again. Workers of unbound workqueues follow
-/sys/devices/virtual/workqueue/cpumask. Where there are cpuset partitions, the kernel itself keeps all others off these.
+The agent's own filter of system calls forbids to move them, so the launcher does it. New threads don't inherit the affinity of kthreadd, so
+they have to be found again. Workers of unbound workqueues follow /sys/devices/virtual/workqueue/cpumask. If there are cpuset partitions,
+the
+kernel itself keeps all others off these.
 """
 
 import errno
@@ -19,27 +20,27 @@ from nodeagent.formats.kernel.task_stat import TaskStat, parse_allowed_cpus, par
 
 
 class KernelThreadsError(NodeAgentError):
-    """The kernel's threads cannot be listed."""
+    """The kernel threads cannot be listed."""
 
 
 class ThreadKey(Struct, frozen=True, order=True):
-    """Another thread may get its id after it has ended."""
+    """Identity of a thread, because another thread may get its id after it has ended."""
 
     pid: int
     start_ticks: int
-    """Since boot, field 22."""
+    """Start time since boot, field 22."""
 
 
 class KernelThread(Struct, frozen=True):
     name: str
     cpus: CpuSet
-    """Offline ones too."""
+    """Affinity, including offline CPUs."""
     is_movable: bool
-    """Otherwise the kernel refuses (EINVAL) to let it run elsewhere: a workqueue's worker, or its rescuer, which goes where need is."""
+    """Whether it can be moved. The kernel refuses (EINVAL) for a workqueue's worker or rescuer, which moves by itself."""
 
 
 def move(thread: ThreadKey, cpus: CpuSet) -> str | None:
-    """Let a thread run on these CPUs only. None: it does; otherwise why not."""
+    """Let a thread run on these CPUs only. Returns the reason of a failure, or None."""
     try:
         if _stat(thread.pid).start_ticks != thread.start_ticks:
             return os.strerror(errno.ESRCH)
@@ -54,17 +55,17 @@ def _stat(pid: int) -> TaskStat:
 
 
 def _allowed(pid: int) -> CpuSet:
-    """Return where it may run. Unlike sched_getaffinity(2) this tells CPUs that are offline from those that it hasn't."""
+    """Return the affinity. Unlike sched_getaffinity(2) it includes offline CPUs."""
     return parse_allowed_cpus(Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="backslashreplace"))
 
 
 def _is_of_nobody(pid: int) -> bool:
-    """Whether it is in the root of all cgroups. One that works for a process, as vhost does for a virtual machine, is with that."""
+    """Whether the thread is in the root cgroup. A thread that works for a process (vhost for a virtual machine) is in its cgroup."""
     return Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii", errors="replace").strip().endswith("0::/")
 
 
 def unbound(process_ids: Callable[[], Iterable[int]] = psutil.pids) -> dict[ThreadKey, KernelThread]:
-    """Return them all by id; those that end in the meantime are left out, as are those for ever on one CPU."""
+    """Return all movable threads by id. Threads that end meanwhile, or that are bound to one CPU, are left out."""
     found = {}
     try:
         pids = tuple(process_ids())
@@ -77,7 +78,7 @@ def unbound(process_ids: Callable[[], Iterable[int]] = psutil.pids) -> dict[Thre
             seen = _unbound(pid)
         except (FileNotFoundError, ProcessLookupError):
             continue
-        except OSError as err:  # to leave it out would be to take it for one that has ended
+        except OSError as err:  # to leave it out would mean that it has ended
             raise KernelThreadsError(
                 f"cannot read /proc/{pid}: {err.strerror}", hint="see `ulimit -n`; it is tried again"
             ) from err

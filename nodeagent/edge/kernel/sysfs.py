@@ -1,4 +1,4 @@
-"""Reads a root file system's description of the machine into a sample. Validates nothing: formats/kernel/sysfs.py does."""
+"""Reader of a root file system's description of the machine. Validates nothing; formats/kernel/sysfs.py does."""
 
 import errno
 import os
@@ -20,16 +20,16 @@ from nodeagent.formats.kernel.sysfs_sample import (
 from nodeagent.formats.kernel.sysfs_witness import WITNESS
 
 ATTEMPTS = 8
-"""Readings (each some 0.1 s) before giving up on a machine whose CPUs come and go faster than they can be read."""
+"""Number of readings (each some 0.1 s) before giving up on a machine whose CPUs come and go faster than they can be read."""
 
 MAX_FILE_BYTES = 32 * 2**20
 """/proc/cpuinfo has about 1.5 KiB per CPU; everything else is at most a page."""
 
 _LINK = "@"
-"""At the end of a wanted name: of a link, whose target is read as if it were its text."""
+"""Suffix of a wanted name that is a link, whose target is read as its text."""
 
 _Files = dict[str, "_Files | None"]
-"""Wanted names of a directory. None: a file to be read; an empty tree: only the name counts."""
+"""Wanted names of a directory. None means a file to read; an empty tree means that only the name counts."""
 
 
 _ROOT_HINT = "name the copy of a node's file system: --root DIR"
@@ -40,7 +40,7 @@ class VanishedError(SysfsError):
 
 
 def read_devices(root: str = "/") -> SysfsSample:
-    """Read what is needed of devices.
+    """Read the description of devices.
 
     Raises:
         SysfsError: a file can't be read.
@@ -51,10 +51,10 @@ def read_devices(root: str = "/") -> SysfsSample:
 
 
 def read_machine(root: str = "/") -> SysfsSample:
-    """Read everything that discovery needs, as a consistent set: no CPU hotplug event may fall into it.
+    """Read all that discovery needs as a consistent set, without a CPU hotplug event in between.
 
     Raises:
-        SysfsError: with the path: a file can't be read or isn't a regular file, or the machine kept changing.
+        SysfsError: a file can't be read or isn't a regular file, or the machine kept changing; the error names the path.
     """
     base = root.rstrip("/") if root else "."
     try:
@@ -82,10 +82,10 @@ def read_machine(root: str = "/") -> SysfsSample:
 
 
 def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
-    """Read files below the root that go by patterns: `#` is a decimal number, `*` any name, and `@` at the end tells a link.
+    """Read files below the root by patterns: `#` is a decimal number, `*` any name, and `@` at the end marks a link.
 
     Raises:
-        SysfsError: with the path: a file can't be read, or some kept vanishing.
+        SysfsError: a file can't be read, or some kept vanishing; the error names the path.
     """
     failure: SysfsError | None = None
     for _ in range(ATTEMPTS):
@@ -101,13 +101,13 @@ def read_witness(root: str = "/") -> SysfsSample:
     """Read only what shows whether the machine has changed; see formats/kernel/sysfs_witness.py.
 
     Raises:
-        SysfsError: with the path: a file can't be read or is none.
+        SysfsError: a file is missing or can't be read; the error names the path.
     """
     return _read(root.rstrip("/") if root else ".", WITNESS)
 
 
 def read_settings(root: str = "/") -> Settings:
-    """Read the settings of kernel and services that `nodeagent check` judges. Unreadable ones are listed, not an error."""
+    """Read the settings of kernel and services that `nodeagent check` judges. Unreadable ones are listed, and are no error."""
     base = root.rstrip("/") if root else "."
     files: dict[str, str] = {}
     directories: dict[str, tuple[str, ...]] = {}
@@ -128,7 +128,7 @@ def write_setting(path: str, text: str, root: str = "/") -> None:
     """Change an existing setting.
 
     Raises:
-        SysfsError: it is not, or cannot be changed.
+        SysfsError: the setting is absent, or cannot be changed.
     """
     full = f"{root.rstrip('/')}/{path}"
     try:
@@ -173,8 +173,8 @@ def _tree(wanted: Iterable[str]) -> _Files:
 def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     """Yield each wanted file's text and each listed directory's wanted names, by path below the root.
 
-    `listed`: the directory above was listed and names this one, so it must exist. Under a fixed path, missing files are absent without a
-    listing (that of /proc is long).
+    `listed` says that the directory above was listed and names this one, so that it must exist. Missing files under a fixed path are absent
+    without a listing (that of /proc is long).
     """
     entries = list(tree.items())
     if listed or any("#" in name or name == "*" for name in tree):
@@ -214,14 +214,16 @@ def _list(base: str, path: str, *, listed: bool) -> list[str] | None:
 
 
 def _ascii(name: str) -> str:
-    """Return a name as text that can be saved and sent: a network interface may have any bytes in its own. What it opens is the name."""
+    """Return a name as text that can be saved and sent. The name of a network interface may have any bytes; the name itself opens the
+    file.
+    """
     return os.fsencode(name).decode("ascii", "backslashreplace")
 
 
 def _text(base: str, path: str, *, listed: bool) -> str | None:
     full = f"{base}/{path}"
     try:
-        # O_NONBLOCK: opening a pipe in a hostile root must not wait for a writer.
+        # O_NONBLOCK, because opening a pipe in a hostile root must not wait for a writer.
         descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as err:
         if _absent(full, err, listed=listed):
@@ -249,7 +251,9 @@ def _target(base: str, path: str, *, listed: bool) -> str | None:
     try:
         return _ascii(str(Path(full).readlink()))
     except OSError as err:
-        if err.errno == errno.EINVAL and Path(full).is_dir():  # a copy may have what a link leads to, instead of it
+        if (
+            err.errno == errno.EINVAL and Path(full).is_dir()
+        ):  # a copied root may have the target of a link instead of the link
             return None
         if _absent(full, err, listed=listed):
             return None

@@ -1,8 +1,8 @@
-"""What ran on some CPUs, counted by the kernel: histogram triggers in a tracefs instance of our own, which goes with us.
+"""Counters of what ran on some CPUs, kept by the kernel: histogram triggers in a tracefs instance that goes with this process.
 
-Nothing is recorded event by event, and other users of tracing are not disturbed. The kernel removes an instance only on request, so a shell
-waits for our end to do that if we can't; and its name says whose it is: what is left when both are killed is removed by the next run
-(`Documentation/trace/histogram.rst`, `ftrace.rst`).
+No events are recorded one by one, and other users of tracing are not disturbed. The kernel removes an instance only on request, so a shell
+waits for the end of this process and removes it if need be. The instance's name has this process's id, so that the next run removes it if
+both are killed (`Documentation/trace/histogram.rst`, `ftrace.rst`).
 """
 
 import errno
@@ -28,7 +28,7 @@ _SOFTIRQ_ENTRIES, _SOFTIRQ_EXITS = "irq/softirq_entry", "irq/softirq_exit"
 # Sums of timestamps are enough to know how long: see formats/kernel/cpu_use.py. common_pid is the task that is switched from.
 _TIMES = "vals=common_timestamp:clock=mono"
 _COUNTED = {
-    # ends first: whatever has begun has its end counted too
+    # ends first, so that each start that is counted has its end counted, too
     _INTERRUPT_EXITS: f"hist:keys=common_cpu,irq:{_TIMES}:size=2048",
     _INTERRUPT_ENTRIES: f"hist:keys=common_cpu,irq:{_TIMES}:size=2048",
     _SOFTIRQ_EXITS: f"hist:keys=common_cpu,vec:{_TIMES}:size=2048",
@@ -36,8 +36,8 @@ _COUNTED = {
     _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=16384",
 }
 _REMOVES = 'trap "" HUP INT TERM; read -r _; for _ in 1 2 3 4 5 6 7 8 9; do rmdir -- "$0" && exit; test -d "$0" || exit; sleep 0.2; done'
-"""Waits for the end of its input; with a unit's main process systemd ends all others, too (SIGTERM). The dying process may have files of
-the instance open for a moment longer.
+"""Shell script that waits for the end of its input. It is in a session of its own, because with a unit's main process systemd ends all
+others, too (SIGTERM). The dying process may keep files of the instance open for a moment longer.
 """
 _HINTS = {
     errno.EACCES: "run this as root",
@@ -48,11 +48,11 @@ _HINTS = {
 
 
 class TracefsError(NodeAgentError):
-    """The kernel cannot count what runs, or does not let us."""
+    """The kernel cannot count what runs, or forbids it."""
 
 
 class CpuRecording:
-    """The counters of one instance. Made by `recording`: from then on it is known who was started by whom."""
+    """Counters of one instance. Made by `recording`, and from then on the kernel notes who starts whom."""
 
     def __init__(self, instance: Path, cpus: CpuSet) -> None:
         self._instance = instance
@@ -60,12 +60,12 @@ class CpuRecording:
         self._began: dict[str, tuple[int, int]] = {}
 
     def prepare(self) -> None:
-        """Count forks and changes of cgroup, and make the other counters, which stand still.
+        """Count forks and changes of cgroup, and prepare the other counters without starting them.
 
         Raises:
             TracefsError: the kernel refuses one.
         """
-        # the smallest buffers, as nothing is put into them
+        # the smallest buffers, because nothing is recorded in them
         self._write("buffer_size_kb", "1")
         self._trigger(_FORKS, f"hist:keys=parent_pid,child_pid:size=8192 {self._condition}")
         self._trigger(_JOINS, "hist:keys=pid,dst_id:size=2048")
@@ -73,7 +73,7 @@ class CpuRecording:
             self._trigger(event, f"{histogram}:pause {self._condition}")
 
     def begin(self) -> None:
-        """Begin to count.
+        """Start counting.
 
         Raises:
             TracefsError: the kernel refuses.
@@ -86,7 +86,7 @@ class CpuRecording:
     def end(self) -> CpuHistograms:
         """Stop all counters at one moment, and read them.
 
-        Events of tasks that are not in set_event_pid reach no trigger; of this process alone nothing is of interest.
+        Events of tasks that are not in set_event_pid reach no trigger, and this process alone has none of interest.
 
         Raises:
             TracefsError: they cannot be read.
@@ -111,7 +111,7 @@ class CpuRecording:
     def _write(self, name: str, text: str) -> None:
         path = self._instance / name
         try:
-            # not O_TRUNC: that removes the triggers that are there
+            # not O_TRUNC, which removes existing triggers
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             try:
                 os.write(descriptor, text.encode())
@@ -130,10 +130,10 @@ class CpuRecording:
 
 @contextmanager
 def recording(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
-    """Count what runs on these CPUs, in an instance that is gone afterwards.
+    """Count what runs on these CPUs, in an instance that is removed afterwards.
 
     Raises:
-        TracefsError: with the reason.
+        TracefsError: counting failed; the error has the reason.
     """
     _check(tracefs)
     remove_abandoned(tracefs)
@@ -145,13 +145,13 @@ def recording(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
 
 @contextmanager
 def passing_directory(path: Path) -> Iterator[Path]:
-    """Make a directory that is gone afterwards, also if this process is killed.
+    """Make a directory that is removed afterwards, also if this process is killed.
 
     Raises:
-        TracefsError: with the reason.
+        TracefsError: it can't be made; the error has the reason.
     """
     try:
-        # a session of its own: what a terminal or a shell sends to all of a command must not end it
+        # a session of its own, so that signals of a terminal or shell to the whole command don't end it
         remover = subprocess.Popen(
             ["/bin/sh", "-c", _REMOVES, str(path)],
             stdin=subprocess.PIPE,
@@ -169,7 +169,7 @@ def passing_directory(path: Path) -> Iterator[Path]:
         try:
             yield path
         finally:
-            with suppress(OSError):  # somebody looks into it: the next run removes it
+            with suppress(OSError):  # a process has it open; the next run removes it
                 path.rmdir()
             remover.kill()
 
@@ -183,12 +183,12 @@ def remove_abandoned(tracefs: Path = TRACEFS) -> None:
     for instance in found:
         pid, _, start = instance.name.removeprefix(_PREFIX).partition("-")
         if pid.isdecimal() and start.isdecimal() and _start_ticks(int(pid)) != int(start):
-            with suppress(OSError):  # somebody looks into it
+            with suppress(OSError):  # a process has it open
                 instance.rmdir()
 
 
 def _check(tracefs: Path) -> None:
-    """Find out why it cannot work before anything is changed."""
+    """Check the preconditions before anything is changed."""
     try:
         if not _is_there(tracefs / "instances"):
             raise TracefsError(
@@ -205,7 +205,7 @@ def _check(tracefs: Path) -> None:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether it exists. Where access is denied, Path.exists raises or says no: it depends on Python's version."""
+    """Whether it exists. Where access is denied, the result of Path.exists depends on Python's version."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -214,7 +214,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """When a process was started, which together with its id is unique; None: there is none."""
+    """Return the start time of a process, which is unique together with its id, or None if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

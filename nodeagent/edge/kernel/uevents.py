@@ -1,4 +1,4 @@
-"""Waits for the kernel to report CPUs, memory, NUMA nodes or PCI devices that come or go (uevents over netlink). Carries no data."""
+"""Watch for CPUs, memory, NUMA nodes or PCI devices that come or go (uevents over netlink). It carries no data."""
 
 import enum
 import errno
@@ -12,18 +12,20 @@ from collections.abc import Iterator
 from nodeagent.errors import NodeAgentError
 
 _SUBSYSTEMS = frozenset({"cpu", "memory", "node", "pci"})
-"""A PCI device brings its interrupts; that a driver has set their affinity itself is told by its `bind`."""
+"""Subsystems of interest. A PCI device brings its interrupts; its event `bind` tells that a driver may have set their affinity."""
 _NETLINK_KOBJECT_UEVENT = 15
-"""Of the kernel's linux/netlink.h."""
+"""Constant of the kernel's linux/netlink.h."""
 _KERNEL_GROUP = 1
 """UDEV_MONITOR_KERNEL of libudev; 2 is udev's."""
 _KERNEL_PORT = 0
 _MAX_MESSAGE_BYTES = 16 * 1024
-"""The kernel's are at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
+"""Limit of a message. The kernel's have at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
 LOADS_AFTER_SECONDS = 60.0
-"""Loading the filter for uevents takes a tenth of a second: not while a start has pods to handle. Until then, each uevent counts."""
+"""Delay before the filter for uevents is loaded, which takes a tenth of a second that a start needs for its pods. Until then, each uevent
+counts.
+"""
 
 
 class UeventError(NodeAgentError):
@@ -31,19 +33,18 @@ class UeventError(NodeAgentError):
 
 
 class Hotplug(enum.Enum):
-    """Why to look at the machine again."""
+    """Reason to read the machine again."""
 
     CHANGED = "changed"
     OVERFLOW = "overflow"
-    """Uevents came faster than they were read and some are lost."""
+    """Uevents came faster than they were read, and some are lost."""
 
 
 def open_uevent_socket() -> socket.socket:
-    """Subscribe to the kernel's own uevents. udev's copies (group 2) are not listened to: any privileged process could send them.
+    """Subscribe to the kernel's own uevents. udev's copies (group 2) are left out, because any privileged process could send them.
 
     Raises:
         UeventError: the kernel refuses.
-
     """
     try:
         channel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_KOBJECT_UEVENT)
@@ -67,15 +68,14 @@ def _refused(err: OSError) -> UeventError:
 
 
 class Uevents:
-    """An iterator for a thread of its own.
+    """Iterator over wake-ups, for a thread of its own.
 
     Args:
-        channel: as of `open_uevent_socket()`; closed when the iteration ends.
-        loads_after_seconds: when to load the filter, counted from the begin of the iteration.
+        channel: socket of `open_uevent_socket()`; closed when the iteration ends.
+        loads_after_seconds: when to load the filter, counted from the start of the iteration.
 
     Raises:
         UeventError: there are no more file descriptors. The channel is closed.
-
     """
 
     def __init__(self, channel: socket.socket, *, loads_after_seconds: float = LOADS_AFTER_SECONDS) -> None:
@@ -88,7 +88,7 @@ class Uevents:
             raise _refused(err) from err
 
     def __iter__(self) -> Iterator[Hotplug]:
-        """Wait for uevents and return one wake-up for all that came together, since the subscription. Ends after `close()`.
+        """Wait for uevents and return one wake-up for all that came together since the last. Ends after `close()`.
 
         Raises:
             UeventError: the socket broke.
@@ -112,7 +112,7 @@ class Uevents:
             self._stopped.close()
 
     def close(self) -> None:
-        """End the iteration, from any thread. Harmless when it has ended."""
+        """End the iteration, from any thread. Harmless after its end."""
         self._stop.close()  # the other end becomes readable
 
 
@@ -121,11 +121,11 @@ def _ms_until(moment: float) -> int:
 
 
 def drain(channel: socket.socket, *, sorted_out: bool = True) -> Hotplug | None:
-    """Read everything that is there, a limited number of times: a storm of events must not delay the wake-up.
+    """Read all pending messages, a limited number of times, so that a storm of events doesn't delay the wake-up.
 
     Args:
-        channel: as of `open_uevent_socket()`.
-        sorted_out: whether to ignore the kernel's messages about other things. It needs pyroute2.
+        channel: socket of `open_uevent_socket()`.
+        sorted_out: whether to ignore messages about other things, which needs pyroute2.
 
     Raises:
         UeventError: the socket broke.
@@ -150,7 +150,7 @@ def drain(channel: socket.socket, *, sorted_out: bool = True) -> Hotplug | None:
 
 
 def _concerns_us(message: bytes) -> bool:
-    """A message that can't be parsed counts: looking once too often is harmless."""
+    """Whether a message is about a subsystem of interest. One that can't be parsed counts, because an extra scan is harmless."""
     try:
         return any(event.get("SUBSYSTEM") in _SUBSYSTEMS for event in _parser()().parse(message))
     except ValueError:
@@ -158,8 +158,8 @@ def _concerns_us(message: bytes) -> bool:
 
 
 def _parser() -> type:
-    """Load pyroute2's parser. It loads all other parts of pyroute2, as large as the rest of the agent: so not before there is time for
-    it.
+    """Load pyroute2's parser. It loads all of pyroute2, which is as large as the rest of the agent, so it has to wait until there is
+    time.
     """
     from pyroute2.netlink.uevent import MarshalUevent  # noqa: PLC0415 - see above
 

@@ -1,4 +1,4 @@
-"""Usage as the kernel counts it: CPU times from psutil; cgroups' files and the scheduler's statistics unprocessed."""
+"""Usage as the kernel counts it: CPU times from psutil, and the raw text of cgroup files and scheduler statistics."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class UsageText(Struct, frozen=True):
-    """Two files of a cgroup. None: it can't be read, as when the cgroup has just gone or its controller is off."""
+    """Texts of two files of a cgroup. None means that a file can't be read, as when the cgroup has just gone or its controller is off."""
 
     cpu_stat: str | None
     numa_stat: str | None
@@ -22,7 +22,7 @@ def cpu_times_us() -> tuple[tuple[int, int], ...]:
 
     times = []
     for cpu in psutil.cpu_times(percpu=True):
-        # guest times are in user and nice already (proc(5))
+        # user and nice include guest times (proc(5))
         whole = cpu.user + cpu.nice + cpu.system + cpu.idle + cpu.iowait + cpu.irq + cpu.softirq + cpu.steal
         times.append((int(1_000_000 * (whole - cpu.idle - cpu.iowait)), int(1_000_000 * whole)))
     return tuple(times)
@@ -33,7 +33,7 @@ def read_usage(root: str, paths: Mapping[str, str]) -> dict[str, UsageText]:
 
     Args:
         root: the pods' cgroup.
-        paths: from there to each, by what it is called in the answer.
+        paths: path of each cgroup from there, by its name in the result.
     """
     return {
         name: UsageText(_text(f"{root}/{path}/cpu.stat"), _text(f"{root}/{path}/memory.numa_stat"))
@@ -42,7 +42,7 @@ def read_usage(root: str, paths: Mapping[str, str]) -> dict[str, UsageText]:
 
 
 class JobUsageText(Struct, frozen=True):
-    """What tells how a job fared. None, as above: it can't be read, or this kernel doesn't have it."""
+    """Texts for the report of a job. None means that a file can't be read, or that this kernel lacks it."""
 
     cgroup: UsageText
     memory_peak: str | None
@@ -50,7 +50,7 @@ class JobUsageText(Struct, frozen=True):
 
 
 def read_job_usage(cgroup: str, root: str = "") -> JobUsageText:
-    """Read it of a cgroup and of all CPUs; `root`: where proc/ is."""
+    """Read the texts for a cgroup and all CPUs. `root` is the directory above proc/."""
     texts = UsageText(_text(f"{cgroup}/cpu.stat"), _text(f"{cgroup}/memory.numa_stat"))
     return JobUsageText(texts, _text(f"{cgroup}/memory.peak"), _text(f"{root}/proc/schedstat"))
 
