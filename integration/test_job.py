@@ -168,6 +168,9 @@ def test_members_of_the_group_run_jobs_as_themselves(node: Node) -> None:
         assert "runners" in identity
         assert (umask, rights.split(), cgroup.endswith("/main/payload")) == ("0027", ["CapPrm:", "0" * 16], True)
         assert node.run(f"runuser -u stranger -- {JOB} -- id", check=False).returncode == 125
+        # as a process of a user namespace of runner's that has changed to a subordinate id
+        unknown = node.run(f"setpriv --reuid 100000 --regid runners --clear-groups {JOB} -- id", check=False)
+        assert (unknown.returncode, "user 100000 is not in the group runners" in unknown.stderr) == (125, True)
         large = node.run("runuser -u runner -- nodeagent job --cpus 5 --memory 64Mi -- id", check=False)
         assert (large.returncode, "jobs.maxCPUs is 4" in large.stderr) == (125, True)
         asked = node.run(f"runuser -u runner -- {JOB} --user stranger -- id", check=False)

@@ -17,11 +17,12 @@ from nodeagent.daemon.reloading import check_takeover
 from nodeagent.daemon.requests import TurnRequest
 from nodeagent.daemon.startup import load_node
 from nodeagent.daemon.wakeups import WakeUpReason
-from nodeagent.edge.listening import ListenError, group_id, listen
+from nodeagent.edge.listening import ListenError, listen
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.metrics import CONTENT_TYPE
 from nodeagent.edge.metrics_http import MetricsPages
 from nodeagent.edge.serving import Dialogue, Service, ServingThread
+from nodeagent.edge.user_database import group_id
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.formats.node_view import NodeView, view_document

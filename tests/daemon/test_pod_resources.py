@@ -31,8 +31,9 @@ from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.machine import node_name
 from nodeagent.daemon.pod_resources import PodResources
 from nodeagent.daemon.publisher import Publisher
-from nodeagent.edge.listening import group_id, listen
+from nodeagent.edge.listening import listen
 from nodeagent.edge.serving import ServingThread
+from nodeagent.edge.user_database import group_id
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire.grpc_messages import CallError, Status, framed
 from tests.support.builders import GIB, PLRM, admitted, machine, managers
