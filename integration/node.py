@@ -339,6 +339,7 @@ class Node:
             "cpu.max",
             "cpu.weight",
             "memory.max",
+            "memory.swap.max",
             "memory.oom.group",
         ]
         names = " -o ".join(f"-name {name}" for name in files)

@@ -54,10 +54,14 @@ def gone(state: Document) -> bool:
 
 def test_a_command_is_itself_on_cpus_of_its_own(node: Node) -> None:
     node.run("cd /tmp && echo word >words")
-    shell = "grep ^Cpus_allowed_list /proc/self/status; echo $NODEAGENT_EXCLUSIVE_CPUS $MINE $(id -u) $PWD; cat; exit 7"
+    shell = (
+        "grep ^Cpus_allowed_list /proc/self/status; echo $NODEAGENT_EXCLUSIVE_CPUS $MINE $(id -u) $PWD; cat; "
+        "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/../memory.swap.max; exit 7"
+    )
     done = node.run(f"cd /tmp && MINE=x taskset -c 0 {JOB} --name one -- sh -c '{shell}' <words", check=False)
-    allowed, told, word = done.stdout.splitlines()
+    allowed, told, word, swap = done.stdout.splitlines()
     assert (done.returncode, word, told) == (7, "word", f"{allowed.split()[1]} x 0 /tmp"), done.stderr
+    assert swap == "0"
     assert node.run(f"{JOB} -- sh -c 'kill -TERM $$' || exit $?", check=False).returncode == 143
     # what one leaves running is ended before the next has its CPUs, although almost all are needed each time
     leaving = "nodeagent job --cpus 13 --memory 64Mi -- sh -c 'sleep infinity & exit 0'"
@@ -168,6 +172,9 @@ def test_members_of_the_group_run_jobs_as_themselves(node: Node) -> None:
         assert "runners" in identity
         assert (umask, rights.split(), cgroup.endswith("/main/payload")) == ("0027", ["CapPrm:", "0" * 16], True)
         assert node.run(f"runuser -u stranger -- {JOB} -- id", check=False).returncode == 125
+        # as a process of a user namespace of runner's that has changed to a subordinate id
+        unknown = node.run(f"setpriv --reuid 100000 --regid runners --clear-groups {JOB} -- id", check=False)
+        assert (unknown.returncode, "user 100000 is not in the group runners" in unknown.stderr) == (125, True)
         large = node.run("runuser -u runner -- nodeagent job --cpus 5 --memory 64Mi -- id", check=False)
         assert (large.returncode, "jobs.maxCPUs is 4" in large.stderr) == (125, True)
         asked = node.run(f"runuser -u runner -- {JOB} --user stranger -- id", check=False)

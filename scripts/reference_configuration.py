@@ -55,6 +55,11 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("interruptIsolation", _DEFAULT.interrupt_isolation, "`affinity`: interrupts that can be moved leave exclusive CPUs, too"),
     ("cpuCFSQuota", str(_DEFAULT.cpu_cfs_quota).lower(), "whether CPU limits of containers without exclusive CPUs are enforced"),
     ("cpuCFSQuotaPeriod", f"{_DEFAULT.cpu_cfs_quota_period_us // 1000}ms", "other values need the gate `CustomCPUCFSQuotaPeriod`"),
+    (
+        "memorySwap",
+        f"swapBehavior: {_DEFAULT.swap_behavior}",
+        "containers use no swap; `UnlimitedSwap`: as much as the host has; `LimitedSwap` is `NoSwap` here, as for kubelet's static pods",
+    ),
     ("checkAllocatable", str(_DEFAULT.check_allocatable).lower(), "whether pods that request more than the node has left are refused before any manager is asked"),
     ("maxPods, podsPerCore", f"{_DEFAULT.max_pods}, {_DEFAULT.pods_per_core}", "limits on the number of pods; `podsPerCore: 0`: no limit per CPU"),
     ("manifestDirectory, staticPodPath", _DEFAULT.static_pod_path, "two names for one directory; its `*.yaml`, `*.yml` and `*.json` files are manifests"),

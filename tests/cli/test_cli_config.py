@@ -560,7 +560,7 @@ FORMS = {
     "nothing": "",
     "only comments": "# nothing\n",
     "complex keys": "? maxPods\n: 3\n? failSwapOn\n: false\n",
-    "a number": "reservedSystemCPUs: '1'\nevictionHard: {memory.available: '1.5Gi'}\nmemorySwap: {x: 1.50}\n",
+    "a number": "reservedSystemCPUs: '1'\nevictionHard: {memory.available: '1.5Gi'}\ncrashLoopBackOff: {x: 1.50}\n",
 }
 
 

@@ -6,7 +6,8 @@ Owners are real processes; the cgroups that they enter are the model's.
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -433,6 +434,7 @@ def test_others_than_root_need_a_configuration_and_keep_within_its_bounds(
     served: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
+    monkeypatch.setattr(job_requests, "is_member", in_group("runners"))
     with pytest.raises(ApiError, match="only root may run jobs here"):
         asked(served)
     configured = replace(served.agent.node.config, jobs=JobBounds("runners", max_cpus=Quantity.of(2)))
@@ -442,6 +444,39 @@ def test_others_than_root_need_a_configuration_and_keep_within_its_bounds(
         asked(served, "two", cpu="1")
     with pytest.raises(ApiError, match=r"only root's jobs may have devices of their own: it asks for example.com/nic"):
         asked(served, "three", cpu="1", **{"example.com/nic": "1"})
+
+
+def in_group(group: str) -> Callable[[int, str], bool]:
+    """Return a user database that has this process's user in one group."""
+    return lambda user, asked: (user, asked) == (os.getuid(), group)
+
+
+def test_ids_that_no_user_of_the_group_has_run_no_jobs(served: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Subordinate ids of a user namespace keep the group and may connect, but the database doesn't know them."""
+    monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
+    monkeypatch.setattr(job_requests, "is_member", in_group("others"))
+    configured = replace(served.agent.node.config, jobs=JobBounds("runners"))
+    served.agent.node = replace(served.agent.node, config=configured)
+    with pytest.raises(ApiError, match=rf"user {os.getuid()} is not in the group runners \(jobs\.group\)"):
+        asked(served)
+    assert names(served) == []
+
+
+def test_a_user_database_that_does_not_answer_is_waited_for_a_while(
+    served: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
+    monkeypatch.setattr(job_requests, "_LOOKUP_SECONDS", 0.0)
+    monkeypatch.setattr(job_requests, "is_member", lambda _user, _group: answers.wait())
+    configured = replace(served.agent.node.config, jobs=JobBounds("runners"))
+    served.agent.node = replace(served.agent.node, config=configured)
+    try:
+        with pytest.raises(ApiError, match="the user database has not said within 0 s whether user"):
+            asked(served)
+    finally:
+        answers.set()
+    assert names(served) == []
 
 
 @pytest.mark.parametrize("bound", ["_MOST_WAITING", "_MOST_WAITING_PER_USER"])
@@ -456,6 +491,7 @@ def test_what_an_ended_job_holds_counts_until_it_has_gone(
     served: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
+    monkeypatch.setattr(job_requests, "is_member", in_group("runners"))
     configured = replace(served.agent.node.config, jobs=JobBounds("runners", max_per_user=1))
     served.agent.node = replace(served.agent.node, config=configured)
     first = owners.asks("first")

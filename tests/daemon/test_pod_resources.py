@@ -31,7 +31,8 @@ from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.turn.machine import node_name
-from nodeagent.edge.transport.listening import group_id, listen
+from nodeagent.edge.processes.user_database import group_id
+from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire.grpc_messages import CallError, Status, framed

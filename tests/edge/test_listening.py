@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.transport.listening import ListenError, group_id, listen
+from nodeagent.edge.transport.listening import ListenError, listen
 from nodeagent.formats.syntax.bind_address import TcpAddress, UnixAddress
 
 
@@ -143,8 +143,3 @@ def test_what_cannot_be_listened_on(
     assert caught.value.hint
     if (tmp_path / "s").exists():
         assert (tmp_path / "s").read_bytes() == b"precious"
-
-
-def test_groups() -> None:
-    assert group_id("root") == 0
-    assert group_id("no-such-group-here") is None

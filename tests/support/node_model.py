@@ -75,7 +75,11 @@ _PARTITION_FILES: tuple[tuple[Attribute, Value], ...] = (
 _CONTROLLER_FILES: Mapping[str, tuple[tuple[Attribute, Value], ...]] = {
     "cpuset": ((Attribute.CPUSET_CPUS, CpuSet()), (Attribute.CPUSET_MEMS, NumaSet())),
     "cpu": ((Attribute.CPU_WEIGHT, 100), (Attribute.CPU_MAX, CpuMax(None, 100_000))),
-    "memory": ((Attribute.MEMORY_MAX, ByteLimit(None)), (Attribute.MEMORY_OOM_GROUP, False)),
+    "memory": (
+        (Attribute.MEMORY_MAX, ByteLimit(None)),
+        (Attribute.MEMORY_SWAP_MAX, ByteLimit(None)),
+        (Attribute.MEMORY_OOM_GROUP, False),
+    ),
 }
 
 
@@ -154,6 +158,8 @@ class Machine:
         """Bytes of memory that the processes of a cgroup use."""
         self.broken: dict[tuple[str, Attribute | type[object]], str] = {}
         """Changes that fail: (path, attribute or kind of change) → message."""
+        self.limits_swap = True
+        """Its cgroups have `memory.swap.max`."""
         self.has_partitions = of.config.host_isolation != "none"
         """The kernel is 6.7 or later."""
         online = of.managers.topology.online
@@ -211,6 +217,10 @@ class Machine:
         for controller, files in _CONTROLLER_FILES.items():
             if controller in above and path:
                 attributes |= {name: group.values.get(name, default) for name, default in files}
+        if not self.limits_swap:
+            attributes.pop(Attribute.MEMORY_SWAP_MAX, None)
+        elif not path:
+            attributes[Attribute.MEMORY_SWAP_MAX] = ByteLimit(None)
         if self.has_partitions and "cpuset" in above:
             attributes |= {name: group.values.get(name, default) for name, default in _PARTITION_FILES}
         if group.has_payload and "cpuset" in group.enabled:

@@ -50,7 +50,7 @@ def node(
     assert isinstance(managers, Managers), managers
     milli = 1000 * (len(topology.online) - len(placed.reserved_system_cpus))
     room = Allocatable(max_pods, (("cpu", milli), ("memory", topology.memory_bytes)))
-    kernel = Kernel(PAGE, topology.node_ids, topology.online)
+    kernel = Kernel(PAGE, topology.node_ids, topology.online, limits_swap=True)
     return Node(Config(placement=placed, **(config or {})), managers, room, kernel)
 
 

@@ -22,7 +22,7 @@ from nodeagent.core.model.cgroup import (
     cpu_weight,
 )
 from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE, is_above
-from nodeagent.core.model.config import Config
+from nodeagent.core.model.config import UNLIMITED_SWAP, Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import CPU, Container, Pod, QosClass
 from nodeagent.core.model.pod_resources import container_cgroup_amounts, pod_cgroup_amounts
@@ -49,6 +49,8 @@ class Kernel(Struct, frozen=True):
     """Cgroups above a pod's that must hand down the CPUs of a partition, the topmost first. Empty means that the kernel has no remote
     partitions (before 6.7).
     """
+    limits_swap: bool = False
+    """Whether cgroups have a limit of swap. They don't where the kernel was built or booted without (`swapaccount=0`)."""
 
     @classmethod
     def of(cls, topology: Topology, page_bytes: int, observed: ObservedCgroups) -> "Kernel":
@@ -61,6 +63,7 @@ class Kernel(Struct, frozen=True):
             topology.online,
             controllers & _EXTRA_CONTROLLERS,
             path_to_partitions(observed),
+            root is not None and root.get(Attribute.MEMORY_SWAP_MAX) is not None,
         )
 
 
@@ -275,6 +278,8 @@ def _container_cgroup(
         (Attribute.MEMORY_MAX, _memory_limit(amounts.memory_limit_bytes, kernel)),
         (Attribute.MEMORY_OOM_GROUP, True),
     ]
+    if kernel.limits_swap:
+        attributes.append((Attribute.MEMORY_SWAP_MAX, ByteLimit(None if config.swap_behavior == UNLIMITED_SWAP else 0)))
     if cpus:
         attributes.insert(0, (Attribute.CPUSET_CPUS, cpus))
     return DesiredCgroup(

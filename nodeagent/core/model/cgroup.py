@@ -24,7 +24,7 @@ class CpuMax(Struct, frozen=True):
 
 
 class ByteLimit(Struct, frozen=True):
-    """Value of `memory.max` or `hugetlb.*.max`. None means no limit."""
+    """Value of `memory.max`, `memory.swap.max` or `hugetlb.*.max`. None means no limit."""
 
     limit_bytes: int | None
 
@@ -61,6 +61,7 @@ class Attribute(enum.Enum):
     CPU_MAX = "cpu.max"
     CPU_WEIGHT = "cpu.weight"
     MEMORY_MAX = "memory.max"
+    MEMORY_SWAP_MAX = "memory.swap.max"
     MEMORY_OOM_GROUP = "memory.oom.group"
     FREEZE = "cgroup.freeze"
     FALLBACK_CPUS = "payload/cpuset.cpus"

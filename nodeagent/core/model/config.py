@@ -53,6 +53,7 @@ ANY_CLASS = "any"
 CORE_CLASS_CHOICES = (ANY_CLASS, *CORE_CLASSES)
 HOST_ISOLATION = ("none", "partition")
 INTERRUPT_ISOLATION = ("none", "affinity")
+NO_SWAP, LIMITED_SWAP, UNLIMITED_SWAP = SWAP_BEHAVIORS = ("NoSwap", "LimitedSwap", "UnlimitedSwap")
 
 
 class Errata(enum.Enum):
@@ -165,6 +166,8 @@ class Config(Struct, frozen=True):
     """Whether interrupts are moved off exclusive CPUs, by their `affinity`, or not (`none`, as with kubelet)."""
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
+    swap_behavior: str = NO_SWAP
+    """Whether containers may use swap. `LimitedSwap` allows none either, as kubelet has it for the pods of manifest files."""
     static_pod_path: str = "/etc/nodeagent/manifests"
     state_directory: str = "/var/lib/nodeagent"
     runtime_directory: str = "/run/nodeagent"

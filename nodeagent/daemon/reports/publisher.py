@@ -19,7 +19,8 @@ from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.observability.metrics import CONTENT_TYPE
 from nodeagent.edge.observability.metrics_http import MetricsPages
-from nodeagent.edge.transport.listening import ListenError, group_id, listen
+from nodeagent.edge.processes.user_database import group_id
+from nodeagent.edge.transport.listening import ListenError, listen
 from nodeagent.edge.transport.local_api import LocalApi
 from nodeagent.edge.transport.serving import Dialogue, Service, ServingThread
 from nodeagent.errors import NodeAgentError

@@ -1,7 +1,6 @@
 """Creates listening sockets, TCP or Unix, with their permissions, or reports what prevents it. Accepts and speaks nothing."""
 
 import errno
-import grp
 import os
 import socket
 import stat
@@ -45,14 +44,6 @@ def _failure(address: BindAddress, err: OSError, field: str) -> ListenError:
     return ListenError(
         f"cannot listen on {address}: {os.strerror(number)}", address=address, error=err.errno, hint=hint
     )
-
-
-def group_id(name: str) -> int | None:
-    """Return the id of a group; None if there is none of that name."""
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None
 
 
 def listen(address: BindAddress, *, group: int | None = None, field: str = "metricsBindAddress") -> socket.socket:

@@ -71,7 +71,6 @@ KUBELET_UNUSED = (
     "iptablesMasqueradeBit",
     "iptablesDropBit",
     "failSwapOn",
-    "memorySwap",
     "containerLogMaxSize",
     "containerLogMaxFiles",
     "containerLogMaxWorkers",

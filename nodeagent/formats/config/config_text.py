@@ -47,6 +47,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "interruptIsolation": config.interrupt_isolation,
         "cpuCFSQuota": config.cpu_cfs_quota,
         "cpuCFSQuotaPeriod": _duration(config.cpu_cfs_quota_period_us),
+        "memorySwap": {"swapBehavior": config.swap_behavior},
         "checkAllocatable": config.check_allocatable,
         "maxPods": config.max_pods,
         "podsPerCore": config.pods_per_core,

@@ -21,7 +21,9 @@ from nodeagent.core.model.config import (
     GATES_OF_A_STAGE,
     HOST_ISOLATION,
     INTERRUPT_ISOLATION,
+    LIMITED_SWAP,
     MEMORY_MANAGER_POLICIES,
+    SWAP_BEHAVIORS,
     TOPOLOGY_MANAGER_POLICIES,
     TOPOLOGY_MANAGER_SCOPES,
     Config,
@@ -167,6 +169,7 @@ class _ConfigReader:
             interrupt_isolation=fields.one_of("interruptIsolation", INTERRUPT_ISOLATION) or default.interrupt_isolation,
             cpu_cfs_quota=self._flag("cpuCFSQuota", default.cpu_cfs_quota),
             cpu_cfs_quota_period_us=quota_period_us,
+            swap_behavior=self._swap_behavior(default.swap_behavior),
             static_pod_path=self._manifests(default.static_pod_path),
             state_directory=self._path("stateDirectory") or default.state_directory,
             runtime_directory=self._path("runtimeDirectory") or default.runtime_directory,
@@ -377,6 +380,19 @@ class _ConfigReader:
         if name != ANY_CLASS and (fields.string("hostIsolation") or "none") == "none":
             fields.report("hostCoreClass", "needs hostIsolation: partition", name)
         return name
+
+    def _swap_behavior(self, default: str) -> str:
+        fields = self._fields.object("memorySwap")
+        if fields is None:
+            return default
+        behavior = fields.one_of("swapBehavior", SWAP_BEHAVIORS) or default
+        if behavior == LIMITED_SWAP:
+            # kubelet: pods of files are critical (types.IsCriticalPod), and get no swap (GetContainerSwapBehavior).
+            self._notes.append(
+                "memorySwap.swapBehavior: LimitedSwap means NoSwap here: kubelet gives no swap to pods of manifest files"
+            )
+        fields.close()
+        return behavior
 
     def _period(self, key: str, default_ms: int) -> int:
         period_ns = self._duration_ns(key)

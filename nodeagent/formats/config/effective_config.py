@@ -15,8 +15,10 @@ from nodeagent.core.model.config import (
     INTERRUPT_ISOLATION,
     ISOLATED_CPUS,
     MEMORY_MANAGER_POLICIES,
+    SWAP_BEHAVIORS,
     TOPOLOGY_MANAGER_POLICIES,
     TOPOLOGY_MANAGER_SCOPES,
+    UNLIMITED_SWAP,
     Config,
     CpuPlugin,
     Errata,
@@ -58,6 +60,7 @@ def config_document(config: Config) -> Document:
         "kubeReserved": _amounts(config.kube_reserved),
         "maxPods": config.max_pods,
         "memoryManagerPolicy": placement.memory_manager_policy,
+        "memorySwap": {"swapBehavior": config.swap_behavior},
         "podsPerCore": config.pods_per_core,
         "reservedCPUMillicores": placement.reserved_cpu_milli,
         "reservedMemory": [[entry.numa_node, _amounts(entry.limits)] for entry in placement.reserved_memory],
@@ -111,6 +114,7 @@ def config_from_document(document: JsonValue) -> Config:
         interrupt_isolation=of("interruptIsolation").among(INTERRUPT_ISOLATION),
         cpu_cfs_quota=of("cpuCFSQuota").flag(),
         cpu_cfs_quota_period_us=of("cpuCFSQuotaPeriodMicroseconds").whole(),
+        swap_behavior=_swap_behavior(document),
         check_allocatable=of("checkAllocatable").flag(),
         max_pods=of("maxPods").whole(),
         pods_per_core=of("podsPerCore").whole(),
@@ -153,6 +157,11 @@ def _devices(document: JsonValue) -> "tuple[DeviceSelection, ...]":
 def _class(document: JsonValue, name: str) -> str:
     chosen = document.optional(name)  # older captures lack it
     return ANY_CLASS if chosen is None else chosen.among(CORE_CLASS_CHOICES)
+
+
+def _swap_behavior(document: JsonValue) -> str:
+    given = document.optional("memorySwap")  # older captures lack it: their agents left swap alone
+    return UNLIMITED_SWAP if given is None else given.field("swapBehavior").among(SWAP_BEHAVIORS)
 
 
 def _flag(document: JsonValue, name: str) -> bool:

@@ -55,7 +55,7 @@ def parse_value(attribute: Attribute, text: str) -> Value:
             case Attribute.CPU_MAX:
                 quota, _, period = text.partition(" ")
                 return CpuMax(None if quota == MAX else _number(quota), _number(period))
-            case Attribute.MEMORY_MAX:
+            case Attribute.MEMORY_MAX | Attribute.MEMORY_SWAP_MAX:
                 return ByteLimit(None if text == MAX else _number(text))
             case Attribute.CPU_WEIGHT:
                 return _number(text)

@@ -463,6 +463,16 @@ def test_a_memory_limit_is_what_the_kernel_will_hold(limit: str, held: int) -> N
     assert machine.groups[path].values[Attribute.MEMORY_MAX] == ByteLimit(held)
 
 
+@pytest.mark.parametrize(
+    ("behavior", "limit"), [("NoSwap", ByteLimit(0)), ("LimitedSwap", ByteLimit(0)), ("UnlimitedSwap", ByteLimit(None))]
+)
+def test_containers_of_every_class_may_use_swap_or_may_not(behavior: str, limit: ByteLimit) -> None:
+    pods = (pod("g", app(cpu="2")), pod("b", app(resources=burstable("1"))), pod("e"))
+    _, desired_by_path = admitted(*pods, of=node(config={"swap_behavior": behavior}))
+    found = {path: want.get(Attribute.MEMORY_SWAP_MAX) for path, want in desired_by_path.items()}
+    assert found == {path: limit if want.is_leaf else None for path, want in desired_by_path.items()}
+
+
 def test_the_class_decided_at_admission_keeps_the_path() -> None:
     agent, _ = admitted(pod("g", app(cpu="2"), given_qos=QosClass.BURSTABLE))
     assert [w.path for w in agent.desired_cgroups()][-1] == "burstable/poduid-g/app"

@@ -62,7 +62,7 @@ def test_the_host_has_a_class_of_cores_where_it_is_isolated() -> None:
     assert read("hostCoreClass: any").host_core_class == "any"
 
 
-KUBELETS = frozenset({"apiVersion", "kind", "cpuManagerPolicy", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "reservedSystemCPUs", "systemReserved", "kubeReserved", "topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory", "evictionHard", "mergeDefaultEvictionSettings", "featureGates", "fileCheckFrequency", "cpuCFSQuota", "cpuCFSQuotaPeriod", "maxPods", "podsPerCore", "staticPodPath", "cgroupRoot", "cgroupsPerQOS", "kubeReservedCgroup", "systemReservedCgroup"})  # fmt: skip
+KUBELETS = frozenset({"apiVersion", "kind", "cpuManagerPolicy", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "reservedSystemCPUs", "systemReserved", "kubeReserved", "topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory", "evictionHard", "mergeDefaultEvictionSettings", "featureGates", "fileCheckFrequency", "cpuCFSQuota", "cpuCFSQuotaPeriod", "memorySwap", "maxPods", "podsPerCore", "staticPodPath", "cgroupRoot", "cgroupsPerQOS", "kubeReservedCgroup", "systemReservedCgroup"})  # fmt: skip
 """Fields that kubelet has too and that mean something here."""
 
 
@@ -280,6 +280,8 @@ FINDINGS = [
     ("metricsBindAddress: '9753'", "1: metricsBindAddress: '9753' is not an address: HOST:PORT"),
     ("metricsBindAddress: '127.0.0.1:99999'", "not a number from 1 to 65535"),
     ("metricsBindAddress: 'unix:run/x'", "needs an absolute path"),
+    ("memorySwap: {swapBehavior: Some}", '1: memorySwap.swapBehavior: "Some": must be one of NoSwap, LimitedSwap, UnlimitedSwap'),
+    ("memorySwap: NoSwap", '1: memorySwap: "NoSwap": must be an object, not a string'),
     ("stateRecovery: maybe", '1: stateRecovery: "maybe": must be one of recover, strict'),
     ("kind: KubeletConfig", '1: kind: "KubeletConfig": must be KubeletConfiguration or NodeAgentConfiguration, or absent'),
     ("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1", '2: apiVersion: "kubelet.config.k8s.io/v1": must be kubelet.config.k8s.io/v1beta1'),
@@ -323,6 +325,26 @@ staticPodPath: x
 systemReserved: {gpu: 1, memory: -1}
 """)
     assert [line.split(":")[0] for line in found] == ["1", "2", "3", "4", "5", "6", "7", "7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "behavior"),
+    [
+        ("memorySwap: {}", "NoSwap"),
+        ("memorySwap: {swapBehavior: NoSwap}", "NoSwap"),
+        ("memorySwap: {swapBehavior: UnlimitedSwap}", "UnlimitedSwap"),
+    ],
+)
+def test_containers_may_use_swap_if_the_configuration_says_so(text: str, behavior: str) -> None:
+    config = read(text)
+    assert (config.swap_behavior, config.reported_fields, config.notes) == (behavior, (), ())
+
+
+def test_limited_swap_is_none_with_a_note() -> None:
+    config = parse_config(b"memorySwap: {swapBehavior: LimitedSwap}", "config.yaml")
+    assert config.swap_behavior == "LimitedSwap"
+    (note,) = config.notes
+    assert "LimitedSwap means NoSwap here" in note
 
 
 @pytest.mark.parametrize("field", config_schema.KUBELET_UNUSED)

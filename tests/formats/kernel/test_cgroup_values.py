@@ -20,6 +20,7 @@ VALUES: dict[Attribute, st.SearchStrategy[Value]] = {
     Attribute.CPU_MAX: st.builds(CpuMax, st.none() | st.integers(1000, 2**40), st.integers(1000, 1_000_000)),
     Attribute.CPU_WEIGHT: st.integers(1, 10_000),
     Attribute.MEMORY_MAX: st.builds(ByteLimit, st.none() | AMOUNTS),
+    Attribute.MEMORY_SWAP_MAX: st.builds(ByteLimit, st.none() | AMOUNTS),
     Attribute.MEMORY_OOM_GROUP: st.booleans(),
     Attribute.FREEZE: st.booleans(),
 }
@@ -114,6 +115,7 @@ def test_an_empty_cpuset_is_read_from_a_fresh_cgroup(attribute: Attribute, value
         (Attribute.MEMORY_MAX, "Max"),
         (Attribute.MEMORY_MAX, "-1"),
         (Attribute.MEMORY_MAX, "4096k"),
+        (Attribute.MEMORY_SWAP_MAX, "none"),
         (Attribute.MEMORY_OOM_GROUP, "2"),
         (Attribute.MEMORY_OOM_GROUP, ""),
         (Attribute.FREEZE, "true"),

@@ -708,6 +708,7 @@ def test_configuration_survives_the_way_to_its_readers():
         ),
         cpu_cfs_quota=False,
         cpu_cfs_quota_period_us=50_000,
+        swap_behavior="UnlimitedSwap",
         check_allocatable=False,
         max_pods=7,
         pods_per_core=3,

@@ -5,15 +5,18 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nodeagent.core.admission.job_bounds import passed_bound
 from nodeagent.core.model.cgroup_layout import pod_path
+from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.daemon.domains.jobs.jobs import JobRefusal, Jobs
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.placements import placement_directory, placement_name
 from nodeagent.edge.processes.job_owners import owner_asking
+from nodeagent.edge.processes.user_database import is_member
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
@@ -24,6 +27,9 @@ from nodeagent.formats.wire.exchange import Peer
 _ROOT = frozenset({0, os.geteuid()})
 """Who has no bounds: root, and who the agent runs as."""
 _LOOK_SECONDS = 0.05
+_LOOKUP_SECONDS = 10.0
+"""For the user database, which may be another machine's."""
+_LOOKUPS = 4
 _MOST_WAITING = 24
 """Fewer than the socket has connections: the others stay for those who are refused at once."""
 _MOST_WAITING_PER_USER = 8
@@ -42,6 +48,8 @@ class JobRequests:
         self._agent = agent
         self._waiting: Counter[int] = Counter()
         """Requests that wait, by user."""
+        self._lookups = ThreadPoolExecutor(_LOOKUPS, "user-lookup")
+        """Ask the user database, so that one that doesn't answer delays no other operation."""
 
     async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
         """Have a job decided on. The process that asks is its owner, whatever the request says.
@@ -104,18 +112,19 @@ class JobRequests:
         """Wait until nothing that a user's ended jobs still hold stands in the way of another one.
 
         Raises:
-            JobRequestError: the jobs that run do.
+            JobRequestError: the user may not run it, or not beside the jobs that run.
         """
-        while user not in _ROOT:
-            bounds = self._agent.node.config.jobs
-            if bounds is None:
-                raise JobRequestError("only root may run jobs here", hint="`jobs:` in the configuration allows others")
-            if pod.asks_for_devices:
-                what = ", ".join(name for one in pod.containers for name, _ in one.devices)
-                raise JobRequestError(
-                    f"only root's jobs may have devices of their own: it asks for {what}",
-                    hint="ask to be near one (--near), or run it by `sudo nodeagent job`",
-                )
+        if user in _ROOT:
+            return
+        await self._check_member(user, self._bounds().group)
+        if pod.asks_for_devices:
+            what = ", ".join(name for one in pod.containers for name, _ in one.devices)
+            raise JobRequestError(
+                f"only root's jobs may have devices of their own: it asks for {what}",
+                hint="ask to be near one (--near), or run it by `sudo nodeagent job`",
+            )
+        while True:
+            bounds = self._bounds()
             living, over = self._jobs.of_user(user)
             passed = passed_bound(bounds, living, pod)
             if passed is not None:
@@ -123,3 +132,33 @@ class JobRequests:
             if passed_bound(bounds, (*living, *over), pod) is None:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def _bounds(self) -> JobBounds:
+        bounds = self._agent.node.config.jobs
+        if bounds is None:
+            raise JobRequestError("only root may run jobs here", hint="`jobs:` in the configuration allows others")
+        return bounds
+
+    async def _check_member(self, user: int, group: str) -> None:
+        """Check that a user is one of those whose jobs the bounds count.
+
+        The socket lets in every process that has the group. In a user namespace, such a process may take any of its user's subordinate
+        ids, and each of these ids would have bounds of its own.
+
+        Raises:
+            JobRequestError: the user database doesn't have the user in the group, or doesn't answer.
+        """
+        try:
+            async with asyncio.timeout(_LOOKUP_SECONDS):
+                found = await asyncio.get_running_loop().run_in_executor(self._lookups, is_member, user, group)
+        except TimeoutError as err:
+            raise JobRequestError(
+                f"the user database has not said within {_LOOKUP_SECONDS:.0f} s whether user {user} is in the group {group}",
+                hint=f"try again; if `getent passwd {user}` hangs, too, see /etc/nsswitch.conf for the services that it asks",
+            ) from err
+        if not found:
+            raise JobRequestError(
+                f"by the user database, user {user} is not in the group {group} (jobs.group), whose members may run jobs",
+                hint="run it as a member, outside of user namespaces that have other ids; root adds one by "
+                f"`usermod -aG {group} USER`",
+            )
