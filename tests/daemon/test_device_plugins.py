@@ -21,7 +21,7 @@ from nodeagent.edge.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire.device_plugins import variables
 from tests.support.builders import managers, pod
-from tests.support.device_plugin import PATIENCE_SECONDS, DevicePlugin
+from tests.support.device_plugin import MESSAGES, PATIENCE_SECONDS, DevicePlugin
 from tests.support.pods import app
 
 GPU = "example.com/gpu"
@@ -171,6 +171,29 @@ def test_one_that_dies_has_unhealthy_devices_until_it_registers_again(
     assert kubelet.plugins.problems() == ()
     again.tell(("b", True, 0))
     kubelet.until(lambda told: told.get(GPU) == [("b", True)])
+
+
+def test_a_node_that_cannot_be_costs_no_device(kubelet: Kubelet, plugin: DevicePlugin) -> None:
+    plugin.register()
+    plugin.tell(("a", True, -1), ("b", True, 2**40), ("c", True, 1))
+    kubelet.until(lambda told: len(told.get(GPU, ())) == 3)
+    (pool,) = kubelet.plugins.pools()
+    assert [device.nodes for device in pool.devices] == [0, 0, 2]
+    node = managers(topology_manager_policy="single-numa-node").knowing(None, kubelet.plugins.pools())
+    promises = initial(node)
+    decision = admit(node, promises, asking("p"))
+    assert isinstance(decision, Admitted)
+    assert [one.id for one in decision.promises.of_pod("p").devices_of("app")] == ["c"]
+    assert isinstance(admit(node, decision.promises, asking("q")), Rejected), "nothing is near a node that can't be"
+
+
+@pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
+def test_a_topology_without_nodes_is_no_preference(kubelet: Kubelet, plugin: DevicePlugin, policy: str) -> None:
+    plugin.register()
+    plugin.tell_all(MESSAGES.Device(ID="a", health="Healthy", topology=MESSAGES.TopologyInfo()))
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    node = managers(topology_manager_policy=policy).knowing(None, kubelet.plugins.pools())
+    assert isinstance(admit(node, initial(node), asking("p")), Admitted)
 
 
 def test_it_is_forgotten_some_time_after_it_has_gone(

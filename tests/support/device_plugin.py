@@ -53,16 +53,20 @@ class DevicePlugin:
 
     def tell(self, *devices: tuple[str, bool, int | None]) -> None:
         """Tell its devices: id, whether it is healthy, NUMA node."""
-        self._lists.put(
-            [
+        self.tell_all(
+            *(
                 MESSAGES.Device(
                     ID=id_,
                     health="Healthy" if is_healthy else "Unhealthy",
                     topology=None if node is None else MESSAGES.TopologyInfo(nodes=[MESSAGES.NUMANode(ID=node)]),
                 )
                 for id_, is_healthy, node in devices
-            ]
+            )
         )
+
+    def tell_all(self, *devices: Any) -> None:
+        """Tell its devices as the protocol has them."""
+        self._lists.put(list(devices))
 
     def stop(self) -> None:
         self.answers.set()
