@@ -248,7 +248,7 @@ class Agent:
         self._machine = machine
         self._plugins = plugins
         self._given: frozenset[str] = frozenset()
-        """Resources of device plugins that have something to give."""
+        """Resources of device plugins that have something to give, as of the last look."""
         self._devices: PlacedDevices | None = None
         """As looked at last, where pods may ask for some by number. None: not yet."""
         self._clock = Clock(latest_ms(state))
@@ -440,21 +440,26 @@ class Agent:
         return () if owned is None else owned.manager.pools
 
     def _requested(self) -> tuple[tuple[TurnRequest, ...], frozenset[str]]:
-        """Return what was asked for, and the pods to decide on again: those that somebody named, and those that wait for a plugin."""
-        requests = tuple(self.requests.take())
-        return requests, frozenset[str]().union(*(request.retried for request in requests), self._waiting())
+        """Return what was asked for, and the pods to decide on again: those that somebody named, and those that wait for a plugin.
 
-    def _waiting(self) -> frozenset[str]:
-        """Return the refused pods that ask for what a device plugin has begun to give: it may have registered after they came."""
+        The latter are a request, too. So they stay noted until a turn has decided on them and has saved that.
+        """
         given = frozenset(pool.resource for pool in self._plugged() if pool.healthy)
         new, self._given = given - self._given, given
+        if new:
+            self.requests.put(TurnRequest(retried=self._waiting(new)))
+        requests = tuple(self.requests.take())
+        return requests, frozenset[str]().union(*(request.retried for request in requests))
+
+    def _waiting(self, resources: frozenset[str]) -> frozenset[str]:
+        """Return the refused pods that ask for resources of device plugins. A plugin may have registered after they came."""
         return frozenset(
             entry.pod.uid
-            for entry in (self.state.entries if new else ())
+            for entry in self.state.entries
             if entry.refusal is not None
             and entry.refusal.reason != RELEASED
             and not entry.is_of_runtime
-            and any(name in new for container in entry.pod.containers for name, _ in container.devices)
+            and any(name in resources for container in entry.pod.containers for name, _ in container.devices)
         )
 
     def _managers(self, sources: tuple[PodSource, ...], retried: frozenset[str], *, rescan: bool) -> Managers:

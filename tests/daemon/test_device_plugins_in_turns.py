@@ -1,14 +1,22 @@
 """An agent whose device plugin registers after a pod came that asks for its devices: the pod waits for it, and is told what it answers."""
 
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from nodeagent.core.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.model.promises import HeldDevice
+from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.device_plugins import DevicePlugins
+from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.formats.checkpoint.device_checkpoint import decode_devices
 from tests.daemon.test_recovery import two_nodes
 from tests.support.daemon_model import Daemon, Steps, watched
@@ -25,6 +33,9 @@ def test_a_pod_waits_for_the_plugin_and_starts_with_what_it_says(
 ) -> None:
     machine = Machine(node(two_nodes(), topology_manager_policy="restricted"))
     daemon = Daemon(machine, tmp_path / "agent", steps=Steps())
+    daemon.plugins = plugins = DevicePlugins(
+        tmp_path / "kubelet.sock", lambda: daemon.agent.wakeups.wake(WakeUpReason.DEVICES), make_log(daemon.log)
+    )
     (tmp_path / "agent").mkdir()
     asking = pod("p", app(cpu="1", devices={GPU: 1}))
     with watched(monkeypatch, machine, daemon.steps):
@@ -33,16 +44,7 @@ def test_a_pod_waits_for_the_plugin_and_starts_with_what_it_says(
         daemon.rest()
         agent = daemon.agent
         assert agent.state.entries[0].refusal is not None
-        plugins = DevicePlugins(tmp_path / "kubelet.sock", lambda: agent.wakeups.wake(WakeUpReason.DEVICES), agent.log)
-        monkeypatch.setattr(agent, "_plugins", plugins)
-        monkeypatch.setattr(agent.runner, "_prepare", plugins.prepare)
-        config: Any = SimpleNamespace(
-            runtime_directory=str(tmp_path),
-            metrics_bind_address="",
-            pod_resources_socket="",
-            device_plugin_socket=f"{tmp_path}/kubelet.sock",
-        )
-        with Publisher(agent, config, agent.log, None, plugins):
+        with serving(daemon, plugins, tmp_path):
             made = DevicePlugin(tmp_path, GPU)
             made.envs = {"GPU_VISIBLE": "a"}
             made.options.pre_start_required = True
@@ -58,3 +60,69 @@ def test_a_pod_waits_for_the_plugin_and_starts_with_what_it_says(
         (written,) = (tmp_path / "agent").rglob("kubelet_internal_checkpoint")
         ((_, (device,)),) = decode_devices(written.read_text())[asking.uid].devices
         assert device.id == "a"
+
+
+@contextmanager
+def serving(daemon: Daemon, plugins: DevicePlugins, directory: Path) -> Iterator[None]:
+    """Let plugins register with an agent."""
+    config: Any = SimpleNamespace(
+        runtime_directory=str(directory),
+        metrics_bind_address="",
+        pod_resources_socket="",
+        device_plugin_socket=f"{directory}/kubelet.sock",
+    )
+    with Publisher(daemon.agent, config, daemon.agent.log, None, plugins):
+        yield
+
+
+class Plugged:
+    """What plugins have told, without plugins."""
+
+    def __init__(self) -> None:
+        self.now: tuple[DevicePool, ...] = ()
+
+    def pools(self) -> tuple[DevicePool, ...]:
+        return self.now
+
+    def problems(self) -> tuple[str, ...]:
+        return ()
+
+    def prepare(self, _held: tuple[HeldDevice, ...]) -> None: ...
+
+
+def without_cgroups(daemon: Daemon, undo: pytest.MonkeyPatch) -> None:
+    def unreadable(_own: frozenset[str]) -> dict[str, Any]:
+        raise CgroupError("Input/output error", path="cpuset.cpus", error=5, hint="see `dmesg`")
+
+    undo.setattr(daemon.agent.tree, "read", unreadable)
+
+
+def without_saving(daemon: Daemon, undo: pytest.MonkeyPatch) -> None:
+    undo.setattr(daemon.steps, "fails", lambda _number, _call: errno.ENOSPC)
+
+
+def without_manifests(daemon: Daemon, undo: pytest.MonkeyPatch) -> None:
+    undo.setattr(daemon.files, "look_again", PodSource(is_blind=True))
+
+
+@pytest.mark.parametrize("lame", [without_cgroups, without_saving, without_manifests])
+def test_a_pod_that_waits_for_a_plugin_is_not_forgotten_by_a_turn_that_cannot_decide_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lame: Callable[[Daemon, pytest.MonkeyPatch], None]
+) -> None:
+    machine = Machine(node(two_nodes()))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    plugged: Any = Plugged()
+    daemon.plugins = plugged
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        daemon.files.pods = (pod("p", app(cpu="1", devices={GPU: 1})),)
+        daemon.rest()
+        assert daemon.agent.state.entries[0].refusal is not None
+        plugged.now = (DevicePool(GPU, (PoolDevice("a"),)),)
+        with monkeypatch.context() as undo:
+            lame(daemon, undo)
+            for _ in range(2):
+                daemon.turn(WakeUpReason.DEVICES)
+        assert daemon.agent.state.entries[0].refusal is not None
+        daemon.rest()
+        assert daemon.agent.state.entries[0].is_active

@@ -35,6 +35,7 @@ from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, T
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon import agent as agent_module, clock as clock_module, runs as runs_module
 from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.device_plugins import DevicePlugins
 from nodeagent.daemon.domains import Domains, unit_paths
 from nodeagent.daemon.host_edges import Reading
 from nodeagent.daemon.host_settings import HostSettings
@@ -467,6 +468,7 @@ class Daemon:
     boot: str = "boot"
     placed: PlacedDevices = field(default_factory=PlacedDevices)
     """What each process finds when it looks at devices for the first time."""
+    plugins: DevicePlugins | None = None
 
     def start(self) -> Agent:
         """A new process, up to its first turn."""
@@ -478,7 +480,8 @@ class Daemon:
         hardware: Any = self.hardware
         node, _ = without_withheld(whole, tree)
         Path(node.config.runtime_directory).mkdir(exist_ok=True)
-        runner, host = Runner(client), HostSettingsModel(self.machine, self.steps)
+        runner = Runner(client) if self.plugins is None else Runner(client, self.plugins.prepare)
+        host = HostSettingsModel(self.machine, self.steps)
 
         systemd = SystemdModel(self.machine, self.steps, lambda: self.judge(self))
 
@@ -513,6 +516,7 @@ class Daemon:
             alive=self.alive,
             let_in=self.jobs.let_in,
             systemd=systemd,
+            plugins=self.plugins,
         )
         self.jobs.retry = self.agent.retry
         return self.agent
