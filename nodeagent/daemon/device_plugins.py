@@ -17,7 +17,7 @@ from nodeagent.core.devices.plugins import DevicePluginFailedError
 from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.model.promises import HeldDevice
 from nodeagent.daemon.logs import Log
-from nodeagent.edge.device_plugins import DevicePluginConnection, DevicePluginError
+from nodeagent.edge.grpc_client import GrpcClient, GrpcError, GrpcServerKind
 from nodeagent.edge.grpc_server import GrpcServer, Method
 from nodeagent.edge.serving import Dialogue
 from nodeagent.formats.syntax.resource_names import is_extended_resource
@@ -27,6 +27,12 @@ from nodeagent.formats.wire.protobuf import ProtobufError
 
 T = TypeVar("T")
 
+DEVICE_PLUGIN = GrpcServerKind(
+    "the device plugin",
+    hint="see the plugin's log (`journalctl`), and restart it: it registers again then",
+)
+MAX_MESSAGE_BYTES = 4 << 20
+"""gRPC's own bound of a received message, which kubelet has, too."""
 CALL_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
 """A plugin may register before it listens (kubelet: dial)."""
@@ -46,7 +52,8 @@ class _Plugin:
         self.devices: tuple[PoolDevice, ...] = ()
         self.ended_at: float | None = None
         """As of time.monotonic(). None: it is followed."""
-        self.stream: DevicePluginConnection | None = None
+        self.why_ended = ""
+        self.stream: GrpcClient | None = None
         self.has_told = threading.Event()
 
     # What core asks (core/devices/plugins.py): in the deciding thread
@@ -72,11 +79,11 @@ class _Plugin:
         if self.ended_at is not None:
             raise DevicePluginFailedError(f"the device plugin of {self.resource} is gone")
         try:
-            with DevicePluginConnection(self.path, time.monotonic() + CALL_SECONDS) as connection:
+            with self.connection(time.monotonic() + CALL_SECONDS) as connection:
                 return connection.call(method, message)
-        except DevicePluginError as err:
-            if not err.is_refusal:
-                self.end()
+        except GrpcError as err:
+            if err.status is None:
+                self.end(err.what)
             raise DevicePluginFailedError(f"the device plugin of {self.resource}: {err.what}") from err
 
     def _read(self, read: Callable[[bytes], T], message: bytes) -> T:
@@ -85,13 +92,16 @@ class _Plugin:
         except ProtobufError as err:
             raise DevicePluginFailedError(f"the device plugin of {self.resource}: {err}") from err
 
+    def connection(self, until: float | None) -> GrpcClient:
+        return GrpcClient(DEVICE_PLUGIN, self.path, until, MAX_MESSAGE_BYTES)
+
     def is_over(self) -> bool:
         return self.ended_at is not None
 
-    def end(self) -> None:
-        """Follow it no more."""
+    def end(self, why: str) -> None:
+        """Follow it no more. The first reason counts."""
         if self.ended_at is None:
-            self.ended_at = time.monotonic()
+            self.ended_at, self.why_ended = time.monotonic(), why
         self.devices = tuple(replace(device, is_healthy=False) for device in self.devices)
         if self.stream is not None:
             self.stream.interrupt()
@@ -157,10 +167,12 @@ class DevicePlugins:
     def problems(self) -> tuple[str, ...]:
         """Return what a person should know."""
         with self._lock:
-            gone = sorted(plugin.resource for plugin in self._plugins.values() if plugin.ended_at is not None)
+            gone = sorted(
+                (plugin.resource, plugin.why_ended) for plugin in self._plugins.values() if plugin.ended_at is not None
+            )
         return tuple(
-            f"the device plugin of {resource} is gone: its devices are given to nobody until it registers again (see its log)"
-            for resource in gone
+            f"the device plugin of {resource} is gone ({why}): no pod gets its devices until it registers again (see its log)"
+            for resource, why in gone
         )
 
     def close(self) -> None:
@@ -168,7 +180,7 @@ class DevicePlugins:
             self._is_closed = True
             plugins = tuple(self._plugins.values())
         for plugin in plugins:
-            plugin.end()
+            plugin.end("the agent stops")
 
     def _register(self, message: bytes) -> bytes:
         try:
@@ -186,7 +198,7 @@ class DevicePlugins:
                 plugin.devices = before.devices  # unhealthy, until it has told its own
             self._plugins[asked.resource] = plugin
         if before is not None:
-            before.end()
+            before.end("it has registered again")
             plugin.devices = before.devices
         self._log.info("device_plugin_registered", resource=asked.resource, endpoint=asked.endpoint)
         threading.Thread(
@@ -214,21 +226,23 @@ class DevicePlugins:
         try:
             self._watch(plugin)
             why = "it has ended its list"
-        except (DevicePluginError, ProtobufError) as err:
-            why = err.what if isinstance(err, DevicePluginError) else str(err)
-        plugin.end()
+        except (GrpcError, ProtobufError) as err:
+            why = err.what if isinstance(err, GrpcError) else str(err)
+        except Exception as err:  # noqa: BLE001 - whatever it is, nobody would follow the plugin, and its devices would stay healthy
+            why = f"following it has failed: {type(err).__name__}: {err}"
+        plugin.end(why)
         plugin.has_told.set()
         with self._lock:
             is_current = self._plugins.get(plugin.resource) is plugin and not self._is_closed
         if is_current:
-            self._log.warning("device_plugin_gone", resource=plugin.resource, problem=why)
+            self._log.warning("device_plugin_gone", resource=plugin.resource, problem=plugin.why_ended)
             self._wake()
 
     def _watch(self, plugin: _Plugin) -> None:
         until = time.monotonic() + CONNECT_SECONDS
         said = self._persistently(plugin, until)
         plugin.options = wire.options(said)
-        with DevicePluginConnection(plugin.path, None) as stream:
+        with plugin.connection(None) as stream:
             plugin.stream = stream
             if plugin.is_over():
                 return
@@ -245,9 +259,9 @@ class DevicePlugins:
         pause = threading.Event()
         while True:
             try:
-                with DevicePluginConnection(plugin.path, until) as connection:
+                with plugin.connection(until) as connection:
                     return connection.call(wire.GET_OPTIONS, wire.empty())
-            except DevicePluginError as err:
-                if err.is_refusal or time.monotonic() + _RETRY_SECONDS > until or plugin.is_over():
+            except GrpcError as err:
+                if err.status is not None or time.monotonic() + _RETRY_SECONDS > until or plugin.is_over():
                     raise
                 pause.wait(_RETRY_SECONDS)

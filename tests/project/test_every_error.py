@@ -91,9 +91,10 @@ from nodeagent.core.model.refusals import (
 )
 from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.daemon.device_plugins import DEVICE_PLUGIN
 from nodeagent.daemon.job_requests import JobRequests
 from nodeagent.daemon.jobs import Jobs
-from nodeagent.daemon.kubelet_pods import PodsApi
+from nodeagent.daemon.kubelet_pods import KUBELET, PodsApi
 from nodeagent.daemon.recovery import recorded_devices
 from nodeagent.daemon.releasing import find_pods_cgroup
 from nodeagent.daemon.runtime_facts import runtime_facts
@@ -103,10 +104,9 @@ from nodeagent.edge import irqbalance, kernel_threads, state_files, uevents, uni
 from nodeagent.edge.cgroup_entry import join
 from nodeagent.edge.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroupfs import CgroupTree
-from nodeagent.edge.device_plugins import DevicePluginConnection
+from nodeagent.edge.grpc_client import GrpcClient, GrpcServerKind
 from nodeagent.edge.grpc_server import GrpcConnection
 from nodeagent.edge.job_owners import owner_asking
-from nodeagent.edge.kubelet_pods import KubeletPods
 from nodeagent.edge.latency_tools import check_installed
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.listening import listen
@@ -301,6 +301,10 @@ def pushed(path: Path) -> object:
         return push.sent(30)
 
 
+def grpc(kind: GrpcServerKind, path: Path) -> GrpcClient:
+    return GrpcClient(kind, path, time.monotonic() + 60, 4096)
+
+
 def registration_refused(message: bytes) -> bytes:
     status = b"\x08\x02\x12" + bytes([len(message)]) + message
     return mux_frame(2, ttrpc_frame(1, 2, b"\x0a" + bytes([len(status)]) + status))
@@ -484,10 +488,10 @@ CASES = [
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
-    Case("KubeletPodsError", "a socket of something else", lambda d: KubeletPods(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")), time.monotonic() + 60, 4096).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
-    Case("KubeletPodsError", "no kubelet", lambda d: KubeletPods(d / "s", time.monotonic() + 60, 4096).__enter__(), "{}/s: there is no such socket"),
-    Case("DevicePluginError", "no plugin", lambda d: DevicePluginConnection(d / "s", time.monotonic() + 60).__enter__(), "{}/s: No such file"),
-    Case("DevicePluginError", "a socket of something else", lambda d: DevicePluginConnection(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")), time.monotonic() + 60).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
+    Case("GrpcError", "no kubelet", lambda d: grpc(KUBELET, d / "s").__enter__(), "{}/s: there is no such socket"),
+    Case("GrpcError", "something else for a kubelet", lambda d: grpc(KUBELET, Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s"))).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
+    Case("GrpcError", "no device plugin", lambda d: grpc(DEVICE_PLUGIN, d / "s").__enter__(), "{}/s: there is no such socket"),
+    Case("GrpcError", "something else for a device plugin", lambda d: grpc(DEVICE_PLUGIN, Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s"))).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
     Case("NriError", "no runtime", lambda d: pushed(d / "s"), "{}/s: No such file"),
     Case("NriError", "no listener", lambda d: pushed(socket_file(d / "s")), "{}/s: Connection refused"),
     Case("NriError", "half an answer", lambda d: pushed(Path(listener_that_says(b"\0\0\0\2", d / "s"))), "{}/s: it closed the connection"),
