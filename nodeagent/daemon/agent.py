@@ -149,6 +149,7 @@ class DevicePluginsTold(Protocol):
 
     def pools(self) -> "tuple[DevicePool, ...]": ...
     def problems(self) -> tuple[str, ...]: ...
+    def begin_turn(self, alive: Callable[[], None], /) -> None: ...
 
 
 class _NoRuntime:
@@ -336,6 +337,7 @@ class Agent:
         placed = container_placements(self.node.managers, self.state, settled)
         troubles += [
             *unknown,
+            *(Trouble(f"pod {pod.full_name} waits: {why}", about(pod)) for pod, why in decided.postponed),
             *self._kept.answer.troubles,
             *orphans,
             *self._tell(placed, rescan=bool(reasons & READ_MACHINE)),
@@ -463,9 +465,11 @@ class Agent:
         )
 
     def _managers(self, sources: tuple[PodSource, ...], retried: frozenset[str], *, rescan: bool) -> Managers:
-        """Return those that decide in this turn, with what they need to know; CPU plugins have their time from now on."""
+        """Return those that decide in this turn, with what they need to know. Plugins have their time from now on."""
         managers = self.node.managers
         begin_turn(self.node, self._alive)
+        if self._plugins is not None:
+            self._plugins.begin_turn(self._alive)
         plugged = self._plugged()
         gives = bool(self.node.config.placement.devices)
         asks = asking_for_devices(offered(sources), self.state.entries, retried, gives=gives)

@@ -1,7 +1,8 @@
 """Device plugins, as kubelet has them: they register at a socket, tell their devices, and are asked when some of these are given.
 
 Each plugin's list is followed by a thread of its own. The deciding thread takes what was told last, and waits for an answer for
-`CALL_SECONDS` at most: a plugin that is later is disconnected, and its devices are unhealthy until it registers again.
+`CALL_SECONDS` at most: a plugin that is later is disconnected, and its devices are unhealthy until it registers again. Once all plugins
+together have taken `TURN_SECONDS` of a turn, pods that need more of their answers wait for the next turn.
 """
 
 import threading
@@ -13,10 +14,11 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from nodeagent.core.devices.plugins import DevicePluginFailedError
+from nodeagent.core.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.model.promises import HeldDevice
 from nodeagent.daemon.logs import Log
+from nodeagent.daemon.runs import Unprepared
 from nodeagent.edge.grpc_client import GrpcClient, GrpcError, GrpcServerKind
 from nodeagent.edge.grpc_server import GrpcServer, Method
 from nodeagent.edge.serving import Dialogue
@@ -34,6 +36,10 @@ DEVICE_PLUGIN = GrpcServerKind(
 MAX_MESSAGE_BYTES = 4 << 20
 """gRPC's own bound of a received message, which kubelet has, too."""
 CALL_SECONDS = 5.0
+TURN_SECONDS = 10.0
+"""How long a turn waits for answers of all plugins together, except for a call that has begun by then. Even the slowest plugin can answer
+both questions about a container in that time, and 15 s are a quarter of the watchdog's time (WatchdogSec= in systemd/nodeagent.service).
+"""
 CONNECT_SECONDS = 10.0
 """A plugin may register before it listens (kubelet: dial)."""
 GRACE_SECONDS = 300.0
@@ -42,12 +48,71 @@ _RETRY_SECONDS = 0.1
 MOST_PLUGINS = 64
 
 
+class _Calls:
+    """Calls of the turn under way, by the deciding thread.
+
+    The decision on a postponed pod begins anew in the next turn, and asks the same. It gets the answers that it had got from here, so that
+    it comes to an end however many calls it needs.
+
+    Args:
+        clock: in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._alive: Callable[[], None] = lambda: None
+        self._waited = 0.0
+        self._answers: dict[tuple[str, _Plugin, str, bytes], bytes] = {}
+        """By the UID of the pod, the plugin, the method and the message."""
+        self._postponed: set[str] = set()
+        """UIDs of the pods that are postponed in this turn."""
+
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        self._alive, self._waited = alive, 0.0
+        self._answers = {asked: answer for asked, answer in self._answers.items() if asked[0] in self._postponed}
+        self._postponed.clear()
+
+    def answer(self, pod_uid: str, plugin: "_Plugin", method: str, message: bytes) -> bytes:
+        """Return the plugin's answer to a question about the devices of a pod.
+
+        Raises:
+            DevicePluginFailedError: there is no answer.
+        """
+        asked = pod_uid, plugin, method, message
+        if asked not in self._answers:
+            try:
+                self.check_time(plugin.resource)
+            except DevicePluginPostponedError:
+                self._postponed.add(pod_uid)
+                raise
+            self._answers[asked] = self.call(plugin, method, message)
+        return self._answers[asked]
+
+    def check_time(self, resource: str) -> None:
+        """Raise DevicePluginPostponedError if no call may begin in this turn."""
+        if self._waited >= TURN_SECONDS:
+            raise DevicePluginPostponedError(
+                f"device plugins have taken more than {TURN_SECONDS:g} s of a turn; the one of {resource} is asked in the next turn"
+            )
+
+    def call(self, plugin: "_Plugin", method: str, message: bytes) -> bytes:
+        """Return the plugin's answer. Raises DevicePluginFailedError."""
+        began = self._clock()
+        self._alive()
+        try:
+            return plugin.call(method, message)
+        finally:
+            self._waited += self._clock() - began
+            self._alive()
+
+
 class _Plugin:
     """One that has registered. What it told is replaced as a whole."""
 
-    def __init__(self, resource: str, path: Path) -> None:
+    def __init__(self, resource: str, path: Path, calls: _Calls) -> None:
         self.resource = resource
         self.path = path
+        self._calls = calls
         self.options = wire.PluginOptions()
         self.devices: tuple[PoolDevice, ...] = ()
         self.ended_at: float | None = None
@@ -58,24 +123,21 @@ class _Plugin:
 
     # What core asks (core/devices/plugins.py): in the deciding thread
 
-    def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
+    def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
         if not self.options.has_preferences:
             return ()
-        return self._read(
-            wire.preferred, self._asked(wire.GET_PREFERRED, wire.preferred_request(available, must, size))
-        )
+        message = wire.preferred_request(available, must, size)
+        return self._read(wire.preferred, self._calls.answer(pod_uid, self, wire.GET_PREFERRED, message))
 
-    def allocate(self, ids: tuple[str, ...]) -> bytes:
-        answer = self._read(wire.allocated, self._asked(wire.ALLOCATE, wire.allocate_request(ids)))
+    def allocate(self, pod_uid: str, ids: tuple[str, ...]) -> bytes:
+        message = wire.allocate_request(ids)
+        answer = self._read(wire.allocated, self._calls.answer(pod_uid, self, wire.ALLOCATE, message))
         if answer is None:
             raise DevicePluginFailedError("no containers return in allocation response")
         return answer
 
-    def prepare(self, ids: tuple[str, ...]) -> None:
-        if self.options.pre_start_required:
-            self._asked(wire.PRE_START, wire.pre_start_request(ids))
-
-    def _asked(self, method: str, message: bytes) -> bytes:
+    def call(self, method: str, message: bytes) -> bytes:
+        """Return its answer. Raises DevicePluginFailedError."""
         if self.ended_at is not None:
             raise DevicePluginFailedError(f"the device plugin of {self.resource} is gone")
         try:
@@ -101,7 +163,7 @@ class _Plugin:
     def end(self, why: str) -> None:
         """Follow it no more. The first reason counts."""
         if self.ended_at is None:
-            self.ended_at, self.why_ended = time.monotonic(), why
+            self.why_ended, self.ended_at = why, time.monotonic()
         self.devices = tuple(replace(device, is_healthy=False) for device in self.devices)
         if self.stream is not None:
             self.stream.interrupt()
@@ -114,9 +176,12 @@ class DevicePlugins:
         path: of the socket where they register. Theirs are beside it.
         wake: called when what they have told is another.
         log: the agent's.
+        clock: in seconds, for the time that calls take.
     """
 
-    def __init__(self, path: Path, wake: Callable[[], None], log: Log) -> None:
+    def __init__(
+        self, path: Path, wake: Callable[[], None], log: Log, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._directory = path.parent
         self._wake = wake
         self.given: Callable[[], frozenset[str]] = frozenset
@@ -126,6 +191,9 @@ class DevicePlugins:
         self._plugins: dict[str, _Plugin] = {}
         """By resource."""
         self._is_closed = False
+        self._calls = _Calls(clock)
+        self.begin_turn = self._calls.begin_turn
+        """Gives plugins the time for a turn from now on. Each of their answers is a sign of life."""
 
     def dialogue(self, on_bug: Callable[[Exception], None]) -> Dialogue:
         """Return the registration as gRPC. `on_bug` is called with what it raised."""
@@ -148,20 +216,25 @@ class DevicePlugins:
             plugins = sorted(self._plugins.items())
         return tuple(DevicePool(resource, plugin.devices, plugin) for resource, plugin in plugins)
 
-    def prepare(self, held: tuple[HeldDevice, ...]) -> str | None:
-        """Let plugins that want it prepare the devices of a container that is about to start. Returns why it can't."""
-        by_resource: dict[str, list[HeldDevice]] = {}
+    def prepare(self, held: tuple[HeldDevice, ...]) -> Unprepared | None:
+        """Let plugins that want it prepare the devices of a container that is about to start. None means that they have.
+
+        No time ends what has begun: the plugins of one container are all asked in one turn.
+        """
+        ids: dict[str, list[str]] = {}
         for device in held:
-            by_resource.setdefault(device.resource, []).append(device)
-        for resource, devices in by_resource.items():
-            with self._lock:
-                plugin = self._plugins.get(resource)
-            if plugin is None:
-                continue  # it isn't a plugin's, or what that wants is not known after a restart (as in kubelet)
-            try:
-                plugin.prepare(tuple(device.id for device in devices))
-            except DevicePluginFailedError as err:
-                return f"PreStartContainer: {err}"
+            ids.setdefault(device.resource, []).append(device.id)
+        with self._lock:
+            # Others are no plugin's, or what the plugin wants is not known after a restart (as in kubelet).
+            known = [plugin for resource in ids if (plugin := self._plugins.get(resource)) is not None]
+        asked = [plugin for plugin in known if plugin.options.pre_start_required]
+        try:
+            if asked:
+                self._calls.check_time(asked[0].resource)
+            for plugin in asked:
+                self._calls.call(plugin, wire.PRE_START, wire.pre_start_request(tuple(ids[plugin.resource])))
+        except DevicePluginFailedError as err:
+            return Unprepared(f"PreStartContainer: {err}", isinstance(err, DevicePluginPostponedError))
         return None
 
     def problems(self) -> tuple[str, ...]:
@@ -191,7 +264,7 @@ class DevicePlugins:
         if why:
             self._log.warning("device_plugin_refused", resource=asked.resource, problem=why)
             raise CallError(Status.UNKNOWN, why)
-        plugin = _Plugin(asked.resource, self._directory / asked.endpoint)
+        plugin = _Plugin(asked.resource, self._directory / asked.endpoint, self._calls)
         with self._lock:
             before = self._plugins.get(asked.resource)
             if before is not None:

@@ -296,7 +296,9 @@ def test_a_container_is_prepared_if_the_plugin_wants_that(kubelet: Kubelet, plug
     assert plugin.asked[-1] == ("prepare", ["a"])
     plugin.stop()
     kubelet.until(lambda told: told.get(GPU) == [("a", False)])
-    assert "is gone" in (kubelet.plugins.prepare(own) or "")
+    unprepared = kubelet.plugins.prepare(own)
+    assert unprepared is not None
+    assert "is gone" in unprepared.why
 
 
 @pytest.mark.parametrize(

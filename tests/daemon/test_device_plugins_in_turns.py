@@ -1,8 +1,10 @@
 """An agent whose device plugin registers after a pod came that asks for its devices: the pod waits for it, and is told what it answers."""
 
 import errno
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,6 +77,64 @@ def serving(daemon: Daemon, plugins: DevicePlugins, directory: Path) -> Iterator
         yield
 
 
+def test_slow_plugins_hold_up_neither_the_watchdog_nor_other_pods_and_serve_a_large_pod_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call takes 4.2 s by the clock, and none in truth. The pod needs 16 of them, and 8 more to start."""
+    asked: list[tuple[str, list[str]]] = []
+
+    def clock() -> float:
+        return 4.2 * len(asked)
+
+    beats: list[float] = []
+    machine = Machine(node(two_nodes()))
+    daemon = Daemon(machine, tmp_path / "agent", steps=Steps(), alive=lambda: beats.append(clock()))
+    (tmp_path / "agent").mkdir()
+    daemon.plugins = plugins = DevicePlugins(
+        tmp_path / "kubelet.sock",
+        lambda: daemon.agent.wakeups.wake(WakeUpReason.DEVICES),
+        make_log(daemon.log),
+        clock,
+    )
+    slow = pod("slow", *(app(f"c{n}", cpu="100m", devices={GPU: 1}) for n in range(8)))
+    others = (pod("late", app(cpu="100m", devices={GPU: 1})), pod("plain", app(cpu="1")))
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        with serving(daemon, plugins, tmp_path), ExitStack() as undo:
+            made = DevicePlugin(tmp_path, GPU)
+            undo.callback(made.stop)
+            made.asked = asked
+            made.options.get_preferred_allocation_available = made.options.pre_start_required = True
+            made.register()
+            made.tell(*((f"d{n}", True, None) for n in range(10)))
+            while not plugins.pools() or not plugins.pools()[0].healthy:
+                assert daemon.agent.wakeups.wait(PATIENCE_SECONDS) == {WakeUpReason.DEVICES}
+            daemon.files.pods = (slow, *others)
+            for turn in range(20):
+                before = len(asked)
+                pause = daemon.turn()
+                assert len(asked) - before <= 3, "10 s begin the third call, and no fourth"
+                assert daemon.agent.state.entry("uid-plain") is not None, "it needs no plugin"
+                if turn == 0:
+                    waiting = [text for text in daemon.agent.view.problems if " waits: " in text]
+                    assert [text.partition(" waits: ")[0] for text in waiting] == [
+                        "pod default/slow",
+                        "pod default/late",
+                    ]
+                    assert "device plugins have taken more than 10 s of a turn" in waiting[0]
+                    assert pause <= 1.0
+            daemon.rest()
+    assert max(after - before for before, after in pairwise(beats)) < 5.0
+    kinds = Counter(kind for kind, _ in asked)
+    assert kinds == {"preferred": 9, "allocate": 9, "prepare": 9}, "no question is asked again"
+    assert sorted(one.identifier for one in daemon.requests) == sorted(
+        [*(f"slow/c{n}" for n in range(8)), "late/app", "plain/app"]
+    )
+    assert [text for text in daemon.agent.view.problems if " waits: " in text] == []
+    refused = [line for line in daemon.said() if line["event"] in {"pod_refused", "container_exited"}]
+    assert refused == [], "it waits, and nothing of that is a refusal"
+
+
 class Plugged:
     """What plugins have told, without plugins."""
 
@@ -86,6 +146,8 @@ class Plugged:
 
     def problems(self) -> tuple[str, ...]:
         return ()
+
+    def begin_turn(self, _alive: Callable[[], None], /) -> None: ...
 
     def prepare(self, _held: tuple[HeldDevice, ...]) -> None: ...
 

@@ -66,7 +66,7 @@ from nodeagent.core.admission.managers import Managers, Rejected, admit, initial
 from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
 from nodeagent.core.admission.node_setup import on_machine
 from nodeagent.core.cgroups.write_order import SetAttribute
-from nodeagent.core.devices.plugins import DevicePluginFailedError
+from nodeagent.core.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
@@ -669,19 +669,24 @@ def refused_claim(wanted: ClaimRequest) -> str:
     return refusal.message
 
 
-class Gone:
-    """A device plugin."""
+class Unanswering:
+    """A device plugin that has no answer."""
 
-    def preferred(self, _available: tuple[str, ...], _must: tuple[str, ...], _size: int) -> tuple[str, ...]:
+    def __init__(self, error: DevicePluginFailedError) -> None:
+        self._error = error
+
+    def preferred(
+        self, _pod_uid: str, _available: tuple[str, ...], _must: tuple[str, ...], _size: int
+    ) -> tuple[str, ...]:
         return ()
 
-    def allocate(self, ids: tuple[str, ...]) -> bytes:
+    def allocate(self, _pod_uid: str, ids: tuple[str, ...]) -> bytes:
         assert ids == ("a",)
-        raise DevicePluginFailedError("the device plugin of x.com/gpu is gone")
+        raise self._error
 
 
-def refused_for_a_device_plugin() -> str:
-    made = managers().knowing(None, (DevicePool("x.com/gpu", (PoolDevice("a"),), Gone()),))
+def refused_for_a_device_plugin(error: DevicePluginFailedError) -> str:
+    made = managers().knowing(None, (DevicePool("x.com/gpu", (PoolDevice("a"),), Unanswering(error)),))
     decision = admit(made, initial(made), pod("p", app(devices={"x.com/gpu": 1})))
     assert isinstance(decision, Rejected)
     return decision.message
@@ -701,7 +706,8 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
     "ContainerdConfigError": (lambda d: of_containerd(d, "disable ="), "/etc/containerd/config.toml: "),
     "DeviceCheckpointError": (damaged_devices, "kubelet_internal_checkpoint: checkpoint is corrupted"),
-    "DevicePluginFailedError": (lambda _: refused_for_a_device_plugin(), "the device plugin of x.com/gpu is gone"),
+    "DevicePluginFailedError": (lambda _: refused_for_a_device_plugin(DevicePluginFailedError("it is gone")), "it is gone"),
+    "DevicePluginPostponedError": (lambda _: refused_for_a_device_plugin(DevicePluginPostponedError("it is slow")), "it is slow"),
     "DurationSyntaxError": (lambda _: config_message("cpuManagerReconcilePeriod: 5x"), '"5x"'),
     "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
     "HistogramSyntaxError": (lambda _: message_of(lambda: understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),
@@ -833,6 +839,14 @@ def big(cpu: str = "1", **more: Any) -> Pod:
     return pod("big", app("app", cpu=cpu, memory="64Mi", **more))
 
 
+def with_a_slow_plugin(resource: str, new: Pod) -> World:
+    world = World()
+    world.managers = world.managers.knowing(
+        None, (DevicePool(resource, (PoolDevice("a"),), Unanswering(DevicePluginPostponedError("it is slow"))),)
+    )
+    return world.add(new)
+
+
 REASONS: list[tuple[str, Callable[[], World], str]] = [
     ("TopologyAffinityError", lambda: refused_by_managers(ONE_NODE, big("6")), "Topology locality"),
     ("SMTAlignmentError", lambda: refused_by_managers(WHOLE_CORES, big("3")), "requested 3 cpus"),
@@ -868,6 +882,11 @@ REASONS: list[tuple[str, Callable[[], World], str]] = [
         "CPUPluginRefused",
         lambda: refused_by_managers(replace(STATIC, cpu_plugins=(CpuPlugin("strict", code=Strict()),)), big("2")),
         ": it is strict: Allocate",
+    ),
+    (
+        "DevicePluginsSlow",
+        lambda: with_a_slow_plugin("example.com/gpu", big(devices={"example.com/gpu": 1})),
+        "it is slow",
     ),
     ("OutOfcpu", lambda: refused_by_the_node(big("2"), cpu=1500), "requested: 2000, used: 0, capacity: 1500"),
     ("OutOfmemory", lambda: refused_by_the_node(big(), cpu=9000, memory=1), "requested: 67108864, used: 0, capacity: 1"),
