@@ -63,7 +63,7 @@ def test_a_refused_pod_that_fits_by_now_is_reported_with_the_command_that_admits
 def test_an_unknown_pod_is_exit_status_1_with_the_next_step(live: Host, run: RunCommand) -> None:
     status, out, err = run("explain", "wbe", *socket_of(live))
     assert (status, out) == (1, "")
-    assert err == "nodeagent: no pod 'wbe' is known\nhint: did you mean web? `nodeagent inspect` lists the pods\n"
+    assert err == "nodeagent: no pod is named 'wbe'\nhint: did you mean web? `nodeagent inspect` lists the pods\n"
 
 
 def test_a_manifest_is_tried_beside_the_pods_that_are_there(live: Host, run: RunCommand, new_pod: str) -> None:

@@ -204,7 +204,7 @@ def test_a_request_that_names_nobody_is_refused(daemon: Daemon, arguments: dict[
 
 
 def test_one_wrong_name_releases_nobody(daemon: Daemon) -> None:
-    with pytest.raises(ApiError, match="no pod 'wep' is known"):
+    with pytest.raises(ApiError, match="no pod is named 'wep'"):
         ask(daemon, pods=["web", "wep"])
     assert daemon.agent.requests.take() == ()
 
@@ -525,7 +525,7 @@ def test_of_a_copied_node_it_is_reported_what_would_be_given_back(
         (planned,) = document(capsys.readouterr().out)["pods"]
         assert (planned["outcome"], planned["cpus"]) == ("planned", "1,5")
         assert main(["release", "wep", "--dry-run", *node_options]) == 1
-        assert "no pod 'wep' is known" in capsys.readouterr().err
+        assert "no pod is named 'wep'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run", "--purge"]])

@@ -440,7 +440,7 @@ CASES = [
     Case("ApiUnavailable", "half an answer", lambda d: call(listener_that_says(b"{", d / "s"), "state"), "{}/s"),
     Case("ApplyRefusedError", "a pod that asks for too much", lambda d: with_manifests(apply, d, str(written(d / "a.yaml", HUGE))), "default/a would be refused"),
     Case("CaptureError", "no JSON", lambda d: topology_from(about(machine=str(written(d / "f", "{")))), "{}/f is not a capture of a node: it is not JSON"),
-    Case("CaptureError", "no machine", lambda d: topology_from(about(machine=str(written(d / "f", "{}")))), "topology: must be given, and kind is not NodeCapture"),
+    Case("CaptureError", "no machine", lambda d: topology_from(about(machine=str(written(d / "f", "{}")))), "topology: is required, and kind is not NodeCapture"),
     Case("CaptureError", "of a later version", lambda d: topology_from(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
     Case("CgroupEntryError", "no cgroup", lambda d: join(str(d / "gone")), "{}/gone"),
     Case("CgroupError", "weight", lambda d: cgroup_with(d, "cpu.weight", "heavy").read(frozenset()), "'heavy'"),
@@ -693,7 +693,7 @@ def damaged_devices(directory: Path) -> str:
 
 
 INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
-    "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "no JSON object"),
+    "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "not a JSON object"),
     "BindAddressError": (lambda _: config_message("metricsBindAddress: 'here'"), "'here'"),
     "CallError": (lambda _: status_of(b"\x0a\x03web"), "pod web in namespace"),
     "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
