@@ -209,7 +209,7 @@ SPREAD = CONFIG.replace("single-numa-node", "restricted").replace("full-pcpus-on
             container("app", "15", "1Gi"),
             [
                 "container app wants 15 CPUs and 1Gi of memory each on the fewest NUMA nodes that could hold it: CPUs on 2, memory on 1",
-                "in all 14 CPUs can still be given: 1 short",
+                "14 CPUs can still be allocated in total: 1 short",
                 "NUMA 0: 6 CPUs free of 8 (reserved 0,8)",
             ],
         ),
@@ -218,7 +218,7 @@ SPREAD = CONFIG.replace("single-numa-node", "restricted").replace("full-pcpus-on
             container("app", "9", "15Gi"),
             [
                 "container app wants 15Gi of memory: of NUMA 0-1 first, as the hint says, or of others with it",
-                "in all 14236Mi of memory can still be given: 1124Mi short",
+                "14236Mi of memory can still be allocated in total: 1124Mi short",
                 "NUMA 0: free are 6044Mi of memory",
                 "NUMA 1: free are 8Gi of memory",
             ],
@@ -262,7 +262,7 @@ def test_what_the_pods_other_containers_have_got_is_not_free(run: RunCommand) ->
     pair = pod("pair", container("c0", "1", "5Gi"), container("c1", "1", "5Gi"))
     assert whys(run, "4c.2t,memory=8Gi", WITH_MEMORY, pair)[0] == [
         "container c1 wants 5Gi of memory",
-        "in all 2972Mi of memory can still be given: 2148Mi short",
+        "2972Mi of memory can still be allocated in total: 2148Mi short",
         "NUMA 0: free are 2972Mi of memory",
     ]
 
@@ -270,7 +270,7 @@ def test_what_the_pods_other_containers_have_got_is_not_free(run: RunCommand) ->
 def test_what_init_containers_leave_is_reported(run: RunCommand) -> None:
     lending = pod("lending", container("c0", "500m", "3Gi"), initContainers=[container("i0", "500m", "5Gi")])
     why, _ = whys(run, "4n.2c,memory=2Gi", WITH_MEMORY + RESTRICTED, lending)
-    assert "NUMA 1: 0 of memory free, of 2Gi; its memory is given only together with that of NUMA 0-2" in why
+    assert "NUMA 1: 0 of memory free, of 2Gi; its memory is allocated only together with that of NUMA 0-2" in why
     assert (
         why[-1]
         == "5Gi of memory that its init containers have on NUMA 0-2 counts in where it takes exactly these nodes"
@@ -287,7 +287,7 @@ def test_halves_of_cores_are_not_free_where_whole_ones_are_given(run: RunCommand
     assert whys(run, "4c.2t", whole + "topologyManagerPolicy: single-numa-node\n", app) == (
         [
             "container c0 wants 6 CPUs on a single NUMA node (topologyManagerPolicy single-numa-node)",
-            "NUMA 0: 4 CPUs in whole cores free of 8 (4-5 are halves of cores), 2 short (reserved 0-1)",
+            "NUMA 0: 4 CPUs in whole cores free of 8 (4-5 are in partly used cores), 2 short (reserved 0-1)",
         ],
         ["let container c0 request cpu 4 instead of 6", "set cpuManagerPolicyOptions without full-pcpus-only"],
     )
@@ -409,7 +409,7 @@ def test_of_enough_in_all_it_is_reported_how_much_as_few_nodes_as_are_wanted_hav
     _, out, _ = run(*words, "--topology", "3s.2c", "--config", "config.yaml", "-o", "json")
     assert json.loads(out)["pods"][0]["why"] == [
         "container app wants 4 CPUs on 2 NUMA nodes, the fewest that could hold it (topologyManagerPolicy restricted)",
-        "no 2 NUMA nodes have more than 3 CPUs free together: 1 short",
+        "no 2 NUMA nodes together have more than 3 CPUs free: 1 short",
         "NUMA 0: 1 CPU free of 2 (reserved 0)",
         "NUMA 1: 1 CPU free of 2 (reserved 2)",
     ]

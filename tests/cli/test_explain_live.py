@@ -69,7 +69,7 @@ def test_an_unknown_pod_is_exit_status_1_with_the_next_step(live: Host, run: Run
 def test_a_manifest_is_tried_beside_the_pods_that_are_there(live: Host, run: RunCommand, new_pod: str) -> None:
     status, out, err = run("simulate", "-f", new_pod, *socket_of(live))
     assert (status, err) == (0, "")
-    assert "1 pod admitted, 0 refused, beside 1 pod that is there already\n" in out
+    assert "1 pod admitted, 0 refused, 1 pod already on the node\n" in out
     assert "this one\n" in out
     out = run("simulate", "-f", new_pod, "--empty", "--config", str(live.config))[1]
     assert "1 pod admitted, 0 refused\n" in out
@@ -85,7 +85,7 @@ def test_a_manifest_of_a_pod_that_is_there_takes_its_place(live: Host, run: RunC
 
 def test_pods_of_the_node_that_are_replaced_are_reported(live: Host, run: RunCommand, new_pod: str) -> None:
     Path(new_pod).write_text(Path(new_pod).read_text().replace("name: new", "name: web"))
-    taken = "default/web exists already, and is assumed ended, as with a changed manifest"
+    taken = "default/web already exists and is assumed ended, as with a changed manifest"
     config = str(live.config)
     for words in ((), ("--compare", config, config)):
         status, out, err = run("simulate", *words, "-f", new_pod, *socket_of(live))
@@ -106,8 +106,8 @@ def test_of_many_pods_that_are_replaced_eight_are_named(live: Host, run: RunComm
     status, text, err = run("simulate", "-f", manifest(new_pod, *again), *socket_of(live))
     assert (status, err) == (0, "")
     out = " ".join(text.split())
-    assert "10 pods admitted, 0 refused, beside 1 pod that is there already" in out
-    assert "default/p7, and 2 more (-o json has all) exist already, and are assumed ended" in out
+    assert "10 pods admitted, 0 refused, 1 pod already on the node" in out
+    assert "default/p7, and 2 more (-o json has all) already exist and are assumed ended" in out
 
 
 def test_nothing_is_changed(live: Host, run: RunCommand, new_pod: str) -> None:

@@ -119,7 +119,7 @@ def test_who_is_known_of_files_alone_is_shown_where_it_is(run: RunCommand) -> No
     rules = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
     files = {"cpu_manager_state": json.dumps(kept)}
     out = run("simulate", scenarios({"topology": {"cpus": CPUS}, "config": rules, "files": files}))[1]
-    assert "\nold (of the files)  app        exclusive 2  NUMA 1\n" in out
+    assert "\nold (from the files)  app        exclusive 2  NUMA 1\n" in out
     assert "free 0: 3 (33%), 1: 3 (33%)" in render_line(*both(Path("scenarios.jsonl").read_text()), 1)
 
 

@@ -63,7 +63,7 @@ def _fewest(amount: int, sizes: list[int]) -> int:
             0,
             [headroom(0, free=4, of=4), headroom(1, free=2, of=4)],
             "on 2 NUMA nodes, the fewest that could hold it",
-            ["in all 6 CPUs can still be given: 3 short", "NUMA 1: 2 CPUs free of 4"],
+            ["6 CPUs can still be allocated in total: 3 short", "NUMA 1: 2 CPUs free of 4"],
         ),
         (
             10,
@@ -78,7 +78,7 @@ def _fewest(amount: int, sizes: list[int]) -> int:
             [headroom(0, free=4, of=4, memory=(6, 8)), headroom(1, free=4, of=4, memory=(0, 8))],
             "on 2 NUMA nodes, the fewest that could hold it",
             [
-                "in all 6Gi of memory can still be given: 6Gi short",
+                "6Gi of memory can still be allocated in total: 6Gi short",
                 "NUMA 0: 6Gi of memory free, of 8Gi",
                 "NUMA 1: 0 of memory free, of 8Gi",
             ],

@@ -37,7 +37,7 @@ def explained(of: Pod, **placement: Any) -> str:
         ("4", "1Gi", 1, {"topology_manager_policy": "restricted"}, "wants 4 CPUs on NUMA 1, for which it asks (topology"),
         ("4", "1Gi", 1, {"topology_manager_policy": "restricted"}, "NUMA 1: 2 CPUs free of 8, 2 short (default/there app has"),
         ("9", "1Gi", 1, {"topology_manager_policy": "restricted"}, "the node is not that large: it has 8 CPUs"),
-        ("2", "8Gi", 1, BOOKS, "wants 8Gi of memory on NUMA 1, for which it asks in all 7Gi of memory can still be given: 1Gi short"),
+        ("2", "8Gi", 1, BOOKS, "wants 8Gi of memory on NUMA 1, for which it asks 7Gi of memory can still be allocated in total: 1Gi short"),
         ("500m", "1Gi", 1, {}, "container app has no CPUs of its own: its CPU request is not a whole number"),
         ("2", "1Gi", 7, {}, "there is no NUMA node 7, for which it asks: this machine has 0-1"),
         ("2", "1Gi", 7, {}, "* let it be on NUMA 0 instead of NUMA 7"),
