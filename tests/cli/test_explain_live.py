@@ -39,7 +39,7 @@ def test_a_pod_of_the_node_is_explained_as_it_was_decided(live: Host, run: RunCo
     assert (status, err) == (0, "")
     uid = json.loads(run("inspect", *socket_of(live), "-o", "json")[1])["pods"][0]["uid"]
     assert f"pod default/web (BestEffort): admitted\n  uid {uid}\n" in out
-    assert "  Decided again, it comes out as it did: what follows is how.\n" in out
+    assert "  Decided again, the result is the same. The following steps led to it.\n" in out
     assert "the CPU manager's policy is none" in out.replace("\n", " ").replace("  ", " ")
 
 

@@ -133,5 +133,5 @@ def test_memory_that_is_not_read_as_whole_bytes_is_named(policy: str) -> None:
     one = pod("p", app("a", "1", "1.5Gi"), shared("b"), resources=exclusive("2", "4Gi"))
     said = why_refused(before, trace(before, one))
     assert said[-1] == (
-        "the memory of a is not read as whole bytes: write it without a point or m and with few digits, 1536Mi for 1.5Gi"
+        "the memory of a is not read as whole bytes: write it without a decimal point or m and with few digits, such as 1536Mi for 1.5Gi"
     )
