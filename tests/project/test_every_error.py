@@ -444,7 +444,7 @@ CASES = [
     Case("ApiUnavailable", "half an answer", lambda d: call(listener_that_says(b"{", d / "s"), "state"), "{}/s"),
     Case("ApplyRefusedError", "a pod that asks for too much", lambda d: with_manifests(apply, d, str(written(d / "a.yaml", HUGE))), "default/a would be refused"),
     Case("CaptureError", "no JSON", lambda d: topology_from(about(machine=str(written(d / "f", "{")))), "{}/f is not a capture of a node: it is not JSON"),
-    Case("CaptureError", "no machine", lambda d: topology_from(about(machine=str(written(d / "f", "{}")))), "topology: must be given, and kind is not NodeCapture"),
+    Case("CaptureError", "no machine", lambda d: topology_from(about(machine=str(written(d / "f", "{}")))), "topology: is required, and kind is not NodeCapture"),
     Case("CaptureError", "of a later version", lambda d: topology_from(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
     Case("CgroupEntryError", "no cgroup", lambda d: join(str(d / "gone")), "{}/gone"),
     Case("CgroupError", "weight", lambda d: cgroup_with(d, "cpu.weight", "heavy").read(frozenset()), "'heavy'"),
@@ -452,7 +452,7 @@ CASES = [
     Case("CgroupError", "events", lambda d: cgroup_with(d, "cgroup.events", "populated yes").read(frozenset()), "{}/cgroup.events"),
     Case("CgroupError", "a directory", lambda d: CgroupTree(f"{d}/{'x' * 300}").read(frozenset()), "{}/xxx"),
     Case("MemoryInUseError", "more than the limit", lambda d: cgroup_with(d, "memory.current", "8192").apply(SetAttribute("", Attribute.MEMORY_MAX, ByteLimit(4096), None)), "{}/memory.max"),
-    Case("CheckpointError", "no checkpoint", lambda d: checkpoint.run(asked(checkpoint, "verify", str(written(d / "f", "{}")))), "{}/f: it has neither"),
+    Case("CheckpointError", "no checkpoint", lambda d: checkpoint.run(asked(checkpoint, "verify", str(written(d / "f", "{}")))), "{}/f: defaultCpuSet, machineState, PodDeviceEntries"),
     Case("CheckpointError", "no file", lambda d: checkpoint.run(asked(checkpoint, "verify", f"{d}/none")), "{}/none"),
     Case("CommandError", "no such command", lambda _: exec_command.become(["/nowhere/cmd"]), "'/nowhere/cmd'"),
     Case("CommandError", "no command", lambda d: exec_command.become([str(d)]), "'{}'"),
@@ -702,7 +702,7 @@ def damaged_devices(directory: Path) -> str:
 
 
 INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
-    "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "no JSON object"),
+    "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "not a JSON object"),
     "BindAddressError": (lambda _: config_message("metricsBindAddress: 'here'"), "'here'"),
     "CallError": (lambda _: status_of(b"\x0a\x03web"), "pod web in namespace"),
     "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
@@ -724,7 +724,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "MuxError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")))), "more than 4194314"),
     "NriCallError": (lambda d: refused_call(d, b"\x0a\x00"), "a call about no pod"),
     "PluginFailedError": (lambda _: refused_for_a_plugin(), "CPU plugin elsewhere: it is not installed here"),
-    "ProtobufError": (lambda d: refused_call(d, b"\x0a\x7f"), "field 1 ends 127 bytes later"),
+    "ProtobufError": (lambda d: refused_call(d, b"\x0a\x7f"), "field 1 ends 127 bytes beyond the message"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
     "TtrpcError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(registration_refused(b"\xff"), d / "s")))), "a string is not UTF-8"),

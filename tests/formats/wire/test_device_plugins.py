@@ -47,10 +47,10 @@ def test_an_answer_may_have_nothing() -> None:
 @pytest.mark.parametrize("path", ["", "dev/gpu", "/dev/\0gpu"])
 def test_a_path_that_is_not_absolute_is_no_path(path: str) -> None:
     named = MESSAGES.DeviceSpec(container_path="/dev/gpu", host_path=path)
-    with pytest.raises(ProtobufError, match=r"host_path .* is no absolute path"):
+    with pytest.raises(ProtobufError, match=r"host_path .* is not an absolute path"):
         access(MESSAGES.ContainerAllocateResponse(devices=[named]).SerializeToString())
     mounted = MESSAGES.Mount(container_path=path, host_path="/opt")
-    with pytest.raises(ProtobufError, match=r"container_path .* is no absolute path"):
+    with pytest.raises(ProtobufError, match=r"container_path .* is not an absolute path"):
         access(MESSAGES.ContainerAllocateResponse(mounts=[mounted]).SerializeToString())
 
 
