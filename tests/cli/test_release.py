@@ -586,14 +586,13 @@ def test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_tha
     put_back = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(command, "known_from", lambda _: NodeAgentError("no agent runs", hint="start it"))
-    monkeypatch.setattr(command, "_deadline", lambda *_: float("inf"))
     monkeypatch.setattr(startup, "discover", lambda *_: agent.node)
     monkeypatch.setattr(releasing, "find_pods_cgroup", lambda *_: stopped)
     monkeypatch.setattr(releasing, "load_agent", lambda *_: agent)
     monkeypatch.setattr(releasing, "put_host_settings_back", lambda *_, **more: put_back.append(more) or 3)
     config = daemon.directory / "config.yaml"
     config.write_text("cpuManagerPolicy: none\n")
-    assert main(["release", "--all", "--config", str(config)]) == 1
+    assert main(["release", "--all", "--timeout", "86400", "--config", str(config)]) == 1
     told = capsys.readouterr()
     assert put_back == [{"forget": True}]
     assert "the host's interrupts, work queues and units have their CPUs back\n" in told.out
