@@ -11,7 +11,9 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from integration import processor_time
 from integration.lanes import lane_of
+from integration.processor_time import ProcessorTimes
 from integration.progress import ProgressReports
 from integration.repeats import Repeats
 
@@ -49,9 +51,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(processor_time)
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if isinstance(terminal, pytest.TerminalReporter):
         config.pluginmanager.register(Repeats(terminal))
+        config.pluginmanager.register(ProcessorTimes(terminal))
         if config.get_verbosity() == 0:
             config.pluginmanager.register(ProgressReports(terminal))
 
