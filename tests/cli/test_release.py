@@ -547,7 +547,8 @@ def stopped(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> releasing.Pods:
     clock = SimpleNamespace(
         sleep=pause, monotonic=lambda: machine.now_ms / 1000, time_ns=lambda: machine.now_ms * 1_000_000
     )
-    monkeypatch.setattr(releasing, "time", clock)
+    for module in (releasing, command):
+        monkeypatch.setattr(module, "time", clock)
     tree: Any = Tree(machine, daemon.steps, lambda: None)
     client: Any = Client(machine, daemon.steps)
     return releasing.Pods(tree, Runner(client))
@@ -592,7 +593,7 @@ def test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_tha
     monkeypatch.setattr(releasing, "put_host_settings_back", lambda *_, **more: put_back.append(more) or 3)
     config = daemon.directory / "config.yaml"
     config.write_text("cpuManagerPolicy: none\n")
-    assert main(["release", "--all", "--timeout", "86400", "--config", str(config)]) == 1
+    assert main(["release", "--all", "--config", str(config)]) == 1
     told = capsys.readouterr()
     assert put_back == [{"forget": True}]
     assert "the host's interrupts, work queues and units have their CPUs back\n" in told.out
