@@ -97,7 +97,7 @@ bench-docs: $(VENV)/.ready
 
 # What the tests of reliability count, into docs/reliability.md; what guests counted stays as it was kept.
 figures: $(VENV)/.ready
-	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) -q tests/daemon/test_crash_points.py tests/daemon/test_damage.py tests/daemon/test_full_disk.py tests/daemon/test_write_failures.py
+	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) -q --all tests/daemon/test_crash_points.py tests/daemon/test_damage.py tests/daemon/test_full_disk.py tests/daemon/test_write_failures.py
 	$(BIN)/python scripts/reliability.py
 
 # The wheel, with units, documents, examples, manual pages and completions in its share, and the source archive; in dist.
