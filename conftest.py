@@ -48,12 +48,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "examples and vectors, and of the tests in guests those that are marked `main_job`",
     )
     parser.addoption("--long", action="store_true", help="the tests in guests, their long forms among them")
-    parser.addoption("--soak", action="store_true", help="hours of churn")
+    parser.addoption("--soak", action="store_true", help="hours of churn in guests")
+    parser.addoption(
+        "--host-soak", action="store_true", help="load on the host in full: a thousand pods, 100,000 file events"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     is_long = config.getoption("--long") or config.getoption("--soak")
-    is_all = is_long or config.getoption("--all")
+    is_all = is_long or config.getoption("--all") or config.getoption("--host-soak")
     left_out = {item for item in items if (_is_long(item) and not is_long) or (_is_whole(item) and not is_all)}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]

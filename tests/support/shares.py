@@ -1,25 +1,21 @@
-"""The share of examples that a run tries: a quarter, which rotates with the commit, or all of them with `--all`.
+"""The share of examples that a run tries: all of them with `--all`, else a quarter, which rotates with the commit.
 
-tests/conftest.py chooses the profile of Hypothesis, which tells the share to all functions here.
+tests/conftest.py chooses the quarter.
 """
 
 import shutil
 import subprocess
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
-
-from hypothesis import settings
 
 T = TypeVar("T")
 
 QUARTERS = 4
-WHOLE = 100
-"""Examples of a property that names no number, in a run with all examples."""
+quarter: int | None = None
+"""Number of the quarter that this run tries. None means that it tries everything."""
 
 
-@cache
 def quarter_of_commit() -> int:
     """Return the number of the quarter that belongs to the current commit, the same on every machine. It is 0 without git."""
     folder = Path(__file__).parents[1]
@@ -31,9 +27,9 @@ def quarter_of_commit() -> int:
 
 def share_of(examples: int) -> int:
     """Return how many of a property's examples this run tries."""
-    return max(1, examples * settings.default.max_examples // WHOLE)
+    return examples if quarter is None else max(1, examples // QUARTERS)
 
 
 def share(of: Sequence[T]) -> Sequence[T]:
-    """Return the cases that this run tries: all, or every fourth from the commit's quarter on."""
-    return of if settings.default.max_examples >= WHOLE else of[quarter_of_commit() :: QUARTERS]
+    """Return the cases that this run tries: all, or every fourth."""
+    return of if quarter is None else of[quarter::QUARTERS]
