@@ -35,7 +35,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     (programs / "systemctl").write_text(SYSTEMCTL.format(programs))
     (programs / "systemctl").chmod(0o755)
-    monkeypatch.setattr(units, "_ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
+    monkeypatch.setattr(units, "ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
     return programs
 
 

@@ -547,7 +547,8 @@ def stopped(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> releasing.Pods:
     clock = SimpleNamespace(
         sleep=pause, monotonic=lambda: machine.now_ms / 1000, time_ns=lambda: machine.now_ms * 1_000_000
     )
-    monkeypatch.setattr(releasing, "time", clock)
+    for module in (releasing, command):
+        monkeypatch.setattr(module, "time", clock)
     tree: Any = Tree(machine, daemon.steps, lambda: None)
     client: Any = Client(machine, daemon.steps)
     return releasing.Pods(tree, Runner(client))
@@ -586,7 +587,6 @@ def test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_tha
     put_back = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(command, "known_from", lambda _: NodeAgentError("no agent runs", hint="start it"))
-    monkeypatch.setattr(command, "_deadline", lambda *_: float("inf"))
     monkeypatch.setattr(startup, "discover", lambda *_: agent.node)
     monkeypatch.setattr(releasing, "find_pods_cgroup", lambda *_: stopped)
     monkeypatch.setattr(releasing, "load_agent", lambda *_: agent)

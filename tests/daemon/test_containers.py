@@ -431,10 +431,7 @@ def test_what_was_sent_to_a_container_that_goes_holds_up_no_other_push(desk: Des
     plugin.wait_for_end()
 
 
-def test_changes_that_do_not_reach_the_runtime_are_a_problem_until_they_do(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(containers, "_PAUSE_SECONDS", 0.0)
+def test_changes_that_do_not_reach_the_runtime_are_a_problem_until_they_do(desk: Desk) -> None:
     desk.share()
     desk.tree.cpusets["s"] = CpuSet.of(1)
     desk.turn()

@@ -23,6 +23,7 @@ from nodeagent.formats.wire.grpc_messages import Status, framed, parse_status
 from tests.support.kubelet import serving
 from tests.support.pods import app, init, pod
 from tests.support.runtime_pods import kubelets
+from tests.support.shares import share_of
 
 PATIENCE_SECONDS = 60.0
 """Nothing takes that long but a bug."""
@@ -298,7 +299,7 @@ FRAMES = st.lists(
 
 
 @given(FRAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 def test_whatever_frames_come_there_is_an_answer_or_one_error(frames: bytes) -> None:
     def behave(channel: socket.socket) -> None:
         channel.sendall(SETTINGS + frames)

@@ -201,6 +201,7 @@ def test_an_answer_waits_for_the_clients_window_and_holds_up_nobody_else() -> No
     assert not client.server.owes
 
 
+@pytest.mark.whole
 def test_an_answer_of_16_mib_fits_through_small_windows() -> None:
     client = Client(window=2**31 - 1)
     client.h2.increment_flow_control_window(2**30)

@@ -12,9 +12,10 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Block, Hint, PodPromises, Promises
 from nodeagent.core.turn.recovery import Claim, Settled, lacking_cpus, settled
 from tests.support import invariants
+from tests.support.shares import share_of
 from tests.support.strategies import Event, lived, lives, nodes, pods
 
-EXAMPLES = settings(max_examples=150)
+EXAMPLES = settings(max_examples=share_of(150))
 
 
 def claims_of(promises: Promises, active: tuple[Pod, ...], running: frozenset[int]) -> tuple[Claim, ...]:

@@ -20,6 +20,7 @@ from nodeagent.edge.kernel.sysfs import ATTEMPTS, MAX_FILE_BYTES, VanishedError,
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import HUGEPAGES, SysfsError, SysfsSample
 from tests.support.machine_tree import CPUS, NODES, Cache, Machine
+from tests.support.shares import share_of
 
 SMT = ("0,4", "1,5", "2,6", "3,7")
 """4 cores; CPUs c and c+4 are siblings."""
@@ -499,7 +500,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=share_of(200), deadline=None)
 @given(choices=st.lists(st.tuples(st.integers(0, 10**6), st.none() | VALUES), min_size=1, max_size=4))
 def test_any_file_may_hold_anything(sample: SysfsSample, choices: list[tuple[int, str | None]]) -> None:
     files = dict(sample.files)
