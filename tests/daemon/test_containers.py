@@ -19,7 +19,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.turn.step import Turn, World
+from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.runtime import containers, device_access
 from nodeagent.daemon.domains.runtime.containers import Containers
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi

@@ -27,7 +27,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
 from nodeagent.core.resources.devices.pools import DevicePool
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.turn.machine import node_name

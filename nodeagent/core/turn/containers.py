@@ -52,8 +52,9 @@ from nodeagent.core.model.refusals import (
 )
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import CONTAINERD, ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal
+from nodeagent.core.turn.decision import admitted_beside, cpus_of_orphans
 from nodeagent.core.turn.recovery import kept_devices
-from nodeagent.core.turn.step import EventKind, TurnEvent, World, admitted_beside, cpus_of_orphans
+from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 _ORIGIN = Origin(CONTAINERD, CONTAINERD)
 _NAMESPACE = "default"

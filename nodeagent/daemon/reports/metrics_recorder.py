@@ -17,8 +17,9 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.decision import admitted_beside
 from nodeagent.core.turn.lifecycle import next_start_at_ms
-from nodeagent.core.turn.step import EventKind, Turn, admitted_beside
+from nodeagent.core.turn.world import EventKind, Turn
 from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
 from nodeagent.daemon.turn.execution import ExecutionResult
 from nodeagent.edge.observability.metrics import Exposition

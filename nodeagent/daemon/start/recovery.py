@@ -23,9 +23,9 @@ from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.adoption import claims_of, found, may_run, on_record, with_record
 from nodeagent.core.turn.lifecycle import Runs
-from nodeagent.core.turn.pod_sources import Manifest, wanted
+from nodeagent.core.turn.pod_sources import Manifest, new_entry, wanted
 from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
-from nodeagent.core.turn.step import EventKind, new_entry
+from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.reports.logs import Log, about
 from nodeagent.daemon.start.startup import (

@@ -43,7 +43,8 @@ from nodeagent.core.turn.actions import (
 )
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import PodSource, asking_for_devices, is_unclear, offered
-from nodeagent.core.turn.step import EventKind, Turn, World, step
+from nodeagent.core.turn.step import step
+from nodeagent.core.turn.world import EventKind, Turn, World
 from nodeagent.daemon.domains.all_cgroups import Domains, Systemd, unit_paths
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES, UnitRecords
 from nodeagent.daemon.host.host_settings import HostSettings, Wanted, alone_of

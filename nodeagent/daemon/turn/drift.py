@@ -7,7 +7,7 @@ from nodeagent.core.cgroups.write_order import Change, GatherThreads, MakeCgroup
 from nodeagent.core.metrics.agent_metrics import REMOVED
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.step import World
+from nodeagent.core.turn.world import World
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.turn.execution import ExecutionResult
 from nodeagent.daemon.turn.troubles import owner_of

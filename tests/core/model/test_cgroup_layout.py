@@ -4,8 +4,7 @@ import pytest
 
 from nodeagent.core.model.cgroup_layout import is_above, is_of_systemd, pod_of_units_path, unit_at
 from nodeagent.core.model.pod import Domain
-from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from tests.support.pods import app, manifests, pod, unit
 
 

@@ -21,7 +21,7 @@ from nodeagent.core.model.state import (
 )
 from nodeagent.core.turn.actions import Action, Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
 from nodeagent.core.turn.lifecycle import Run
-from nodeagent.core.turn.step import World
+from nodeagent.core.turn.world import World
 from tests.support.pods import app, pod
 from tests.support.world import START_MS, empty_state, node
 

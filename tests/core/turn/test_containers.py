@@ -57,7 +57,8 @@ from nodeagent.core.turn.containers import (
     verdict,
 )
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.core.turn.step import EventKind, World, step
+from nodeagent.core.turn.step import step
+from nodeagent.core.turn.world import EventKind, World
 from nodeagent.daemon.domains.runtime.containers import misnamed, stated
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers
 from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar

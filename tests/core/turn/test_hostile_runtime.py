@@ -27,7 +27,7 @@ from nodeagent.core.model.nri import (
 )
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.turn.containers import Node as TurnNode, Told, occupants, pool_of, promised, take, verdict
-from nodeagent.core.turn.step import World
+from nodeagent.core.turn.world import World
 from nodeagent.daemon.domains.runtime.containers import misnamed, stated
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers, unserved_containers
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state

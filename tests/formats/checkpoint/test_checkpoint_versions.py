@@ -18,8 +18,7 @@ from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.state import NodeState, Origin, RecordedRefusal
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
-from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
     CheckpointError,

@@ -63,7 +63,7 @@ from nodeagent.core.turn.containers import (
     take,
     verdict,
 )
-from nodeagent.core.turn.step import Turn, World
+from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.domains.runtime.runtime_link import Push, RuntimeLink
 from nodeagent.daemon.domains.runtime.untracked_cgroups import Strangers
