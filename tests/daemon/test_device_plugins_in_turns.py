@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.reports.publisher import Publisher
@@ -33,16 +34,18 @@ def test_a_pod_waits_for_the_plugin_and_starts_with_what_it_says(
         daemon.rest()
         agent = daemon.agent
         assert agent.state.entries[0].refusal is not None
-        plugins = DevicePlugins(tmp_path / "kubelet.sock", lambda: agent.wakeups.wake(WakeUpReason.DEVICES), agent.log)
-        monkeypatch.setattr(agent, "_plugins", plugins)
-        monkeypatch.setattr(agent.runner, "_prepare", plugins.prepare)
+        plugins = DevicePlugins(
+            tmp_path / "kubelet.sock", lambda: agent.wakeups.wake(WakeUpReason.DEVICES), agent.edges.log
+        )
+        agent.edges = replace(agent.edges, plugins=plugins)
+        monkeypatch.setattr(agent.edges.runner, "_prepare", plugins.prepare)
         config: Any = SimpleNamespace(
             runtime_directory=str(tmp_path),
             metrics_bind_address="",
             pod_resources_socket="",
             device_plugin_socket=f"{tmp_path}/kubelet.sock",
         )
-        with Publisher(agent, config, agent.log, None, plugins):
+        with Publisher(agent, config, agent.edges.log, None, plugins):
             made = DevicePlugin(tmp_path, GPU)
             made.envs = {"GPU_VISIBLE": "a"}
             made.options.pre_start_required = True

@@ -339,7 +339,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         config: Any = SimpleNamespace(
             runtime_directory=str(tmp_path), metrics_bind_address="", pod_resources_socket=f"{tmp_path}/{SOCKET}"
         )
-        with Publisher(daemon.agent, config, daemon.agent.log):
+        with Publisher(daemon.agent, config, daemon.agent.edges.log):
             yield daemon
 
 
@@ -398,7 +398,7 @@ def test_a_socket_that_cannot_be_opened_is_reported_with_its_field(
         config: Any = SimpleNamespace(
             runtime_directory=str(tmp_path), metrics_bind_address="", pod_resources_socket=f"{tmp_path}/agent.sock"
         )
-        with Publisher(daemon.agent, config, daemon.agent.log):
+        with Publisher(daemon.agent, config, daemon.agent.edges.log):
             (line,) = [one for one in daemon.said() if one["event"] == "not_served"]
     assert line["what"] == "pod resources"
     assert "set another podResourcesSocket" in line["hint"]

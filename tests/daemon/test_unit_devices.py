@@ -16,7 +16,7 @@ from nodeagent.core.model.promises import HeldDevice, PodPromises, with_pod
 from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry
 from nodeagent.daemon.domains.systemd import unit_devices
 from nodeagent.daemon.domains.systemd.unit_devices import Rules, UnitDevices
-from nodeagent.daemon.turn.agent import NO_RUNTIME
+from nodeagent.daemon.turn.edges import NO_RUNTIME
 from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError

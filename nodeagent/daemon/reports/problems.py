@@ -14,7 +14,7 @@ from nodeagent.core.turn.world import TurnEvent
 from nodeagent.errors import printable
 
 
-def shadow(event: TurnEvent) -> tuple[str, str]:
+def duplicate(event: TurnEvent) -> tuple[str, str]:
     """Return the file that doesn't count, and why."""
     fields = dict(event.fields)
     return event.origin.name, (
