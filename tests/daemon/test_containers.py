@@ -20,7 +20,7 @@ from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.step import Turn, World
-from nodeagent.daemon.domains.runtime import containers, device_access
+from nodeagent.daemon.domains.runtime import containers, device_access, exchange
 from nodeagent.daemon.domains.runtime.containers import Containers
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.turn.troubles import Trouble
@@ -101,7 +101,7 @@ class Desk:
         tree: Any = self.tree
         log: Any = self.log
         self.containers = Containers(socket, tree, self.wakeups, log, pods)
-        self.containers.configure(Runtime("containerd", "1.7.24", (0, 6, 0), 5000, 2000))
+        self.containers.exchange.configure(Runtime("containerd", "1.7.24", (0, 6, 0), 5000, 2000))
         self.node = NODE
         self.state = empty_state(NODE)
         self.occupied = CpuSet()
@@ -130,9 +130,9 @@ class Desk:
         until = time.monotonic() + seconds
         return self.beside(
             lambda: (
-                self.containers.synchronize(call, until)
+                self.containers.exchange.synchronize(call, until)
                 if isinstance(call, Synchronized)
-                else self.containers.handle(call, until)
+                else self.containers.exchange.handle(call, until)
             )
         )
 
@@ -433,7 +433,7 @@ def test_what_was_sent_to_a_container_that_goes_holds_up_no_other_push(desk: Des
 def test_changes_that_do_not_reach_the_runtime_are_a_problem_until_they_do(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(containers, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(exchange, "_PAUSE_SECONDS", 0.0)
     desk.share()
     desk.tree.cpusets["s"] = CpuSet.of(1)
     desk.turn()
@@ -441,6 +441,9 @@ def test_changes_that_do_not_reach_the_runtime_are_a_problem_until_they_do(
     while not (problem := desk.containers.problem()):
         desk.wakeups.wait(1.0)
         desk.turn()
+    state = desk.containers.exchange.state
+    assert state.push_problem in problem
+    assert state.push_at > 0.0, "the problem and the time of the next attempt are one value"
     assert problem.startswith("changes don't reach the runtime: ")
     plugin = desk.push()
     assert len(plugin.synchronize([], [])) == 1
@@ -527,7 +530,7 @@ def test_before_the_runtime_has_told_what_there_is_unknown_processes_occupy_thei
     desk.turn()
     assert desk.occupied == CpuSet.parse("2-3,5")
     assert desk.containers.problem() is None, "the runtime may tell of them any moment"
-    desk.containers.lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
+    desk.containers.exchange.lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
     assert f"/sys/fs/cgroup/{STRANGE} (2-3)" in str(desk.containers.problem())
     assert desk.log.lines[-1][0] == "runtime_lost"
 
@@ -575,7 +578,7 @@ def test_one_that_stays_unknown_is_told_of_and_nobody_starts_on_its_cpus(
     assert desk.containers.problem() is None
 
 
-def test_a_pods_first_process_is_no_stranger(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pods_first_process_is_tracked_by_its_sandbox(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the sandbox's id, and is no container of NRI's."""
     monkeypatch.setattr(containers, "LOOK_SECONDS", 0.0)
     sandbox = replace(sandbox_of(WEB), id="0a")
@@ -590,7 +593,7 @@ def test_a_runtime_that_goes_and_comes_is_told_of_once(desk: Desk) -> None:
     assert desk.containers.problem() is None
     err = NriError(Path("/run/nri.sock"), "it closed the connection", "look there")
     for _ in range(2):
-        desk.containers.lost(err, 1.0)
+        desk.containers.exchange.lost(err, 1.0)
         assert "it closed the connection (look there)" in str(desk.containers.problem())
     desk.answered(Synchronized())
     assert desk.containers.problem() is None

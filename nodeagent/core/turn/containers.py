@@ -32,6 +32,7 @@ from nodeagent.core.domains.runtime.registry import (
     settled,
     wanted_by_id,
 )
+from nodeagent.core.domains.runtime.reported import Reported
 from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
@@ -68,19 +69,12 @@ class Stated(Struct, frozen=True):
     """It is to be refused for them."""
 
 
-class Told(Struct, frozen=True):
-    """What the runtime has told last, by its ids."""
-
-    sandboxes: Mapping[str, Sandbox]
-    containers: Mapping[str, NriContainer]
-
-
 class Node(Struct, frozen=True):
     """What decisions on a runtime's containers need beside the world."""
 
     world: World
     kernel: Kernel
-    told: Told
+    reported: Reported
     stated: Callable[[Sandbox], Stated]
     mount: str
     """Of the root of all cgroups."""
@@ -132,7 +126,7 @@ def _narrowest_first(todo: tuple[Todo, ...], node: Node) -> list[Todo]:
 
 def _stands_on(container_id: str, node: Node) -> CpuSet | None:
     """Return the CPUs that the runtime gives a container; None: any."""
-    told = node.told.containers.get(container_id)
+    told = node.reported.containers.get(container_id)
     return None if told is None else told.resources.cpus
 
 
@@ -141,7 +135,7 @@ def _where_they_belong(state: NodeState, todo: list[Todo], node: Node) -> list[T
     wanted = promised(state, node)
 
     def is_there(one: CountFailOpen) -> bool:
-        told = node.told.containers.get(one.id)
+        told = node.reported.containers.get(one.id)
         return one.key in wanted and told is not None and has_all(told.resources, wanted[one.key])
 
     return [Adopt(one.key, one.id) if isinstance(one, CountFailOpen) and is_there(one) else one for one in todo]
@@ -192,8 +186,8 @@ def pool_of(state: NodeState, node: Node) -> CpuSet:
     return shared_pool(node.world.managers, state.promises, node.kernel.online)
 
 
-def strangers(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
-    """Return who has processes where the runtime's containers are, and is none of them.
+def untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
+    """Return an occupant for each cgroup among kubelet's pods that has processes and is no container that the runtime knows.
 
     Args:
         found: by cgroup, the CPUs that they may run on.
@@ -312,7 +306,7 @@ def awaits_end(registry: Registry) -> bool:
 def _decided(taken: Taken, decide: Decide, node: Node) -> tuple[Taken, tuple[Todo, ...]]:
     state = taken.state
     _, made = _made(state.runtime, decide.key, decide.id)
-    sandbox = None if made is None else node.told.sandboxes.get(made.sandbox_id)
+    sandbox = None if made is None else node.reported.sandboxes.get(made.sandbox_id)
     if made is None or sandbox is None:
         return taken, ()
     stated = node.stated(sandbox)
@@ -610,7 +604,7 @@ def _as_asked(registry: Registry, sandbox: Sandbox, name: str, decide: Decide, n
     """Return a container as it was told, with what is asked for it since."""
     entry = registry.entry(ContainerKey(decide.key.pod_uid, name))
     made = next((one for one in entry.made if one.id == decide.id), entry.made[-1] if entry.made else None)
-    told = None if made is None else node.told.containers.get(made.id)
+    told = None if made is None else node.reported.containers.get(made.id)
     if made is None or told is None:
         return None
     asked = made.asked if name == decide.key.name or entry.asked is None else entry.asked

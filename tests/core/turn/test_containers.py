@@ -25,6 +25,7 @@ from nodeagent.core.domains.runtime.registry import (
     PutRight,
     Retried,
 )
+from nodeagent.core.domains.runtime.reported import Reported
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
@@ -48,7 +49,6 @@ from nodeagent.core.resources.cpu.points import PluginFailedError, Point
 from nodeagent.core.turn.containers import (
     Node as TurnNode,
     Taken,
-    Told,
     awaits_end,
     occupants,
     pool_of,
@@ -87,7 +87,9 @@ class Runtime:
         world = World(
             self.of.config, self.of.managers, self.of.allocatable, (PodSource(),), {}, {}, START_MS,
         )  # fmt: skip
-        return TurnNode(world, self.of.kernel, Told(self.boxes, self.containers), stated, "/sys/fs/cgroup", misnamed)
+        return TurnNode(
+            world, self.of.kernel, Reported.of(self.boxes, self.containers), stated, "/sys/fs/cgroup", misnamed
+        )
 
     def seen(self) -> dict[str, ObservedCgroup]:
         def group(one: str) -> ObservedCgroup:

@@ -11,6 +11,7 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.desired_cgroups import runtime_cgroups
 from nodeagent.core.domains.runtime.answers import Response, response
 from nodeagent.core.domains.runtime.registry import Happening, Looked, Populated, Retried, Unserved
+from nodeagent.core.domains.runtime.reported import Reported
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import (
@@ -26,7 +27,7 @@ from nodeagent.core.model.nri import (
     Synchronized,
 )
 from nodeagent.core.model.runtime_containers import Registry
-from nodeagent.core.turn.containers import Node as TurnNode, Told, occupants, pool_of, promised, take, verdict
+from nodeagent.core.turn.containers import Node as TurnNode, occupants, pool_of, promised, take, verdict
 from nodeagent.core.turn.step import World
 from nodeagent.daemon.domains.runtime.containers import misnamed, stated
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers, unserved_containers
@@ -117,7 +118,9 @@ class Agent:
 
     def node(self) -> TurnNode:
         world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS)
-        return TurnNode(world, NODE.kernel, Told(self.boxes, self.containers), stated, "/sys/fs/cgroup", misnamed)
+        return TurnNode(
+            world, NODE.kernel, Reported.of(self.boxes, self.containers), stated, "/sys/fs/cgroup", misnamed
+        )
 
     def take(self, what: Happening) -> None:
         found = what.found if isinstance(what, Looked) else what
