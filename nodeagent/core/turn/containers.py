@@ -14,27 +14,26 @@ from nodeagent.core.admission.managers import Admitted, Rejected, Report, remove
 from nodeagent.core.admission.node_capacity import insufficient, usage_of
 from nodeagent.core.admission.resize import NotResized, differences, is_resize, resized
 from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
-from nodeagent.core.domains.runtime.answers import Occupant, Response, WantedPlacement, gate, response
-from nodeagent.core.domains.runtime.pod_model import runtime_pod
-from nodeagent.core.domains.runtime.registry import (
+from nodeagent.core.domains.runtime.answers import Occupant, Response, WantedPlacement, check_start, response
+from nodeagent.core.domains.runtime.instructions import (
     Adopt,
     CountFailOpen,
+    CountIllegal,
     Decide,
     GiveBack,
     Happening,
-    LetBegin,
+    LetStart,
     Looked,
     Place,
     Refuse,
     Todo,
-    happened,
-    has_all,
-    settled,
-    wanted_by_id,
 )
+from nodeagent.core.domains.runtime.pod_model import runtime_pod
+from nodeagent.core.domains.runtime.registry import happened, has_all, settled, wanted_by_id
 from nodeagent.core.domains.runtime.reported import Reported
 from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
-from nodeagent.core.metrics.deltas import MetricDelta
+from nodeagent.core.metrics.agent_metrics import RUNTIME_ILLEGAL
+from nodeagent.core.metrics.deltas import MetricDelta, Series
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_above
 from nodeagent.core.model.demand import PodDemand, demand_of
@@ -109,6 +108,10 @@ def take(state: NodeState, what: Happening, node: Node) -> Taken:
             case Place(key, container_id) as place:
                 taken = taken.plus(_with_cgroup(taken.state, key, container_id, node))
                 done.append(place)
+            case CountIllegal(event):
+                taken = taken.plus(
+                    taken.state, deltas=(MetricDelta(Series(RUNTIME_ILLEGAL, (("event", event.value),))),)
+                )
             case other:
                 done.append(other)
     taken = taken.plus(_without_old_refusals(taken.state))
@@ -246,7 +249,7 @@ def verdict(
         match one:
             case Refuse(reason=reason):
                 return Denial(reason)
-            case LetBegin(key, container_id, rivals):
+            case LetStart(key, container_id, rivals):
                 begins = seen.get(container_id)
                 effective = CpuSet() if begins is None else begins.cpus_effective or CpuSet()
                 placement = wanted.get(key)
@@ -254,7 +257,7 @@ def verdict(
                     placement = replace(placement, cpus=placement.cpus | reserved)
                 starting = Occupant(f"container {key.name}", effective, placement, container_id)
                 others = (other for other in there if other.id != container_id)
-                return gate(starting, others, rivals) or Response(Answer())
+                return check_start(starting, others, rivals) or Response(Answer())
             case Place(key, container_id) if call.event is Event.CREATE_CONTAINER and call.container is not None:
                 placement = wanted.get(key)
                 if placement is None or not placement.cpus:

@@ -1,6 +1,6 @@
 """What the runtime has reported is one value per turn: an earlier turn's stays as it was."""
 
-from nodeagent.core.domains.runtime.registry import Looked, Populated
+from nodeagent.core.domains.runtime.instructions import Looked, Populated
 from nodeagent.core.domains.runtime.reported import Reported
 from nodeagent.core.model.nri import Call, Event, Synchronized
 from nodeagent.core.model.runtime_containers import KnownSandbox, Registry

@@ -13,18 +13,18 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.domains.runtime.answers import Response, response
-from nodeagent.core.domains.runtime.known_again import known_again
-from nodeagent.core.domains.runtime.pod_model import ToldBy
-from nodeagent.core.domains.runtime.registry import (
+from nodeagent.core.domains.runtime.instructions import (
     Adopt,
+    Correct,
     CountFailOpen,
     Happening,
     Looked,
     Place,
     Populated,
-    PutRight,
     Retried,
 )
+from nodeagent.core.domains.runtime.known_again import known_again
+from nodeagent.core.domains.runtime.pod_model import ToldBy
 from nodeagent.core.domains.runtime.reported import Reported
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
@@ -560,7 +560,7 @@ def test_what_runs_without_having_asked_is_put_into_the_pool_or_where_it_belongs
     runtime.cpusets |= {"m": everything, "s": everything}
     runtime.running.add("s")
     taken = runtime.happens(runtime.listed())
-    assert {type(one) for one in taken.todo} == {CountFailOpen, PutRight, Place}
+    assert {type(one) for one in taken.todo} == {CountFailOpen, Correct, Place}
     runtime.push()
     assert runtime.cpusets["m"] == own
     assert own is not None

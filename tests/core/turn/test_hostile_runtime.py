@@ -10,7 +10,7 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.desired_cgroups import runtime_cgroups
 from nodeagent.core.domains.runtime.answers import Response, response
-from nodeagent.core.domains.runtime.registry import Happening, Looked, Populated, Retried, Unserved
+from nodeagent.core.domains.runtime.instructions import Happening, Looked, Populated, Retried, Unserved
 from nodeagent.core.domains.runtime.reported import Reported
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from nodeagent.core.domains.runtime.registry import Happening, Looked
+from nodeagent.core.domains.runtime.instructions import Happening, Looked
 from nodeagent.core.model.nri import Call, NriContainer, Sandbox, Synchronized
 from nodeagent.core.model.runtime_containers import Registry
 

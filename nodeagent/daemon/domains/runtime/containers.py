@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.domains.runtime.answers import Occupant, Response, response
-from nodeagent.core.domains.runtime.registry import (
+from nodeagent.core.domains.runtime.instructions import (
+    Correct,
     CountFailOpen,
     Happening,
     Looked,
     Populated,
-    PutRight,
     Refuse,
     Retried,
     Todo,
@@ -373,7 +373,7 @@ class Containers:
                     )
                     if (cpus := self._memory.sight.cpus_of(id_)) is not None:
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
-                case PutRight(key, id_, wanted):
+                case Correct(key, id_, wanted):
                     cpus = self._memory.sight.cpus_of(id_)
                     # One that is where it was created has only to get the pool.
                     if cpus is not None and not cpus <= wanted.exclusive_cpus | reserved:

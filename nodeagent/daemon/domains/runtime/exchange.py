@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.domains.runtime.answers import Response
-from nodeagent.core.domains.runtime.registry import Looked
+from nodeagent.core.domains.runtime.instructions import Looked
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import MARGIN_MS, Answer, Call, Denial, Event, Runtime, Synchronized, Update
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
