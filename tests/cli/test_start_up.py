@@ -24,7 +24,7 @@ print("\\n" + json.dumps(sorted(set(sys.modules) - before)))
 OF_RUNTIMES = {
     "nodeagent.core.model.nri",
     "nodeagent.core.domains.runtime",
-    "nodeagent.core.turn.containers",
+    "nodeagent.core.domains.runtime.decisions",
     "nodeagent.daemon.domains.runtime.beside_kubelet",
     "nodeagent.daemon.domains.runtime.containers",
     "nodeagent.daemon.domains.runtime.exchange",

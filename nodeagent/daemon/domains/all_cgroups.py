@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups, UnitSettings
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_of_systemd, pod_of_units_path, unit_at
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_of_systemd, pinned_pod_path, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.pod import SYSTEMD, Pod
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.kernel.host_settings import possible_cpus
 from nodeagent.edge.systemd import units
@@ -59,7 +59,7 @@ class UnknownUnit(Struct, frozen=True):
 
 def unit_paths(pods: Iterable[Pod]) -> frozenset[str]:
     """Return what stands for the cgroups of the units of some pods."""
-    return frozenset(f"{pod_of_units_path(pod.uid)}/{unit}" for pod in pods for unit in pod.units)
+    return frozenset(f"{pinned_pod_path(SYSTEMD, pod.uid)}/{unit}" for pod in pods for unit in pod.units)
 
 
 class Domains:

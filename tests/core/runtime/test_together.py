@@ -1,4 +1,4 @@
-"""Registry, answers and check of a start together, against a runtime with cpusets: whatever fails or goes unasked, exclusive CPUs have one user."""
+"""Registry, answers and checks of starts together, against a runtime with cpusets: whatever fails, exclusive CPUs have one user."""
 
 from typing import Any
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.domains.runtime.answers import Response, response
+from nodeagent.core.domains.runtime.decisions import Taken, take
 from nodeagent.core.domains.runtime.instructions import (
     Adopt,
     Correct,
@@ -24,8 +25,11 @@ from nodeagent.core.domains.runtime.instructions import (
     Retried,
 )
 from nodeagent.core.domains.runtime.known_again import known_again
+from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
 from nodeagent.core.domains.runtime.pod_model import ToldBy
+from nodeagent.core.domains.runtime.registry import awaits_end
 from nodeagent.core.domains.runtime.reported import Reported
+from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
@@ -46,18 +50,9 @@ from nodeagent.core.model.refusals import (
 )
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point
-from nodeagent.core.turn.containers import (
-    Node as TurnNode,
-    Taken,
-    awaits_end,
-    occupants,
-    pool_of,
-    promised,
-    take,
-    verdict,
-)
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import EventKind, World, step
+from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
 from nodeagent.daemon.domains.runtime.containers import misnamed, stated
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers
 from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar
@@ -88,7 +83,13 @@ class Runtime:
             self.of.config, self.of.managers, self.of.allocatable, (PodSource(),), {}, {}, START_MS,
         )  # fmt: skip
         return TurnNode(
-            world, self.of.kernel, Reported.of(self.boxes, self.containers), stated, "/sys/fs/cgroup", misnamed
+            world,
+            self.of.kernel,
+            Reported.of(self.boxes, self.containers),
+            stated,
+            CONTAINERD.origin,
+            "/sys/fs/cgroup",
+            misnamed,
         )
 
     def seen(self) -> dict[str, ObservedCgroup]:

@@ -503,3 +503,13 @@ def _put(registry: Registry, entry: KeyEntry) -> Registry:
     if entry.made or entry.is_held:
         others.append(entry)
     return replace(registry, entries=tuple(sorted(others, key=lambda one: one.key)))
+
+
+def has_any(registry: Registry) -> bool:
+    """Whether anything is known of a runtime's containers."""
+    return bool(registry.entries or registry.refused or registry.sandboxes)
+
+
+def awaits_end(registry: Registry) -> bool:
+    """Whether something is given back once cgroups are seen to be empty."""
+    return any(made.stage is Stage.REMOVED for entry in registry.entries for made in entry.made)

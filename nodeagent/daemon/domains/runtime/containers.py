@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.domains.runtime.answers import Occupant, Response, response
+from nodeagent.core.domains.runtime.decisions import take
 from nodeagent.core.domains.runtime.instructions import (
     Correct,
     CountFailOpen,
@@ -23,7 +24,18 @@ from nodeagent.core.domains.runtime.instructions import (
     Todo,
     Unserved,
 )
+from nodeagent.core.domains.runtime.occupants import (
+    Node,
+    Stated,
+    occupants,
+    own_occupants,
+    pool_of,
+    promised,
+    untracked_occupants,
+)
+from nodeagent.core.domains.runtime.registry import awaits_end, has_any
 from nodeagent.core.domains.runtime.reported import Reported
+from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.model.cgroup import DesiredCgroup, unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.idset import CpuSet
@@ -32,20 +44,8 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import HeldDevice
 from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.containers import (
-    Node,
-    Stated,
-    awaits_end,
-    has_any,
-    occupants,
-    own_occupants,
-    pool_of,
-    promised,
-    take,
-    untracked_occupants,
-    verdict,
-)
 from nodeagent.core.turn.step import Turn, World
+from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, adapter_of
 from nodeagent.daemon.domains.runtime.exchange import Message, RuntimeExchange
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.domains.runtime.runtime_link import RuntimeLink
@@ -190,7 +190,9 @@ class Containers:
         ]
         if any(_asks_for_devices(what, memory.reported) for _, what in happenings):
             world = replace(world, managers=world.managers.knowing(devices(world.managers.topology)))
-        node = Node(world, kernel, memory.reported, stated, str(self._tree.mount), misnamed)
+        runtime = self.exchange.state.runtime
+        origin = (CONTAINERD if runtime is None else adapter_of(runtime.name)).origin
+        node = Node(world, kernel, memory.reported, stated, origin, str(self._tree.mount), misnamed)
         opened = OpenTurn(node)
         for one, what in happenings:
             node = replace(node, reported=node.reported.after(what))
