@@ -15,8 +15,9 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+from nodeagent.daemon.domains.all import domains_of, read_cgroups
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges
 from nodeagent.daemon.host.host_settings import HostSettings
@@ -30,7 +31,7 @@ from nodeagent.daemon.start.startup import (
     load_node,
 )
 from nodeagent.daemon.start.strict_recovery import load_state
-from nodeagent.daemon.turn.agent import NO_RUNTIME, Agent
+from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.heartbeat import Heartbeat
 from nodeagent.daemon.turn.machine import Machine, without_withheld
 from nodeagent.daemon.turn.placements import Placements, placement_directory
@@ -50,7 +51,7 @@ from nodeagent.edge.systemd.service_manager import ServiceManager
 from nodeagent.errors import NodeAgentError
 
 if TYPE_CHECKING:
-    from nodeagent.daemon.domains.runtime.containers import Containers
+    from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 
 _KUBEPODS = frozenset({"kubepods.slice"})
@@ -119,14 +120,14 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if start.recovery is not None:
         report_recovery(start.recovery, log)
     state = start.state
-    containers = _containers(config, state, tree, wakeups, log, plugins)
+    containers = _containers(config, state, tree, wakeups, log, machine, plugins)
     edges = HostEdges(client.write_host, root, beside=frozenset() if containers is None else _KUBEPODS)
     agent = Agent(
         node,
         state,
         tree=tree,
         runner=runner,
-        sources=sources,
+        domains=domains_of(config, tree, manifests=manifests, jobs=jobs, runtime=containers),
         recorder=Recorder(
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
@@ -137,8 +138,6 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         machine=machine,
         recovery=start.recovery,
         alive=heart.beat,
-        let_in=jobs.let_in,
-        runtime=NO_RUNTIME if containers is None else containers,
         plugins=plugins,
     )
     if plugins is not None:
@@ -166,12 +165,18 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
 
 
 def _containers(
-    config: Config, state: NodeState, tree: CgroupTree, wakeups: Wakeups, log: Log, plugins: "DevicePlugins | None"
-) -> "Containers | None":
+    config: Config,
+    state: NodeState,
+    tree: CgroupTree,
+    wakeups: Wakeups,
+    log: Log,
+    machine: Machine,
+    plugins: "DevicePlugins | None",
+) -> "RuntimeDomain | None":
     """Return what serves the runtime, or what waits for its containers to end where that isn't configured any more."""
     if not config.nri_socket and state.runtime == Registry():
         return None
-    from nodeagent.daemon.domains.runtime.containers import Containers  # noqa: PLC0415 - most agents need nothing of it
+    from nodeagent.daemon.domains.runtime.containers import RuntimeDomain  # noqa: PLC0415 - most agents need nothing of it
 
     path, default = config.kubelet_pods_socket, Config().kubelet_pods_socket
     pods = None
@@ -180,7 +185,7 @@ def _containers(
 
         pods = PodsApi(Path(path), log, is_expected=path != default)
         pods.known = frozenset(pod.uid for pod in state.runtime.pods)
-    containers = Containers(Path(config.nri_socket), tree, wakeups, log, pods)
+    containers = RuntimeDomain(Path(config.nri_socket), tree, wakeups, log, machine.devices, pods)
     if plugins is not None:
         containers.prepare = plugins.prepare
     return containers
@@ -317,13 +322,13 @@ def _what_runs(
     while True:
         runs = runner.look()
         troubles = [runs] if isinstance(runs, Trouble) else []
-        domains = Domains(tree, recorded=UnitRecords(config).look)
+        units = UnitCgroups(tree, recorded=UnitRecords(config).look)
         try:
-            seen = domains.read(unit_paths(manifest.pod for manifest in manifests))
+            seen = read_cgroups(tree, units, tuple(manifest.pod for manifest in manifests))
         except CgroupError as err:
             troubles.append(trouble_of(err))
         else:
-            troubles += [Trouble(domains.unanswered)] if domains.unanswered else []
+            troubles += [Trouble(units.unanswered)] if units.unanswered else []
             if not isinstance(runs, Trouble) and not troubles:
                 return Evidence(seen, runs)
         if troubles != said:

@@ -33,8 +33,9 @@ from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+from nodeagent.daemon.domains.all import domains_of, read_cgroups
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.host.host_settings import HostSettings
@@ -484,9 +485,8 @@ class Daemon:
 
         def look() -> Evidence:
             runs = runner.look()
-            observed = Domains(tree, systemd, recorded=UnitRecords(node.config).look).read(
-                unit_paths(manifest.pod for manifest in pods)
-            )
+            units = UnitCgroups(tree, systemd, recorded=UnitRecords(node.config).look)
+            observed = read_cgroups(tree, units, tuple(manifest.pod for manifest in pods))
             return Evidence(observed, {} if isinstance(runs, Trouble) else runs)
 
         wakeups = Wakeups()
@@ -502,7 +502,7 @@ class Daemon:
             start.state,
             tree=tree,
             runner=runner,
-            sources=(self.files, self.jobs),
+            domains=domains_of(node.config, tree, manifests=self.files, jobs=self.jobs, systemd=systemd),
             recorder=Recorder(str(self.directory), log, unusable=unusable),
             placements=Placements(WatchedPlacementFiles(placement_directory(node.config), self.steps)),
             host_settings=HostSettings(host, str(self.directory), self.boot, log),
@@ -511,8 +511,6 @@ class Daemon:
             machine=hardware,
             recovery=start.recovery,
             alive=self.alive,
-            let_in=self.jobs.let_in,
-            systemd=systemd,
         )
         self.jobs.retry = self.agent.retry
         return self.agent

@@ -59,7 +59,7 @@ from nodeagent.core.turn.actions import (
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, offered
 from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
-from nodeagent.daemon.domains.all_cgroups import unit_paths
+from nodeagent.daemon.domains.systemd.unit_cgroups import unit_paths
 from nodeagent.daemon.turn.drift import as_desired
 from nodeagent.daemon.turn.execution import ExecutionResult, carry_out
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError

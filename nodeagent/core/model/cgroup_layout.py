@@ -61,6 +61,11 @@ def pinned_pod_path(domain: str, uid: str) -> str:
     return f"{pinned_path(domain)}/pod{uid}"
 
 
+def is_pinned_by(domain: str, path: str) -> bool:
+    """Whether a cgroup is that of what a domain's pod pins."""
+    return path.startswith(f"{pinned_path(domain)}/")
+
+
 def is_of_systemd(path: str) -> bool:
     """Whether a cgroup is that of a unit which a pod's container pins, and so is written by systemd or another program."""
     return path.startswith((f"{UNITS}/", _DOMAIN))

@@ -33,6 +33,7 @@ from nodeagent.core.admission.resize import (
     restarted,
 )
 from nodeagent.core.admission.units import UnitTaken, unit_taken
+from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups, unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
@@ -80,6 +81,8 @@ class World(Struct, frozen=True):
     """False: a container runtime has not told yet of which pods it runs."""
     asked: frozenset[str] = frozenset()
     """Run ids to whose processes this process has sent SIGTERM, or has tried to."""
+    kernel: Kernel | None = None
+    """None means that no domain needs to know what cgroups can hold."""
 
 
 class EventKind(enum.StrEnum):

@@ -5,10 +5,9 @@ Every turn is the same, whether it is the first after a start or caused by a tim
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
@@ -21,11 +20,11 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacement, conta
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
 from nodeagent.core.cgroups.partitions import running_without
 from nodeagent.core.cgroups.write_order import Plan, diff
+from nodeagent.core.domains.domain import Domain, DomainInput, DomainView, TurnDone
 from nodeagent.core.host.irq_owners import interrupt_requests
 from nodeagent.core.metrics.agent_metrics import MOVED
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, UnitSettings, unclear_units
-from nodeagent.core.model.cgroup_layout import UNITS_LEFT, UNITS_UNCLEAR, is_of_systemd, unit_at
-from nodeagent.core.model.config import Config
+from nodeagent.core.model.cgroup import DesiredCgroup
+from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import RELEASED, StartRefused
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
@@ -44,8 +43,7 @@ from nodeagent.core.turn.actions import (
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import PodSource, asking_for_devices, is_unclear, offered
 from nodeagent.core.turn.step import EventKind, Turn, World, step
-from nodeagent.daemon.domains.all_cgroups import Domains, Systemd, unit_paths
-from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES, UnitRecords
+from nodeagent.daemon.domains.all import DomainWriter, decide_all, observe_all, take_back_all, withdraw_all
 from nodeagent.daemon.host.host_settings import HostSettings, Wanted, alone_of
 from nodeagent.daemon.reports.logs import Log, about, log_event
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder, Stopwatch
@@ -56,7 +54,6 @@ from nodeagent.daemon.reports.problems import (
     refused_containers,
     refused_partitions,
     shadow,
-    units_of_unknown_pods,
     units_without_cpus,
     unserved_interrupts,
     waiting_units,
@@ -76,7 +73,7 @@ from nodeagent.daemon.turn.reattach import reattach
 from nodeagent.daemon.turn.records import Recorder, held_off
 from nodeagent.daemon.turn.requests import Requests, TurnRequest
 from nodeagent.daemon.turn.runs import Runner
-from nodeagent.daemon.turn.troubles import Trouble, attempted, owner_of, trouble_of
+from nodeagent.daemon.turn.troubles import Trouble, as_trouble, attempted, owner_of, trouble_of
 from nodeagent.daemon.turn.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.files.state_files import StateFileError
@@ -85,9 +82,7 @@ from nodeagent.formats.node_view import NodeView
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
-    from nodeagent.core.model.topology import Topology
     from nodeagent.core.resources.devices.pools import DevicePool
-    from nodeagent.daemon.domains.systemd.unit_devices import UnitDevices
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RETRY_SECONDS = 1.0
@@ -105,85 +100,11 @@ _UNCLEAR = "units whose pods are not known"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
-class SourceReader(Protocol):
-    """A source of pods. It wakes the deciding thread itself when there is something new."""
-
-    def look(self, *, rescan: bool) -> PodSource:
-        """Return what the source has; with `rescan` as it is now, otherwise as of the last look."""
-        ...
-
-    def follow(self, config: Config) -> None:
-        """Apply another configuration."""
-        ...
-
-
-class LetIn(Protocol):
-    """Lets processes that others started into cgroups that are ready for them."""
-
-    def __call__(
-        self, state: NodeState, ready: Collection[str], placed: Mapping[str, ContainerPlacement], tree: CgroupTree, /
-    ) -> None: ...
-
-
-class ContainerRuntime(Protocol):
-    """A container runtime's part of a turn."""
-
-    @property
-    def is_unsettled(self) -> bool: ...
-    @property
-    def has_told(self) -> bool: ...
-    def problem(self) -> str | None: ...
-    def decide(
-        self, decided: Turn, world: World, kernel: Kernel, devices: "Callable[[Topology], PlacedDevices]", /
-    ) -> Turn: ...
-    def not_saved(self, why: Trouble, /) -> None: ...
-    def occupied(self, state: NodeState, /) -> CpuSet: ...
-    def answer(
-        self, state: NodeState, wanted: tuple[DesiredCgroup, ...], not_left: CpuSet, of_units: Mapping[str, str], /
-    ) -> tuple[Trouble, ...]: ...
-    def count(self, metrics: MetricsRecorder, /) -> None: ...
-
-
 class DevicePluginsTold(Protocol):
     """What device plugins have told."""
 
     def pools(self) -> "tuple[DevicePool, ...]": ...
     def problems(self) -> tuple[str, ...]: ...
-
-
-class _NoRuntime:
-    """Nobody asks for anything."""
-
-    is_unsettled = False
-    has_told = True
-
-    def problem(self) -> None:
-        return None
-
-    def decide(
-        self, decided: Turn, _world: World, _kernel: Kernel, _devices: "Callable[[Topology], PlacedDevices]", /
-    ) -> Turn:
-        return decided
-
-    def not_saved(self, why: Trouble, /) -> None: ...
-
-    def occupied(self, _state: NodeState, /) -> CpuSet:
-        return CpuSet()
-
-    def answer(
-        self,
-        _state: NodeState,
-        _wanted: tuple[DesiredCgroup, ...],
-        _not_left: CpuSet,
-        _of_units: Mapping[str, str],
-        /,
-    ) -> tuple[Trouble, ...]:
-        return ()
-
-    def count(self, metrics: MetricsRecorder, /) -> None: ...
-
-
-NO_RUNTIME = _NoRuntime()
 
 
 class Agent:
@@ -196,7 +117,7 @@ class Agent:
         *,
         tree: CgroupTree,
         runner: Runner,
-        sources: Sequence[SourceReader],
+        domains: tuple[Domain, ...],
         recorder: Recorder,
         placements: Placements,
         host_settings: HostSettings,
@@ -204,26 +125,15 @@ class Agent:
         wakeups: Wakeups,
         machine: Machine,
         recovery: Recovery | None = None,
-        systemd: Systemd | None = None,
         alive: Callable[[], None] = lambda: None,
-        let_in: LetIn = lambda _state, _ready, _placed, _tree: None,
-        runtime: ContainerRuntime = NO_RUNTIME,
         plugins: DevicePluginsTold | None = None,
     ) -> None:
         self.node = node
         self.state = state
         self.tree = tree
-        self._unit_records = UnitRecords(node.config)
         self._claim_statuses = ClaimStatuses(node.config)
-        self._unit_devices: UnitDevices | None = None
-        """None: no unit has had devices of its own."""
-        self._domains = Domains(tree, systemd, recorded=self._unit_records.look)
-        self._left: frozenset[str] = frozenset()
-        """Paths of units to give back that no pod stands for."""
-        self._unclear: frozenset[str] = frozenset()
-        """Paths of units of which that isn't known now."""
         self.runner = runner
-        self.sources = sources
+        self.domains = domains
         self.recorder = recorder
         recorder.begin(node, state.promises)
         self.placements = placements
@@ -233,8 +143,8 @@ class Agent:
         self.recovery = recovery
         self._alive = alive
         """Called after each part of a turn: a file, a decision, a write, an action."""
-        self._let_in = let_in
-        self._runtime = runtime
+        self._places: Mapping[str, str] = {}
+        """Where the cgroups are of what pods pin, by its name; as of the last look."""
         self.has_reconciled = False
         """A turn has been done from its beginning to its end, if only without being saved."""
         self.signalled: frozenset[str] = frozenset()
@@ -259,7 +169,7 @@ class Agent:
     @property
     def unit_directories(self) -> tuple[str, ...]:
         """Cgroups of the units that pods stand for, where they are or will be."""
-        return tuple(str(self.tree.mount / cgroup) for cgroup in self._domains.unit_cgroups.values())
+        return tuple(str(self.tree.mount / cgroup) for cgroup in self._places.values())
 
     def change_node(self, node: NodeSetup) -> None:
         """Apply another configuration.
@@ -269,8 +179,8 @@ class Agent:
         """
         check_takeover(self.node, self.state, node)
         self.node = node
-        for source in self.sources:
-            source.follow(node.config)
+        for domain in self.domains:
+            domain.follow(node.config)
 
     def retry(self, uid: str) -> None:
         """Have the next turn decide again on a refused pod; nobody waits for that."""
@@ -286,16 +196,16 @@ class Agent:
         began = time.monotonic()
         self._follow_machine(rescan=bool(reasons & READ_MACHINE))
         troubles = [*self._kept.machine_trouble]
-        sources = tuple(source.look(rescan=bool(reasons & READ_SOURCES)) for source in self.sources)
+        sources = tuple(one for domain in self.domains for one in domain.bring(rescan=bool(reasons & READ_SOURCES)))
         self._report_problems(sources)
         looked = self.runner.look()
         runs = None if isinstance(looked, Trouble) else looked
-        observed = self._read(runs, sources, rescan=bool(reasons & READ_MACHINE))
-        troubles += [found for found in (looked, observed) if isinstance(found, Trouble)]
+        seen = self._observe(runs, DomainInput(self.state, sources, rescan=bool(reasons & READ_MACHINE)))
+        troubles += [found for found in (looked, seen) if isinstance(found, Trouble)]
         requests, retried = self._requested()
-        if isinstance(observed, Trouble):
+        if isinstance(seen, Trouble):
             pause = self._report(None, runs, troubles, began, _RETRY_SECONDS)
-            self.requests.answer(self.view, {entry.pod.uid: observed for entry in self.state.entries})
+            self.requests.answer(self.view, {entry.pod.uid: seen for entry in self.state.entries})
             return pause
         now_ms = self._follow_clock()
         world = World(
@@ -304,45 +214,42 @@ class Agent:
             allocatable=self.node.allocatable,
             sources=sources,
             runs=runs,
-            observed=observed,
+            observed=seen.cgroups,
             now_ms=now_ms,
             retried=retried,
             released=frozenset().union(*(request.released for request in requests)),
-            down=self._domains.down,
-            is_all_told=self._runtime.has_told and not self._unclear,
+            down=seen.down,
+            is_all_told=seen.is_all_told,
             asked=self.asked,
+            kernel=Kernel.of(self.node.topology, _PAGE_BYTES, seen.cgroups),
         )
         watch = Stopwatch(alive=self._alive)
-        decided = step(self._on_this_machine(), world, watch.decide)
-        decided = self._runtime.decide(decided, world, self._kernel(world), self._machine.devices)
+        decided = decide_all(self.domains, step(self._on_this_machine(), world, watch.decide), world)
         unsaved = self._save(decided)
         self._kept = replace(self._kept, save_failed=unsaved is not None)
         if unsaved is not None:
             troubles.append(unsaved)
-            self._runtime.not_saved(unsaved)
+            withdraw_all(self.domains, unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
-        unknown = [
-            Trouble(one.problem, owner_of(self.state, one.path))
-            for one in self._domains.unknown
-            if one.path not in self._left | self._unclear
-        ]
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
         outcome, orphans, disturbing = self._write(world, wanted, rescan=bool(reasons & READ_MACHINE))
-        # In this order: what a unit gives back is taken from it before a container is created with it.
-        troubles += self._allow_devices(rescan=bool(reasons & READ_MACHINE))
-        troubles += self._runtime.answer(self.state, wanted, not_left(outcome), self._files_of_units())
+        # What a unit gives back is taken from it before a container is created with it.
+        taken = take_back_all(self.domains, self.state)
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
+        unknown = tuple(map(as_trouble, seen.problems))
         troubles += [
+            *map(as_trouble, taken.problems),
             *unknown,
             *self._kept.answer.troubles,
             *orphans,
             *self._tell(placed, rescan=bool(reasons & READ_MACHINE)),
             *disturbing,
-            *self._act(world, outcome, placed),
         ]
-        self._let_in(self._with_held_off(), outcome.ready, placed, self.tree)
+        done = TurnDone(self._with_held_off(), wanted, outcome.ready, not_left(outcome), placed, taken.files_in_use)
+        troubles += [as_trouble(problem) for domain in self.domains for problem in domain.finish(done)]
+        troubles += self._act(world, outcome, placed)
         self._log_events(decided, outcome, began)
         gathered(world, outcome, self.state, self.log)
         drift = corrected(outcome, self._kept.settled, self.state, self.log)
@@ -355,7 +262,7 @@ class Agent:
         patient = {
             *self._kept.answer.troubles,
             *(disturbing if self.host_settings.waits else ()),
-            *(() if self._domains.unanswered else unknown),
+            *(() if seen.retries else unknown),
         }
         pause = self._pause(decided, world, retries=bool(set(troubles) - patient), unsettled=unsettled)
         polled = min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5) if unsettled else POLL_SECONDS
@@ -364,11 +271,11 @@ class Agent:
         self.requests.answer(self.view, undone)
         return pause
 
-    def _follow_runtime(self) -> None:
-        self._runtime.count(self.metrics)
-        self.notices.pop(_RUNTIME, None)
-        if (problem := self._runtime.problem()) is not None:
-            self.notices[_RUNTIME] = problem
+    def _follow_domains(self) -> tuple[str, ...]:
+        """Count what has happened in the domains. Returns what is wrong with any as a whole."""
+        for domain in self.domains:
+            self.metrics.count_domain(domain.count())
+        return tuple(problem for domain in self.domains if (problem := domain.standing_problem()) is not None)
 
     def _report_problems(self, sources: tuple[PodSource, ...]) -> None:
         """Log problems with manifests, each once while it lasts."""
@@ -484,76 +391,29 @@ class Agent:
         assert not isinstance(promises, StartRefused), "it was judged when the machine was taken over"
         return replace(self.state, promises=promises)
 
-    def _read(
-        self, runs: Mapping[str, Run] | None, sources: Iterable[PodSource], *, rescan: bool
-    ) -> ObservedCgroups | Trouble:
-        """Return the pods' cgroups, or why they can't be written. systemd creates its units' cgroups itself, and nobody else may (D9)."""
-        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(tuple(sources))))
-        units = self._units_without_pod(tuple(sources))
-        # Whether a pod stands for them is not known while a manifest can't be read.
-        is_unclear = any(s.is_blind or s.is_partial or s.unreadable or s.misspelt for s in sources)
-        self._left = frozenset() if is_unclear else frozenset(f"{UNITS_LEFT}/{unit}" for unit in units)
-        self._unclear = frozenset(f"{UNITS_UNCLEAR}/{unit}" for unit in units) if is_unclear else frozenset()
+    def _observe(self, runs: Mapping[str, Run] | None, look: DomainInput) -> DomainView | Trouble:
+        """Return what the domains have observed, or why the pods' cgroups can't be written. systemd creates its units' cgroups itself, and
+        nobody else may (D9).
+        """
         try:
-            observed = self._domains.read(unit_paths(pods) | self._left | self._unclear, rescan=rescan)
+            seen = observe_all(self.domains, look)
         except CgroupError as err:
             return trouble_of(err)
+        self._places = seen.places
         if self.node.config.cgroup_root:
-            return observed
-        root = observed.get("")
+            return seen
+        root = seen.cgroups.get("")
         # Between creating it and starting the launcher, systemd puts the unit's first process there: no controllers then.
         if root is not None and (runs is not None or root.subtree_control >= CONTROLLERS):
-            return observed
+            return seen
         how = "is not there" if root is None else "is new"
         way_out = "systemctl start nodeagent-pods nodeagent-launcher"
         return Trouble(f"the pods' unit is not ready: {self.tree.root} {how} ({way_out})")
-
-    def _units_without_pod(self, sources: tuple[PodSource, ...]) -> tuple[str, ...]:
-        """Return the units that an earlier state's pods stood for, and that nobody will stand for: the state was lost, and what was pinned
-        has no manifest, or is refused.
-        """
-        known = {entry.pod.uid for entry in self.state.entries}
-        coming = (manifest.pod for manifest in offered(sources) if manifest.pod.uid not in known)
-        standing = {unit for pod in (*self.state.pods_of_units(), *coming) for unit in pod.units}
-        return tuple(sorted(self._unit_records.look().keys() - standing))
-
-    def _record_units(self, observed: ObservedCgroups) -> tuple[Trouble, ...]:
-        """Record what units go back to, before they are told anything; and forget it once they have that."""
-        wanted = {
-            container.unit: status.unit_before
-            for entry in self.state.entries
-            if entry.is_of_systemd
-            for container, status in entry.pairs()
-            if status.unit_before is not None
-        }
-        for unit, before in self._unit_records.look().items():
-            path = f"{UNITS_LEFT}/{unit}"
-            there = observed.get(path)
-            is_over = not self._domains.unanswered if there is None else there.unit == before
-            is_over = is_over if path in self._left else _has_gone_back(unit, before, observed)
-            if unit not in wanted and not is_over:
-                wanted[unit] = before
-        return self._unit_records.keep(wanted)
 
     def _tell(self, placed: Mapping[str, ContainerPlacement], *, rescan: bool) -> tuple[Trouble, ...]:
         """Write what containers and the users of claims are told; returns what could not be."""
         untold = self.placements.keep(self.state, placed, rescan=rescan, alive=self._alive)
         return untold + self._claim_statuses.keep(self.state, rescan=rescan, alive=self._alive)
-
-    def _allow_devices(self, *, rescan: bool) -> tuple[Trouble, ...]:
-        """Have systemd's units be allowed the devices that are their own; returns what could not be done."""
-        if self._unit_devices is None:
-            has_some = bool(self.state.promises.taken_devices() and self.state.pods_of_units())
-            if not has_some and not Path(self.node.config.runtime_directory, UNIT_DEVICES).exists():
-                return ()
-            from nodeagent.daemon.domains.systemd.unit_devices import UnitDevices  # noqa: PLC0415 - few units have any
-
-            self._unit_devices = UnitDevices(self.node.config)
-        return self._unit_devices.keep(self.state, rescan=rescan, unclear=frozenset(map(unit_at, self._unclear)))
-
-    def _files_of_units(self) -> Mapping[str, str]:
-        """Return the device files that could not be taken from a unit, each with its unit."""
-        return {} if self._unit_devices is None else self._unit_devices.overdue
 
     def _save(self, decided: Turn) -> Trouble | None:
         """Make the decision durable before acting on it. A decision that can't be saved has not happened: return the reason."""
@@ -624,28 +484,19 @@ class Agent:
             and (unsaved or is_unclear(entry, world.sources))
         }
 
-    def _kernel(self, world: World) -> Kernel:
-        return Kernel.of(self.node.topology, _PAGE_BYTES, world.observed)
-
     def _wanted(self, world: World) -> tuple[DesiredCgroup, ...]:
         """Compute what every cgroup should hold. Without a launcher nothing can be started, and no cgroup is created for it: the pods' unit
         may be stopping; systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
         """
-        wanted = desired_cgroups(self.node.config, self.node.managers, self._kernel(world), self.state)
-        wanted += tuple(
-            DesiredCgroup(path, is_leaf=True, goes_back_to=there.unit_before)
-            for path, there in sorted(world.observed.items())
-            if path.startswith(f"{UNITS_LEFT}/") and there.unit_before is not None
-        )
+        assert world.kernel is not None
+        wanted = desired_cgroups(self.node.config, self.node.managers, world.kernel, self.state)
+        wanted += tuple(one for domain in self.domains for one in domain.desired(world.observed))
         self.notices.pop(_UNITS, None)
         if homeless := units_without_cpus(wanted):
             self.notices[_UNITS] = homeless
         self.notices.pop(_LOST, None)
         if lost := lost_pods_problem(self.state.promises.lost_pods):
             self.notices[_LOST] = lost
-        self.notices.pop(_UNCLEAR, None)
-        if unclear := unclear_units(world.observed):
-            self.notices[_UNCLEAR] = units_of_unknown_pods(unclear)
         return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
     def _write(
@@ -660,11 +511,12 @@ class Agent:
         refused = self._kept.refused_partitions
         if refused is None:
             refused = running_without(wanted, world.observed)
-        recorded = self._record_units(world.observed)
+        recorded = [as_trouble(text) for domain in self.domains for text in domain.record(self.state, world.observed)]
         disturbing = self._keep_host_away(wanted, refused, rescan=rescan)
         plan: Plan = diff(wanted, world.observed)
-        plan = replace(plan, occupied=plan.occupied | self._runtime.occupied(self.state))
-        outcome = carry_out(plan, wanted, self._domains, self._alive)
+        for domain in self.domains:
+            plan = replace(plan, occupied=plan.occupied | domain.occupied(self.state))
+        outcome = carry_out(plan, wanted, DomainWriter(self.domains), self._alive)
         self._kept = replace(
             self._kept,
             answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)),
@@ -710,8 +562,8 @@ class Agent:
         return troubles
 
     def _pinned(self, wanted: tuple[DesiredCgroup, ...]) -> dict[str, CpuSet]:
-        """Return the exclusive CPUs of systemd's units, by where their cgroups are."""
-        places = self._domains.unit_cgroups
+        """Return the exclusive CPUs of what pods pin, by where their cgroups are."""
+        places = self._places
         return {
             places[unit_at(want.path)]: want.exclusive_cpus
             for want in wanted
@@ -786,7 +638,7 @@ class Agent:
     def _is_unsettled(self, world: World) -> bool:
         """Whether something is to change that wakes nobody."""
         runs = world.runs
-        if self._runtime.is_unsettled:
+        if any(domain.is_unsettled for domain in self.domains):
             return True
         return runs is not None and any(is_unsettled(entry, runs, world.observed) for entry in self.state.entries)
 
@@ -799,7 +651,7 @@ class Agent:
         pause: float,
     ) -> float:
         """Publish what readers see, and log each problem once while it lasts, however many pods it affects."""
-        self._follow_runtime()
+        standing = self._follow_domains()
         self._follow_plugins()
         troubles = list(dict.fromkeys(troubles))
         for trouble in troubles:
@@ -820,6 +672,7 @@ class Agent:
         ]
         problems = (
             *self.notices.values(),
+            *standing,
             *(() if self._plugins is None else self._plugins.problems()),
             *map(str, troubles),
             *(short.text for short in self._kept.shortfalls),
@@ -833,7 +686,7 @@ class Agent:
             node=self.node,
             state=self._with_held_off(),
             cgroup_root=str(self.tree.root),
-            unit_cgroups=self._domains.unit_cgroups,
+            unit_cgroups=self._places,
             pids=running,
             problems=problems,
             recovery=None if self.recovery is None else recovery_document(self.recovery, self.recorder.set_aside),
@@ -868,12 +721,3 @@ class Agent:
             return {}
         entry = self.state.entry(short.uid)
         return {} if entry is None else about(entry.pod, short.container)
-
-
-def _has_gone_back(unit: str, before: UnitSettings, observed: ObservedCgroups) -> bool:
-    """Whether the pod that a unit was pinned for, and that has ended in this turn, has left it what it had before."""
-    return any(
-        there.unit == before
-        for path, there in observed.items()
-        if is_of_systemd(path) and unit_at(path) == unit and not path.startswith(f"{UNITS_UNCLEAR}/")
-    )

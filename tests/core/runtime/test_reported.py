@@ -1,7 +1,7 @@
 """What the runtime has reported is one value per turn: an earlier turn's stays as it was."""
 
 from nodeagent.core.domains.runtime.instructions import Looked, Populated
-from nodeagent.core.domains.runtime.reported import Reported
+from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.model.nri import Call, Event, Synchronized
 from nodeagent.core.model.runtime_containers import KnownSandbox, Registry
 from tests.support.pods import app, pod
@@ -13,7 +13,7 @@ LISTED = Synchronized((sandbox_of(OTHER),), (told(OTHER, OTHER.container("main")
 
 
 def test_an_event_leaves_the_value_before_it_as_it_was() -> None:
-    before = Reported().after(CREATED)
+    before = RuntimeReport().after(CREATED)
     after = before.after(Looked(LISTED))
     assert set(before.containers) == {"m"}
     assert set(after.containers) == {"m", "o"}, "a look leaves out what is under way"
@@ -22,7 +22,7 @@ def test_an_event_leaves_the_value_before_it_as_it_was() -> None:
 
 
 def test_what_the_registry_has_forgotten_is_forgotten() -> None:
-    reported = Reported().after(CREATED)
+    reported = RuntimeReport().after(CREATED)
     sandbox = sandbox_of(WEB)
     left = reported.known_to(Registry(sandboxes=(KnownSandbox(sandbox.id, sandbox.uid),)))
     assert set(left.sandboxes) == {sandbox.id}

@@ -28,7 +28,7 @@ from nodeagent.core.domains.runtime.known_again import known_again
 from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
 from nodeagent.core.domains.runtime.pod_model import ToldBy
 from nodeagent.core.domains.runtime.registry import awaits_end
-from nodeagent.core.domains.runtime.reported import Reported
+from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
@@ -85,7 +85,7 @@ class Runtime:
         return TurnNode(
             world,
             self.of.kernel,
-            Reported.of(self.boxes, self.containers),
+            RuntimeReport.of(self.boxes, self.containers),
             stated,
             CONTAINERD.origin,
             "/sys/fs/cgroup",

@@ -13,7 +13,7 @@ from nodeagent.core.domains.runtime.answers import Response, response
 from nodeagent.core.domains.runtime.decisions import take
 from nodeagent.core.domains.runtime.instructions import Happening, Looked, Populated, Retried, Unserved
 from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
-from nodeagent.core.domains.runtime.reported import Reported
+from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -124,7 +124,7 @@ class Agent:
         return TurnNode(
             world,
             NODE.kernel,
-            Reported.of(self.boxes, self.containers),
+            RuntimeReport.of(self.boxes, self.containers),
             stated,
             CONTAINERD.origin,
             "/sys/fs/cgroup",

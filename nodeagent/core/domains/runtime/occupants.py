@@ -7,7 +7,7 @@ from msgspec import Struct
 from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
 from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement
 from nodeagent.core.domains.runtime.registry import wanted_by_id
-from nodeagent.core.domains.runtime.reported import Reported
+from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.domains.runtime.stated_pod import StatedPod
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_above
@@ -32,7 +32,7 @@ class Node(Struct, frozen=True):
 
     world: World
     kernel: Kernel
-    reported: Reported
+    reported: RuntimeReport
     stated: Callable[[Sandbox], Stated]
     origin: Origin
     """Of the runtime's pods."""

@@ -10,23 +10,23 @@ from nodeagent.core.model.nri import Call, NriContainer, Sandbox, Synchronized
 from nodeagent.core.model.runtime_containers import Registry
 
 
-class Reported(Struct, frozen=True):
+class RuntimeReport(Struct, frozen=True):
     """Each change makes another value: a turn's copy stays as it was."""
 
     sandboxes: Mapping[str, Sandbox] = MappingProxyType({})
     containers: Mapping[str, NriContainer] = MappingProxyType({})
 
     @classmethod
-    def of(cls, sandboxes: Mapping[str, Sandbox], containers: Mapping[str, NriContainer]) -> "Reported":
+    def of(cls, sandboxes: Mapping[str, Sandbox], containers: Mapping[str, NriContainer]) -> "RuntimeReport":
         return cls(MappingProxyType(dict(sandboxes)), MappingProxyType(dict(containers)))
 
-    def after(self, what: Happening) -> "Reported":
+    def after(self, what: Happening) -> "RuntimeReport":
         """Take over what an event reports. Synchronize reports everything that there is."""
         match what:
             case Synchronized(sandboxes, containers):
                 return self.of({one.id: one for one in sandboxes}, {one.id: one for one in containers})
             case Looked(found):
-                listed = Reported().after(found)
+                listed = RuntimeReport().after(found)
                 return self.of({**self.sandboxes, **listed.sandboxes}, {**self.containers, **listed.containers})
             case Call(_, sandbox, container):
                 new = {} if container is None else {container.id: container}
@@ -34,7 +34,7 @@ class Reported(Struct, frozen=True):
             case _:
                 return self
 
-    def known_to(self, registry: Registry) -> "Reported":
+    def known_to(self, registry: Registry) -> "RuntimeReport":
         """Leave out what the registry has forgotten."""
         ids = {made.id for entry in registry.entries for made in entry.made}
         pods = {one.id for one in registry.sandboxes}

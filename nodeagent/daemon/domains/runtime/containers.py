@@ -3,14 +3,15 @@ Loaded where it is configured only.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.desired_cgroups import Kernel
+from nodeagent.core.cgroups.write_order import Change
+from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
 from nodeagent.core.domains.runtime.answers import Occupant, Response, response
 from nodeagent.core.domains.runtime.decisions import take
 from nodeagent.core.domains.runtime.instructions import (
@@ -34,25 +35,28 @@ from nodeagent.core.domains.runtime.occupants import (
     untracked_occupants,
 )
 from nodeagent.core.domains.runtime.registry import awaits_end, has_any
-from nodeagent.core.domains.runtime.reported import Reported
+from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.domains.runtime.verdict import verdict
-from nodeagent.core.model.cgroup import DesiredCgroup, unclear_units
+from nodeagent.core.metrics.agent_metrics import RUNTIME_ANSWER_DURATION, RUNTIME_LATE, RUNTIME_UNASKED
+from nodeagent.core.metrics.deltas import MetricDelta, Series
+from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import HeldDevice
 from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import Turn, World
-from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, adapter_of
+from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, Adapter, adapter_of
 from nodeagent.daemon.domains.runtime.exchange import Message, RuntimeExchange
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.domains.runtime.runtime_link import RuntimeLink
 from nodeagent.daemon.domains.runtime.sight import Sight, look, maybe_running
 from nodeagent.daemon.domains.runtime.untracked_cgroups import UntrackedCgroups, log_untracked, look_for_untracked
 from nodeagent.daemon.reports.logs import Log
-from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.reports.problems import unserved_containers
 from nodeagent.daemon.turn.troubles import Trouble, trouble_of
 from nodeagent.daemon.turn.wakeups import Wakeups
@@ -80,10 +84,10 @@ class Misplaced(Struct, frozen=True):
     """The CPUs on which it was found."""
 
 
-class Memory(Struct, frozen=True):
+class RuntimeMemory(Struct, frozen=True):
     """What is kept between turns."""
 
-    reported: Reported = Reported()
+    reported: RuntimeReport = RuntimeReport()
     sight: Sight = Sight()
     untracked: UntrackedCgroups = UntrackedCgroups()
     misplaced: tuple[Misplaced, ...] = ()
@@ -108,7 +112,7 @@ class OpenTurn(Struct, frozen=True):
     """To be logged and counted once it is saved."""
 
 
-class Containers:
+class RuntimeDomain:
     """The runtime's part of a turn, for the deciding thread.
 
     Args:
@@ -116,67 +120,51 @@ class Containers:
         tree: for the cgroups.
         wakeups: of the deciding thread.
         log: for what is about no pod.
+        devices: looks at the devices of the machine, if a pod asks to be near some.
         pods: kubelet's, which says what the runtime isn't told. None means that kubelet isn't asked.
     """
 
-    def __init__(self, socket: Path, tree: CgroupTree, wakeups: Wakeups, log: Log, pods: PodsApi | None = None) -> None:
-        self._tree, self._log, self._pods = tree, log, pods
+    def __init__(
+        self,
+        socket: Path,
+        tree: CgroupTree,
+        wakeups: Wakeups,
+        log: Log,
+        devices: "Callable[[Topology], PlacedDevices]",
+        pods: PodsApi | None = None,
+    ) -> None:
+        self._tree, self._log, self._devices, self._pods = tree, log, devices, pods
         self.prepare: Callable[[tuple[HeldDevice, ...]], str | None] = lambda _: None
         """Lets device plugins prepare the devices of a container that is about to be created; returns why they can't."""
         self.exchange = RuntimeExchange(socket, wakeups, log, pods)
         self.link = RuntimeLink(socket, self.exchange, self.exchange.lost)
         self.is_served = True
         """False means that nobody connects to the runtime, so nobody reports whose cgroups these are."""
-        self._memory = Memory()
+        self._memory = RuntimeMemory()
         self._open: OpenTurn | None = None
         """None before the first turn."""
 
-    def problem(self) -> str | None:
-        """Return why the runtime isn't served. None means that it is, or that it was not tried yet. Logs each change."""
-        link, memory = self.exchange.state, self._memory
-        if link.lost_why and link.lost_why != memory.link_logged:
-            self._log.warning("runtime_lost", problem=link.lost_why)
-            self._memory = replace(memory, link_logged=link.lost_why)
-        elif link.is_linked and memory.link_logged != "linked":
-            assert link.runtime is not None
-            version = ".".join(map(str, link.runtime.nri_version))
-            self._log.info("runtime_linked", runtime=link.runtime.name, version=link.runtime.version, nri=version)
-            self._memory = replace(memory, link_logged="linked")
-        is_unreached = bool(link.push_problem) and not link.lost_why
-        unreached = f"changes don't reach the runtime: {link.push_problem}" if is_unreached else ""
-        unasked = "" if self._pods is None else self._pods.problem
-        untracked = memory.untracked.problem if memory.untracked.has_listed or link.lost_why else ""
-        return "; ".join(filter(None, (link.lost_why, unreached, memory.left, unasked, untracked))) or None
-
-    def count(self, metrics: MetricsRecorder) -> None:
-        """Count what has happened since the last time."""
-        counts = self.exchange.take_counts()
-        metrics.count_runtime(self._memory.unasked, counts.late, counts.answers_seconds)
-        self._memory = replace(self._memory, unasked=0)
+    @property
+    def name(self) -> str:
+        return self._adapter.name
 
     @property
-    def is_unsettled(self) -> bool:
-        """Whether something is to change that wakes nobody."""
-        return self._memory.is_waiting
+    def _adapter(self) -> Adapter:
+        runtime = self.exchange.state.runtime
+        return CONTAINERD if runtime is None else adapter_of(runtime.name)
 
-    @property
-    def has_told(self) -> bool:
-        """Whether it is known, and saved, which containers there are; where nobody connects, nobody tells it."""
-        is_saved = not any(isinstance(one.what, Synchronized) for one in self._memory.unsaved)
-        return (self._memory.untracked.has_listed and is_saved) or not self.is_served
+    def follow(self, config: Config, /) -> None: ...
 
-    def decide(
-        self, decided: Turn, world: World, kernel: Kernel, devices: "Callable[[Topology], PlacedDevices]"
-    ) -> Turn:
-        """Decide on what the runtime has told and asked since the last turn.
+    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:  # noqa: ARG002 - its pods come as calls, to be answered: see `decide`
+        return ()
 
-        Args:
-            decided: the turn as far as it is decided.
-            world: what was observed for it.
-            kernel: the machine's.
-            devices: looks at them, if a pod asks to be near some.
-        """
-        memory, state = self._memory, decided.state
+    def observe(self, _look: DomainInput, /) -> DomainView:
+        return DomainView({}, is_all_told=self.has_told)
+
+    def decide(self, decided: Turn, world: World, /) -> Turn:
+        """Decide on what the runtime has told and asked since the last turn."""
+        memory, state, kernel = self._memory, decided.state, world.kernel
+        assert kernel is not None
         asked = (*memory.unsaved, *self.exchange.take())
         sight = self._look(state, memory.sight, again=True)
         retried = tuple(e.pod.uid for e in state.entries if e.is_of_runtime and e.pod.uid in world.retried)
@@ -189,10 +177,9 @@ class Containers:
             *((one, one.what) for one in asked),
         ]
         if any(_asks_for_devices(what, memory.reported) for _, what in happenings):
-            world = replace(world, managers=world.managers.knowing(devices(world.managers.topology)))
-        runtime = self.exchange.state.runtime
-        origin = (CONTAINERD if runtime is None else adapter_of(runtime.name)).origin
-        node = Node(world, kernel, memory.reported, stated, origin, str(self._tree.mount), misnamed)
+            world = replace(world, managers=world.managers.knowing(self._devices(world.managers.topology)))
+        origin, mount = self._adapter.origin, str(self._tree.mount)
+        node = Node(world, kernel, memory.reported, stated, origin, mount, misnamed)
         opened = OpenTurn(node)
         for one, what in happenings:
             node = replace(node, reported=node.reported.after(what))
@@ -220,7 +207,7 @@ class Containers:
         )
         return decided
 
-    def not_saved(self, why: Trouble) -> None:
+    def withdraw(self, why: str, /) -> None:
         """Answer those who wait that nothing was decided. What has happened is taken up by the next turn."""
         assert self._open is not None
         for asked, _ in self._open.calls:
@@ -229,7 +216,13 @@ class Containers:
         self._open = OpenTurn(self._open.node)
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
-    def occupied(self, state: NodeState) -> CpuSet:
+    def record(self, _state: NodeState, _observed: ObservedCgroups, /) -> tuple[str, ...]:
+        return ()
+
+    def desired(self, _observed: ObservedCgroups, /) -> tuple[DesiredCgroup, ...]:
+        return ()
+
+    def occupied(self, state: NodeState, /) -> CpuSet:
         """Return the CPUs that the runtime's containers are still to leave."""
         assert self._open is not None
         cpus = CpuSet() if self._memory.sight.trouble is None else self._open.node.kernel.online
@@ -237,18 +230,20 @@ class Containers:
             cpus |= one.overdue
         return cpus
 
-    def answer(
-        self, state: NodeState, wanted: tuple[DesiredCgroup, ...], not_left: CpuSet, of_units: Mapping[str, str]
-    ) -> tuple[Trouble, ...]:
-        """Answer the calls of this turn, whose state is saved and whose cgroups are written; have the rest pushed.
+    def owns(self, _path: str, /) -> bool:
+        """The runtime writes its containers' cgroups, by the answers to its calls and by what is pushed to it."""
+        return False
 
-        Args:
-            state: saved.
-            wanted: what the cgroups of ours should hold.
-            not_left: CPUs that somebody could not be made to leave, be it a systemd unit.
-            of_units: device files that could not be taken from a systemd unit, each with its unit.
-        """
+    def apply(self, change: Change, /) -> None:
+        raise AssertionError(f"{change.path} is the runtime's to change")
+
+    def take_back(self, _state: NodeState, /) -> TakenBack:
+        return TakenBack({})
+
+    def finish(self, done: TurnDone, /) -> tuple[Trouble, ...]:
+        """Answer the calls of this turn, whose state is saved and whose cgroups are written; have the rest pushed."""
         assert self._open is not None
+        state = done.state
         opened, self._open = self._open, OpenTurn(self._open.node)
         node = opened.node
         self._report(opened)
@@ -262,7 +257,7 @@ class Containers:
             Answer()
         ):
             try:
-                own = own_occupants(wanted, self._tree.read(OWN_DIRECTORIES), state)
+                own = own_occupants(done.wanted, self._tree.read(OWN_DIRECTORIES), state)
             except CgroupError as err:
                 trouble = trouble_of(err)
         if trouble is not None:
@@ -271,9 +266,11 @@ class Containers:
             self._memory = replace(self._memory, is_waiting=True)
             return (trouble,)
         self._report_placed(theirs)
-        others = (Occupant("a unit or pod that could not be made to leave", not_left, None),) if not_left else ()
+        others = (
+            (Occupant("a unit or pod that could not be made to leave", done.unvacated, None),) if done.unvacated else ()
+        )
         there = (*own, *theirs, *others)
-        answered = self._answer_calls(opened, there, state, of_units)
+        answered = self._answer_calls(opened, there, done)
         is_waiting, left = False, ""
         if state.runtime.refused and time.monotonic() >= self.exchange.state.looked_at + LOOK_SECONDS:
             self.exchange.look_again()
@@ -289,11 +286,46 @@ class Containers:
         self._memory = replace(self._memory, reported=reported, is_waiting=is_waiting, left=left)
         return ()
 
-    def _answer_calls(
-        self, opened: OpenTurn, there: tuple[Occupant, ...], state: NodeState, of_units: Mapping[str, str]
-    ) -> bool:
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether something is to change that wakes nobody."""
+        return self._memory.is_waiting
+
+    @property
+    def has_told(self) -> bool:
+        """Whether it is known, and saved, which containers there are; where nobody connects, nobody tells it."""
+        is_saved = not any(isinstance(one.what, Synchronized) for one in self._memory.unsaved)
+        return (self._memory.untracked.has_listed and is_saved) or not self.is_served
+
+    def standing_problem(self) -> str | None:
+        """Return why the runtime isn't served. None means that it is, or that it was not tried yet. Logs each change."""
+        link, memory = self.exchange.state, self._memory
+        if link.lost_why and link.lost_why != memory.link_logged:
+            self._log.warning("runtime_lost", problem=link.lost_why)
+            self._memory = replace(memory, link_logged=link.lost_why)
+        elif link.is_linked and memory.link_logged != "linked":
+            assert link.runtime is not None
+            version = ".".join(map(str, link.runtime.nri_version))
+            self._log.info("runtime_linked", runtime=link.runtime.name, version=link.runtime.version, nri=version)
+            self._memory = replace(memory, link_logged="linked")
+        is_unreached = bool(link.push_problem) and not link.lost_why
+        unreached = f"changes don't reach the runtime: {link.push_problem}" if is_unreached else ""
+        unasked = "" if self._pods is None else self._pods.problem
+        untracked = memory.untracked.problem if memory.untracked.has_listed or link.lost_why else ""
+        return "; ".join(filter(None, (link.lost_why, unreached, memory.left, unasked, untracked))) or None
+
+    def count(self) -> DomainCounts:
+        counts, unasked = self.exchange.take_counts(), self._memory.unasked
+        self._memory = replace(self._memory, unasked=0)
+        return DomainCounts(
+            (MetricDelta(Series(RUNTIME_UNASKED), unasked), MetricDelta(Series(RUNTIME_LATE), counts.late)),
+            tuple((RUNTIME_ANSWER_DURATION, seconds) for seconds in counts.answers_seconds),
+        )
+
+    def _answer_calls(self, opened: OpenTurn, there: tuple[Occupant, ...], done: TurnDone) -> bool:
         """Answer each call that waits. Returns whether an answer carries changes of other containers."""
-        node, pool, answered = opened.node, pool_of(state, opened.node), False
+        state, node, answered = done.state, opened.node, False
+        pool = pool_of(state, node)
         pinned = tuple(
             Occupant(f"unit {unit}, which a pod has pinned that is not known now", cpus, None)
             for unit, cpus in unclear_units(node.world.observed).items()
@@ -306,7 +338,7 @@ class Containers:
                 around = (*there, *pinned) if asked.what.event is Event.START_CONTAINER else there
                 seen = self._memory.sight.seen
                 found = verdict(asked.what, todo, promised(state, node), around, seen, pool, reserved)
-                found = self._with_devices(found, asked.what, state, of_units)
+                found = self._with_devices(found, asked.what, done)
             else:
                 found = response(there, pool=pool)
             if isinstance(found, Response):
@@ -337,14 +369,12 @@ class Containers:
         theirs = occupants(state, node, self._memory.sight.seen, sent)
         return (*theirs, *untracked_occupants(self._memory.untracked.found))
 
-    def _with_devices(
-        self, found: Response | Denial, call: Call, state: NodeState, of_units: Mapping[str, str]
-    ) -> Response | Denial:
+    def _with_devices(self, found: Response | Denial, call: Call, done: TurnDone) -> Response | Denial:
         """Add what a container that is created needs for devices of its own."""
         if call.event is not Event.CREATE_CONTAINER or call.container is None or isinstance(found, Denial):
             return found
         key = ContainerKey.of(call.sandbox, call.container)
-        held = state.promises.of_pod(key.pod_uid)
+        held = done.state.promises.of_pod(key.pod_uid)
         if not (devices := held.devices_of(key.name)):
             return found
         from nodeagent.daemon.domains.runtime.device_access import access_of  # noqa: PLC0415 - few containers have any
@@ -354,9 +384,13 @@ class Containers:
         answers = next((own for name, own in held.device_answers if name == key.name), ())
         takes_cdi = runtime.nri_version >= _CDI_SINCE
         access = access_of(devices, answers, call.container.variables, takes_cdi=takes_cdi)
-        taken = () if isinstance(access, str) else tuple(file.path for file in access.files if file.path in of_units)
+        taken = (
+            ()
+            if isinstance(access, str)
+            else tuple(file.path for file in access.files if file.path in done.files_in_use)
+        )
         if taken:
-            access = f"unit {of_units[taken[0]]} may still use {taken[0]}: see `nodeagent inspect`"
+            access = f"{done.files_in_use[taken[0]]} may still use {taken[0]}: see `nodeagent inspect`"
         why = access if isinstance(access, str) else self.prepare(devices)
         if isinstance(access, str) or why is not None:
             return Denial(f"container {key.name}: {why}; the kubelet tries again")
@@ -401,7 +435,7 @@ class Containers:
         self._memory = replace(self._memory, misplaced=tuple(left))
 
 
-def _asks_for_devices(what: Happening, reported: Reported) -> bool:
+def _asks_for_devices(what: Happening, reported: RuntimeReport) -> bool:
     """Return whether a pod may be decided on now that asks to be near devices, or for some of its own."""
     match what:
         case Call():
