@@ -15,9 +15,9 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+from nodeagent.daemon.domains.all import domains_of, read_cgroups
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
-from nodeagent.daemon.domains.systemd.unit_device_access import UnitDeviceAccess
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges
 from nodeagent.daemon.host.host_settings import HostSettings
@@ -33,7 +33,7 @@ from nodeagent.daemon.start.startup import (
 from nodeagent.daemon.start.strict_recovery import load_state
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
-from nodeagent.daemon.turn.edges import NO_RUNTIME, Edges
+from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.heartbeat import Heartbeat
 from nodeagent.daemon.turn.machine import Machine, without_withheld
 from nodeagent.daemon.turn.placements import Placements, placement_directory
@@ -53,7 +53,7 @@ from nodeagent.edge.systemd.service_manager import ServiceManager
 from nodeagent.errors import NodeAgentError
 
 if TYPE_CHECKING:
-    from nodeagent.daemon.domains.runtime.containers import Containers
+    from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 
 _KUBEPODS = frozenset({"kubepods.slice"})
@@ -119,25 +119,19 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if start.recovery is not None:
         report_recovery(start.recovery, log)
     state = start.state
-    containers = _containers(config, state, tree, wakeups, log, plugins)
+    containers = _containers(config, state, tree, wakeups, log, machine, plugins)
     places = HostEdges(client.write_host, root, beside=frozenset() if containers is None else _KUBEPODS)
-    records = UnitRecords(config)
     unusable = () if start.recovery is None else start.recovery.unusable
     edges = Edges(
         log=log,
         machine=machine,
-        sources=sources,
+        domains=domains_of(config, tree, manifests=manifests, jobs=jobs, runtime=containers),
         runner=runner,
         tree=tree,
-        cgroups=Domains(tree, recorded=records.look),
-        unit_records=records,
-        unit_devices=UnitDeviceAccess(config),
         recorder=Recorder(config.state_directory, log, unusable=unusable),
         host_settings=HostSettings(places, config.state_directory, boot_id(), log),
         placements=Placements(PlacementFiles(placement_directory(config))),
         claim_statuses=ClaimStatuses(config),
-        let_in=jobs.let_in,
-        runtime=NO_RUNTIME if containers is None else containers,
         plugins=plugins,
         alive=heart.beat,
     )
@@ -164,12 +158,18 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
 
 
 def _containers(
-    config: Config, state: NodeState, tree: CgroupTree, wakeups: Wakeups, log: Log, plugins: "DevicePlugins | None"
-) -> "Containers | None":
+    config: Config,
+    state: NodeState,
+    tree: CgroupTree,
+    wakeups: Wakeups,
+    log: Log,
+    machine: Machine,
+    plugins: "DevicePlugins | None",
+) -> "RuntimeDomain | None":
     """Return what serves the runtime, or what waits for its containers to end where that isn't configured any more."""
     if not config.nri_socket and state.runtime == Registry():
         return None
-    from nodeagent.daemon.domains.runtime.containers import Containers  # noqa: PLC0415 - most agents need nothing of it
+    from nodeagent.daemon.domains.runtime.containers import RuntimeDomain  # noqa: PLC0415 - most agents need nothing of it
 
     path, default = config.kubelet_pods_socket, Config().kubelet_pods_socket
     pods = None
@@ -178,7 +178,7 @@ def _containers(
 
         pods = PodsApi(Path(path), log, is_expected=path != default)
         pods.known = frozenset(pod.uid for pod in state.runtime.pods)
-    containers = Containers(Path(config.nri_socket), tree, wakeups, log, pods)
+    containers = RuntimeDomain(Path(config.nri_socket), tree, wakeups, log, machine.devices, pods)
     if plugins is not None:
         containers.prepare = plugins.prepare
     return containers
@@ -193,7 +193,7 @@ def _device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugin
     return DevicePlugins(Path(config.device_plugin_socket), lambda: wakeups.wake(WakeUpReason.DEVICES), log)
 
 
-def _serve_runtime(containers: "Containers", config: Config, log: Log) -> tuple[str, ...]:
+def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tuple[str, ...]:
     """Serve the container runtime, unless a kubelet places its containers, too: that is returned as a problem."""
     problem = None
     if config.nri_socket:
@@ -328,13 +328,13 @@ def _what_runs(
     while True:
         runs = runner.look()
         troubles = [runs] if isinstance(runs, Trouble) else []
-        domains = Domains(tree, recorded=UnitRecords(config).look)
+        units = UnitCgroups(tree, recorded=UnitRecords(config).look)
         try:
-            seen = domains.read(unit_paths(manifest.pod for manifest in manifests))
+            seen = read_cgroups(tree, units, tuple(manifest.pod for manifest in manifests))
         except CgroupError as err:
             troubles.append(trouble_of(err))
         else:
-            troubles += [Trouble(domains.unanswered)] if domains.unanswered else []
+            troubles += [Trouble(units.unanswered)] if units.unanswered else []
             if not isinstance(runs, Trouble) and not troubles:
                 return Evidence(seen, runs)
         if troubles != said:

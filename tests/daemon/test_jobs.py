@@ -457,7 +457,7 @@ def test_ids_that_no_user_of_the_group_has_run_no_jobs(served: Daemon, monkeypat
     monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
     monkeypatch.setattr(job_requests, "is_member", in_group("others"))
     configured = replace(served.agent.node.config, jobs=JobBounds("runners"))
-    served.agent.node = replace(served.agent.node, config=configured)
+    served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
     with pytest.raises(ApiError, match=rf"user {os.getuid()} is not in the group runners \(jobs\.group\)"):
         asked(served)
     assert names(served) == []
@@ -471,7 +471,7 @@ def test_a_user_database_that_does_not_answer_is_waited_for_a_while(
     monkeypatch.setattr(job_requests, "_LOOKUP_SECONDS", 0.0)
     monkeypatch.setattr(job_requests, "is_member", lambda _user, _group: answers.wait())
     configured = replace(served.agent.node.config, jobs=JobBounds("runners"))
-    served.agent.node = replace(served.agent.node, config=configured)
+    served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
     try:
         with pytest.raises(ApiError, match="the user database has not said within 0 s whether user"):
             asked(served)

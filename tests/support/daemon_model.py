@@ -33,9 +33,9 @@ from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+from nodeagent.daemon.domains.all import domains_of, read_cgroups
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
-from nodeagent.daemon.domains.systemd.unit_device_access import UnitDeviceAccess
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.host.host_settings import HostSettings
@@ -494,9 +494,8 @@ class Daemon:
 
         def look() -> Evidence:
             runs = runner.look()
-            observed = Domains(tree, systemd, recorded=UnitRecords(node.config).look).read(
-                unit_paths(manifest.pod for manifest in pods)
-            )
+            units = UnitCgroups(tree, systemd, recorded=UnitRecords(node.config).look)
+            observed = read_cgroups(tree, units, tuple(manifest.pod for manifest in pods))
             return Evidence(observed, {} if isinstance(runs, Trouble) else runs)
 
         wakeups = Wakeups()
@@ -507,21 +506,16 @@ class Daemon:
         if start.recovery is not None:
             report_recovery(start.recovery, log)
         unusable = () if start.recovery is None else start.recovery.unusable
-        records = UnitRecords(node.config)
         edges = Edges(
             log=log,
             machine=hardware,
-            sources=(self.files, self.jobs),
+            domains=domains_of(node.config, tree, manifests=self.files, jobs=self.jobs, systemd=systemd),
             runner=runner,
             tree=tree,
-            cgroups=Domains(tree, systemd, recorded=records.look),
-            unit_records=records,
-            unit_devices=UnitDeviceAccess(node.config),
             recorder=Recorder(str(self.directory), log, unusable=unusable),
             host_settings=HostSettings(host, str(self.directory), self.boot, log),
             placements=Placements(WatchedPlacementFiles(placement_directory(node.config), self.steps)),
             claim_statuses=ClaimStatuses(node.config),
-            let_in=self.jobs.let_in,
             alive=self.alive,
         )
         self.agent = Agent(node, start.state, edges, wakeups, start.recovery)

@@ -60,7 +60,7 @@ from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, offered
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind, Turn, TurnEvent, World
-from nodeagent.daemon.domains.all_cgroups import unit_paths
+from nodeagent.daemon.domains.systemd.unit_cgroups import unit_paths
 from nodeagent.daemon.turn.drift import cgroups_in_sync
 from nodeagent.daemon.turn.execution import ExecutionResult, execute
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError

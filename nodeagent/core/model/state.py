@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import UnitSettings
-from nodeagent.core.model.cgroup_layout import pod_of_units_path, pod_path
+from nodeagent.core.model.cgroup_layout import pinned_pod_path, pod_path
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, ContainerKind, Domain, Pod, QosClass
+from nodeagent.core.model.pod import OWN, SYSTEMD, Container, ContainerKind, Pod, QosClass
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.runtime_containers import Registry
 
@@ -120,8 +120,6 @@ MANIFEST_DIRECTORY = "manifests"
 """The source of pods that every node has."""
 JOBS = "jobs"
 """The source of pods that last as long as the process that asked for them."""
-CONTAINERD = "containerd"
-"""The source of pods that a container runtime runs: it makes their cgroups, and starts and ends their processes."""
 
 
 class Origin(Struct, frozen=True):
@@ -130,6 +128,8 @@ class Origin(Struct, frozen=True):
     name: str
     """The source's key for it: in the manifest directory the file name."""
     source: str = MANIFEST_DIRECTORY
+    domain: str = OWN
+    """Of its cgroups and processes: the agent's own, or another program's. A pod of the agent's own may still pin systemd's units."""
 
 
 class PodEntry(Struct, frozen=True):
@@ -185,8 +185,8 @@ class PodEntry(Struct, frozen=True):
 
     @property
     def is_of_runtime(self) -> bool:
-        """Its cgroups and processes are a container runtime's."""
-        return self.origin.source == CONTAINERD
+        """Its cgroups and processes are a container runtime's, which asks the agent about each."""
+        return self.origin.domain != OWN and not self.is_of_systemd
 
     @property
     def pod_path(self) -> str:
@@ -195,21 +195,20 @@ class PodEntry(Struct, frozen=True):
         Of a pod whose containers are systemd's units, what stands for it; of a container runtime's, an absolute path, once one is known.
         """
         if self.is_of_systemd:
-            return pod_of_units_path(self.pod.uid)
+            return pinned_pod_path(self.domain, self.pod.uid)
         known = next((status.cgroup for status in self.containers if status.cgroup), None)
         return pod_path(self.qos, self.pod.uid) if known is None else known.rpartition("/")[0]
 
     @property
     def is_of_systemd(self) -> bool:
-        """Whether its containers are systemd's units (D30)."""
-        containers = self.pod.containers  # asked of every pod in every turn: all of them stand for units, or none
+        """Whether its containers pin units (D30): cgroups and processes of systemd or another program, which the agent only watches."""
+        containers = self.pod.containers  # asked of every pod in every turn: all of them pin units, or none
         return bool(containers) and bool(containers[0].unit)
 
     @property
-    def domain(self) -> Domain:
-        if self.is_of_runtime:
-            return Domain.CONTAINERD
-        return Domain.SYSTEMD if self.is_of_systemd else Domain.OWN
+    def domain(self) -> str:
+        """The name of the domain that it belongs to: whose cgroups and processes its containers are."""
+        return SYSTEMD if self.origin.domain == OWN and self.is_of_systemd else self.origin.domain
 
     def container_path(self, name: str) -> str:
         """Return a container's cgroup, relative to the pods' cgroup; for a systemd unit, what stands for it; an absolute path of one that a

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers, Report
 from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.config import Config
@@ -37,6 +38,8 @@ class World(Struct, frozen=True):
     """False while a container runtime has not reported yet of which pods it runs."""
     asked: frozenset[str] = frozenset()
     """Ids of the runs to whose processes this process has sent SIGTERM, or has tried to."""
+    kernel: Kernel | None = None
+    """What cgroups can hold. None means that no domain needs to know it."""
 
     @property
     def pod_level_resources(self) -> bool:

@@ -9,6 +9,7 @@ from nodeagent import __version__
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, isolation, started_deltas
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import shared_pool, usable_cpus
+from nodeagent.core.domains.domain import DomainCounts
 from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import TOPOLOGY_DURATION
@@ -50,7 +51,7 @@ class MetricsRecorder:
         self._totals.add(started_deltas(node.managers, promises))
         self.cpu_counters = CpuCounters()
         self.served: dict[Series, int] = {}
-        """Counted by the serving thread, which also asks for the text."""
+        """DomainCounts by the serving thread, which also asks for the text."""
         self.exposition = Exposition(
             self._snapshot({}),
             aliases=node.config.metrics_aliases,
@@ -78,12 +79,11 @@ class MetricsRecorder:
             elif event.kind is EventKind.CONTAINER_STARTING and fields["restarts"]:
                 self._totals.count(names.CONTAINER_RESTARTS)
 
-    def count_runtime(self, unasked: int, late: int, answers_seconds: Sequence[float]) -> None:
-        """Count what a container runtime did since the last time."""
-        self._totals.count(names.RUNTIME_UNASKED, amount=unasked)
-        self._totals.count(names.RUNTIME_LATE, amount=late)
-        for seconds in answers_seconds:
-            self._totals.observe(names.RUNTIME_ANSWER_DURATION, seconds)
+    def count_domain(self, counted: DomainCounts) -> None:
+        """Count what has happened in a domain since the last time."""
+        self._totals.add(counted.deltas)
+        for name, seconds in counted.durations:
+            self._totals.observe(name, seconds)
 
     def count_refusal(self, reason: str) -> None:
         self._totals.count(names.POD_REFUSALS, reason)

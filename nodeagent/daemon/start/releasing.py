@@ -18,8 +18,8 @@ from nodeagent.core.cgroups.write_order import RemoveCgroup
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
-from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
-from nodeagent.daemon.domains.systemd.unit_device_access import UnitDeviceAccess
+from nodeagent.daemon.domains.all import domains_of, read_cgroups
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges, write_directly
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, put_back
@@ -104,10 +104,10 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         if isinstance(runs, Trouble):
             trouble = runs
             return None
-        domains = Domains(pods.tree, recorded=UnitRecords(config).look)
-        observed = domains.read(unit_paths(manifest.pod for manifest in known))
-        if domains.unanswered:
-            trouble = Trouble(domains.unanswered)
+        units = UnitCgroups(pods.tree, recorded=UnitRecords(config).look)
+        observed = read_cgroups(pods.tree, units, tuple(manifest.pod for manifest in known))
+        if units.unanswered:
+            trouble = Trouble(units.unanswered)
             return None
         return Evidence(observed, runs)
 
@@ -117,16 +117,12 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
             f"cannot find out which processes run: {trouble}", hint="`systemctl status nodeagent-launcher`"
         )
     log = make_log(io.StringIO())  # the caller reports what happens, from the states
-    records = UnitRecords(config)
     edges = Edges(
         log=log,
         machine=Machine(),
-        sources=(),
+        domains=domains_of(config, pods.tree),
         runner=pods.runner,
         tree=pods.tree,
-        cgroups=Domains(pods.tree, recorded=records.look),
-        unit_records=records,
-        unit_devices=UnitDeviceAccess(config),
         recorder=Recorder(
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),

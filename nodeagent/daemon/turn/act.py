@@ -1,12 +1,11 @@
-"""Act: start, signal and forget processes, let those of jobs in, and move back main processes that have left their cgroup."""
+"""Act: let each domain finish the turn, start, signal and forget processes, and move back those that have left their cgroup."""
 
-from collections.abc import Mapping
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.turn.actions import (
     Forget,
     KillCgroup,
@@ -21,7 +20,7 @@ from nodeagent.core.turn.world import World
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.reattach import reattach
-from nodeagent.daemon.turn.troubles import Trouble, attempted, owner_of
+from nodeagent.daemon.turn.troubles import Trouble, as_trouble, attempted, owner_of
 
 
 class Acted(Struct, frozen=True):
@@ -31,30 +30,21 @@ class Acted(Struct, frozen=True):
     troubles: tuple[Trouble, ...]
 
 
-def act(
-    edges: Edges,
-    memory: TurnMemory,
-    world: World,
-    ready: frozenset[str],
-    placed: Mapping[str, ContainerPlacement],
-    *,
-    reattaches: bool,
-) -> Acted:
+def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reattaches: bool) -> Acted:
     """Do with processes what the saved state asks for.
 
     Args:
         edges: to do it by.
         memory: with the saved state.
         world: as the state was decided from.
-        ready: paths of the cgroups that hold what is promised.
-        placed: where the containers of at least these cgroups run.
+        done: the turn so far.
         reattaches: look for main processes that have left their cgroup.
     """
     state, tree, runner = memory.state, edges.tree, edges.runner
+    troubles: list[Trouble | None] = [as_trouble(text) for domain in edges.domains for text in domain.finish(done)]
     ending = stopping(state)
     signalled, asked = memory.signalled & ending, memory.asked & ending
-    troubles: list[Trouble | None] = []
-    for action in actions(state, world, ready, placed, signalled):
+    for action in actions(state, world, done.ready, done.placed, signalled):
         edges.alive()
         match action:
             case Launch():
@@ -75,9 +65,8 @@ def act(
             case Forget(run_ids):
                 troubles.append(runner.forget(run_ids))
     memory = replace(memory, signalled=signalled, asked=asked)
-    edges.let_in(memory.shown_state, ready, placed, tree)
     moved_back = 0
     if reattaches:
-        moved_back, misplaced = reattach(state, world.runs or {}, ready, tree, edges.log)
+        moved_back, misplaced = reattach(state, world.runs or {}, done.ready, tree, edges.log)
         memory = replace(memory, misplaced="; ".join(misplaced))
     return Acted(memory, moved_back, tuple(trouble for trouble in troubles if trouble is not None))

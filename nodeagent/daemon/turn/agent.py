@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.container_placement import container_placements
+from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.model.state import NodeState, latest_ms
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.start.recovery import Recovery
@@ -19,6 +20,7 @@ from nodeagent.daemon.turn.carry_out import carry_out
 from nodeagent.daemon.turn.clock import first_lead_ms
 from nodeagent.daemon.turn.decide import decide
 from nodeagent.daemon.turn.edges import Edges
+from nodeagent.daemon.turn.execution import unvacated_cpus
 from nodeagent.daemon.turn.look import Seen, look
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.plan import plan
@@ -68,7 +70,7 @@ class Agent:
     @property
     def unit_directories(self) -> tuple[str, ...]:
         """Cgroups of the units that pods stand for, where they are or will be."""
-        return tuple(str(self.edges.tree.mount / cgroup) for cgroup in self.edges.cgroups.unit_cgroups.values())
+        return tuple(str(self.edges.tree.mount / cgroup) for cgroup in self.memory.places.values())
 
     def change_node(self, node: NodeSetup) -> None:
         """Apply another configuration.
@@ -78,8 +80,8 @@ class Agent:
         """
         check_takeover(self.node, self.state, node)
         self.memory = replace(self.memory, node=node)
-        for source in self.edges.sources:
-            source.follow(node.config)
+        for domain in self.edges.domains:
+            domain.follow(node.config)
 
     def retry(self, uid: str) -> None:
         """Have the next turn decide a refused pod again. Nothing waits for the answer."""
@@ -100,9 +102,9 @@ class Agent:
         reporter = Reporter(edges, self.metrics, self.recovery, standing)
         seen = look(edges, self.memory, reasons)
         requests = self.requests.take()
-        if isinstance(seen.observed, Trouble):
+        if isinstance(seen.domains, Trouble):
             reported = reporter.of_look(seen, began)
-            undone = {entry.pod.uid: str(seen.observed) for entry in self.state.entries}
+            undone = {entry.pod.uid: str(seen.domains) for entry in self.state.entries}
         else:
             done = self._decide_and_do(seen, requests, reattaches=bool(reasons & _REATTACHES))
             reported = reporter.of_turn(self.memory, seen, done, began)
@@ -120,7 +122,9 @@ class Agent:
         carried = carry_out(edges, saved.memory, seen, planned)
         placed = container_placements(node.managers, state, carried.in_sync)
         untold = tell(edges, state, placed, rescan=seen.rescan)
-        acted = act(edges, carried.memory, world, carried.result.ready, placed, reattaches=reattaches)
+        ready, unvacated = carried.result.ready, unvacated_cpus(carried.result)
+        so_far = TurnDone(saved.memory.shown_state, planned.wanted, ready, unvacated, placed, carried.files_in_use)
+        acted = act(edges, carried.memory, world, so_far, reattaches=reattaches)
         unsaved = () if saved.problem is None else (saved.problem,)
         troubles = (*unsaved, *carried.troubles, *untold, *acted.troubles)
         return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), troubles)

@@ -1,5 +1,6 @@
 """Decide: what the state should be after this turn, given what was found and requested. Nothing is done yet."""
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -7,23 +8,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
+from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.refusals import RELEASED, StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.pod_sources import asking_for_devices, offered
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
+from nodeagent.daemon.domains.all import decide_all
 from nodeagent.daemon.reports.metrics_recorder import Stopwatch
 from nodeagent.daemon.start.reloading import promises_on
 from nodeagent.daemon.start.startup import begin_turn
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.look import Seen
 from nodeagent.daemon.turn.memory import TurnMemory
-from nodeagent.daemon.turn.plan import kernel_of
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.troubles import Trouble
 
 if TYPE_CHECKING:
     from nodeagent.core.resources.devices.pools import DevicePool
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Decided(Struct, frozen=True):
@@ -38,7 +42,7 @@ class Decided(Struct, frozen=True):
 
 def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided:
     """Decide from everything that was found."""
-    assert not isinstance(seen.observed, Trouble)
+    assert not isinstance(seen.domains, Trouble)
     memory, node = seen.memory, seen.memory.node
     begin_turn(node, edges.alive)
     plugged = edges.plugin_pools()
@@ -61,13 +65,14 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         allocatable=node.allocatable,
         sources=seen.sources,
         runs=seen.runs,
-        observed=seen.observed,
+        observed=seen.domains.cgroups,
         now_ms=seen.now_ms,
         retried=retried,
         released=frozenset[str]().union(*(request.released for request in requests)),
-        down=edges.cgroups.down,
-        is_all_told=edges.runtime.has_told and not seen.unclear,
+        down=seen.domains.down,
+        is_all_told=seen.domains.is_all_told,
         asked=memory.asked,
+        kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
     )
     state = memory.state
     if memory.adapted_to is not node.managers:
@@ -75,8 +80,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         assert not isinstance(promises, StartRefused), "the promises were judged when the machine was taken over"
         state = replace(state, promises=promises)  # a proposal until a turn has saved it
     watch = Stopwatch(alive=edges.alive)
-    turn = step(state, world, watch.decide)
-    turn = edges.runtime.decide(turn, world, kernel_of(node, world.observed), edges.machine.devices)
+    turn = decide_all(edges.domains, step(state, world, watch.decide), world)
     return Decided(turn, world, memory, tuple(watch.took_ms))
 
 

@@ -57,6 +57,8 @@ class TurnMemory(Struct, frozen=True):
     """Pods that could have been admitted if the decision had been saved, each refused for that."""
     chain: tuple[tuple[str, CpuSet], ...] = ()
     """The CPUs of the pods' cgroup and of all cgroups above it."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where the cgroups of what pods pin are, below the root of all cgroups, by its name; as of the last look."""
     withheld: str = ""
     """The problem with CPUs that one of these cgroups withholds. Empty means that none does."""
     machine_problems: tuple[Trouble, ...] = ()

@@ -122,7 +122,7 @@ class Reporter(Struct, frozen=True):
 
     def _is_unsettled(self, state: NodeState, world: World) -> bool:
         """Whether something is to change that sends no notification."""
-        if self.edges.runtime.is_unsettled:
+        if any(domain.is_unsettled for domain in self.edges.domains):
             return True
         runs = world.runs
         return runs is not None and any(is_unsettled(entry, runs, world.observed) for entry in state.entries)
@@ -138,7 +138,8 @@ class Reporter(Struct, frozen=True):
     ) -> TurnReport:
         """Log each problem once while it lasts, however many pods it affects, and publish what readers see."""
         edges, state, known = self.edges, memory.state, memory.reported
-        edges.runtime.count(self.metrics)
+        for domain in edges.domains:
+            self.metrics.count_domain(domain.count())
         troubles = tuple(dict.fromkeys(troubles))
         found = {
             short: _about(short, state) for short in shortfalls(managers_with_devices(edges, memory), state.promises)
@@ -166,7 +167,7 @@ class Reporter(Struct, frozen=True):
             node=memory.node,
             state=memory.shown_state,
             cgroup_root=str(edges.tree.root),
-            unit_cgroups=edges.cgroups.unit_cgroups,
+            unit_cgroups=memory.places,
             pids=None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None},
             problems=(
                 *self._conditions(memory),
@@ -193,8 +194,9 @@ class Reporter(Struct, frozen=True):
     def _conditions(self, memory: TurnMemory) -> Iterator[str]:
         """Return the problems that are no failures of this turn."""
         yield from self.standing
-        runtime, plugins = self.edges.runtime.problem(), memory.node.managers.providers.cpu.plugins
-        yield from filter(None, (memory.withheld, *memory.conditions, memory.misplaced, runtime))
+        domains = [domain.standing_problem() for domain in self.edges.domains]
+        yield from filter(None, (memory.withheld, *memory.conditions, memory.misplaced, *domains))
+        plugins = memory.node.managers.providers.cpu.plugins
         if plugins:
             from nodeagent.core.resources.cpu.plugins import held_off  # noqa: PLC0415 - only where there are plugins
 

@@ -10,6 +10,7 @@ from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal, with_endings
 from nodeagent.core.turn.pod_sources import is_unclear
 from nodeagent.core.turn.world import EventKind, Turn
+from nodeagent.daemon.domains.all import withdraw_all
 from nodeagent.daemon.turn.decide import Decided
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.memory import TurnMemory
@@ -57,7 +58,7 @@ def save(edges: Edges, decided: Decided) -> Saved:
 def _not_saved(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
     """Keep of a decision only the pods that must end."""
     memory, turn, why = decided.memory, decided.turn, trouble_of(err)
-    edges.runtime.not_saved(why)
+    withdraw_all(edges.domains, why)
     unsaved = _refused_unsaved(memory.state, turn.state, err)
     state = with_endings(memory.state, turn.state)
     turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))

@@ -15,7 +15,7 @@ from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.model.pod import Pod, QosClass
+from nodeagent.core.model.pod import OWN, Pod, QosClass
 from nodeagent.core.model.podmap import Fold, PodMap
 from nodeagent.core.model.promises import (
     Block,
@@ -366,6 +366,7 @@ def _entry_document(entry: PodEntry) -> Document:
         "qos": entry.qos.value,
         "source": entry.origin.name,
         "podSource": None if entry.origin.source == MANIFEST_DIRECTORY else entry.origin.source,
+        "domain": None if entry.origin.domain == _domain_of_source(entry.origin.source) else entry.origin.domain,
         "decidedAtMs": entry.decided_at_ms,
         "containers": [_status_document(status) for status in entry.containers],
         "deletingSinceMs": entry.deleting_since_ms,
@@ -407,8 +408,14 @@ def _entry(document: JsonValue) -> PodEntry:
 
 
 def _origin(entry: JsonValue) -> Origin:
-    source = entry.optional("podSource")
-    return Origin(entry.field("source").text(), MANIFEST_DIRECTORY if source is None else source.text())
+    name, source, domain = entry.field("source").text(), entry.optional("podSource"), entry.optional("domain")
+    known = MANIFEST_DIRECTORY if source is None else source.text()
+    return Origin(name, known, _domain_of_source(known) if domain is None else domain.text())
+
+
+def _domain_of_source(source: str) -> str:
+    """Return the domain of a pod that states none, as those of 0.1."""
+    return source if source == "containerd" else OWN
 
 
 def _manifest_pod(document: JsonValue) -> Pod:

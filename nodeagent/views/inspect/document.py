@@ -229,7 +229,7 @@ def _pod(
         "coreClass": pod.core_class,
         "decidedAtMs": entry.decided_at_ms,
         "deletingSinceMs": entry.deleting_since_ms,
-        "domain": entry.domain.value,
+        "domain": entry.domain,
         "effective": None if there is None else _pod_values(there),
         "idle": None if entry.idle is None else {"refusal": _wait(entry.idle.refusal)},
         "estimates": _estimates(view, entry) if entry.is_of_runtime else [],

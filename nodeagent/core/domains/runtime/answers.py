@@ -2,7 +2,7 @@
 
 The runtime carries out an answer's changes one after the other and only logs those that fail. So none of them gives a CPU that another
 container is still to leave: that is asked for again once it has left, as seen in its cgroup. A container that is being created is the
-exception: its first process waits for `gate`. An empty cpuset can't be said in NRI: who should have no CPU at all stays where it is.
+exception: its first process waits for `check_start`. An empty cpuset can't be said in NRI: who should have no CPU at all stays where it is.
 """
 
 from collections.abc import Collection, Iterable
@@ -125,7 +125,7 @@ def response(
     return Response(Answer(adjustment, tuple(update for _, update in updates)), tuple(waiting))
 
 
-def gate(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str] = ()) -> Denial | None:
+def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str] = ()) -> Denial | None:
     """Decide whether a container's first process, which is in its cgroup, may begin. None: it may.
 
     Args:
