@@ -13,6 +13,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Container, ContainerKind, Pod, QosClass
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.runtime_containers import Registry
+from nodeagent.core.model.waiting import Waiting
 
 
 class Phase(enum.Enum):
@@ -96,23 +97,17 @@ class ContainerStatus(Struct, frozen=True):
         return self.started_at_ms is not None or self.restarts > 0
 
 
-class RecordedRefusal(Struct, frozen=True):
-    reason: str
-    message: str
-    at_ms: int
-
-
 class RefusedChange(Struct, frozen=True):
     """A pod's changed manifest that was refused: the pod keeps running as it was (D7)."""
 
     pod: Pod
-    refusal: RecordedRefusal
+    refusal: Waiting
 
 
 class Idle(Struct, frozen=True):
     """What a pod has given back that does so while none of its systemd units is active: all that it was promised."""
 
-    refusal: RecordedRefusal | None = None
+    refusal: Waiting | None = None
     """A unit has become active, and the pod could not have it again. It is tried anew in every turn, until it can or no unit is active."""
 
 
@@ -140,7 +135,7 @@ class PodEntry(Struct, frozen=True):
     """As it was when decided on: the cgroup path follows from it."""
     origin: Origin
     decided_at_ms: int
-    refusal: RecordedRefusal | None = None
+    refusal: Waiting | None = None
     containers: tuple[ContainerStatus, ...] = ()
     """One per container of the pod, in its order; empty if refused."""
     deleting_since_ms: int | None = None
@@ -154,14 +149,20 @@ class PodEntry(Struct, frozen=True):
     """SUCCEEDED or FAILED once no container will run again: the promises are released, the exit codes stay visible."""
 
     @property
-    def change_refusal(self) -> RecordedRefusal | None:
+    def change_refusal(self) -> Waiting | None:
         """Why its changed manifest is not followed. None: it matches its manifest, as far as changes were tried."""
         return None if self.refused_change is None else self.refused_change.refusal
 
     @property
-    def idle_refusal(self) -> RecordedRefusal | None:
+    def idle_refusal(self) -> Waiting | None:
         """Why it does not hold again what it has given back, although a unit of it is active."""
         return None if self.idle is None else self.idle.refusal
+
+    @property
+    def waiting(self) -> tuple[tuple[Asked, Waiting], ...]:
+        """Everything that the pod asks for and doesn't have."""
+        found = ((Asked.POD, self.refusal), (Asked.CHANGE, self.change_refusal), (Asked.RESUME, self.idle_refusal))
+        return tuple((asked, waiting) for asked, waiting in found if waiting is not None)
 
     @property
     def is_active(self) -> bool:
@@ -310,8 +311,7 @@ def _passed(entry: PodEntry) -> Iterator[int]:
     exits = [ended for status in entry.containers for ended in (status.exit, status.last_exit)]
     yield from (ended.finished_at_ms for ended in exits if ended is not None)
     yield from (status.started_at_ms for status in entry.containers if status.started_at_ms is not None)
-    refusals = (entry.refusal, entry.change_refusal, entry.idle_refusal)
-    yield from (refusal.at_ms for refusal in refusals if refusal is not None)
+    yield from (waiting.at_ms for _, waiting in entry.waiting)
     if entry.deleting_since_ms is not None:
         yield entry.deleting_since_ms
 
@@ -328,7 +328,7 @@ def _moved(entry: PodEntry, by_ms: int) -> PodEntry:
     )
 
 
-def _moved_refusal(refusal: RecordedRefusal, by_ms: int) -> RecordedRefusal:
+def _moved_refusal(refusal: Waiting, by_ms: int) -> Waiting:
     return replace(refusal, at_ms=_later(refusal.at_ms, by_ms))
 
 

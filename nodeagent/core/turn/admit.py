@@ -6,7 +6,8 @@ from nodeagent.core.admission.managers import Admitted, Rejected, Report, in_tur
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.units import unit_taken
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import PodEntry, RecordedRefusal
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn.decision import Decide, cpus_of_orphans, decide_pod
 from nodeagent.core.turn.draft import Draft, notes_on
 from nodeagent.core.turn.pod_sources import new_entry
@@ -42,7 +43,7 @@ def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
 
 
 def _with_refused(draft: Draft, entry: PodEntry, reason: str, message: str, report: Report | None = None) -> Draft:
-    refusal = RecordedRefusal(reason, message, entry.decided_at_ms)
+    refusal = Waiting(reason, message, entry.decided_at_ms)
     refused = replace(entry, refusal=refusal, containers=())
     fields = (("reason", reason), ("message", message))
     event = TurnEvent(EventKind.POD_REFUSED, entry.pod, entry.origin, None, fields, report)

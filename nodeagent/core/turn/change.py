@@ -11,7 +11,8 @@ from nodeagent.core.admission.node_capacity import Insufficient, Usage, insuffic
 from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn.draft import Draft, is_to_try
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.world import World
@@ -34,7 +35,7 @@ def follow_changes(draft: Draft, world: World) -> Draft:
             draft = draft.with_ending(replace(entry, refused_change=None), world)
             continue
         reason, message = refusals[entry.pod.uid]
-        draft = draft.with_refused_change(entry, manifest, RecordedRefusal(reason, message, world.now_ms))
+        draft = draft.with_refused_change(entry, manifest, Waiting(reason, message, world.now_ms))
     return draft
 
 

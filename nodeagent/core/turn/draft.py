@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
-from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal, RefusedChange
+from nodeagent.core.model.state import NodeState, PodEntry, RefusedChange
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
@@ -38,7 +39,7 @@ class Draft(Struct, frozen=True):
         ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.asked)
         return self.plus(self.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
 
-    def with_refused_change(self, entry: PodEntry, manifest: Manifest, refusal: RecordedRefusal) -> "Draft":
+    def with_refused_change(self, entry: PodEntry, manifest: Manifest, refusal: Waiting) -> "Draft":
         """Record why a changed manifest is not followed. The pod keeps running unchanged."""
         stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
         fields = (("reason", refusal.reason), ("message", refusal.message))

@@ -4,7 +4,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, remove_pod
 from nodeagent.core.admission.node_capacity import usage_of
-from nodeagent.core.model.state import Idle, NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import Idle, NodeState, PodEntry
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.decision import Decide, admitted_beside, cpus_of_orphans, decide_pod
 from nodeagent.core.turn.draft import Draft
@@ -55,7 +56,7 @@ def resume(draft: Draft, world: World, decide: Decide) -> Draft:
             continue
         if known is not None and (known.reason, known.message) == (decision.reason, decision.message):
             continue
-        refusal = RecordedRefusal(decision.reason, decision.message, world.now_ms)
+        refusal = Waiting(decision.reason, decision.message, world.now_ms)
         fields = (("reason", refusal.reason), ("message", refusal.message))
         event = TurnEvent(EventKind.RESUME_REFUSED, entry.pod, entry.origin, None, fields)
         draft = draft.plus(draft.state.with_entry(replace(entry, idle=Idle(refusal))), event)

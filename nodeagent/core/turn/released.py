@@ -4,7 +4,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.model.refusals import RELEASED
-from nodeagent.core.model.state import PodEntry, RecordedRefusal
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import Manifest, is_wanted, new_entry
@@ -43,7 +44,7 @@ def _has_same_manifest(entry: PodEntry, draft: Draft, world: World) -> bool:
 
 def _refused_for_good(entry: PodEntry, world: World) -> PodEntry:
     """Return the entry of the manifest's pod as refused, so that it comes back only on request."""
-    refusal = RecordedRefusal(RELEASED, "it was ended by `nodeagent release`", world.now_ms)
+    refusal = Waiting(RELEASED, "it was ended by `nodeagent release`", world.now_ms)
     pod = entry.pod if entry.refused_change is None else entry.refused_change.pod
     manifest = Manifest(pod, entry.origin)
     entry = new_entry(manifest, world.now_ms, pod_level_resources=world.pod_level_resources)

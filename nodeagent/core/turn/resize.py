@@ -13,7 +13,7 @@ from nodeagent.core.admission.resize import (
     resized,
     restarted,
 )
-from nodeagent.core.model.state import RecordedRefusal
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.decision import cpus_of_orphans
 from nodeagent.core.turn.draft import Draft, is_to_try, notes_on
@@ -55,7 +55,7 @@ def resize(draft: Draft, world: World) -> Draft:
             known = None if uid in world.retried else entry.refused_change
             said = (answer.reason, answer.message)
             if known is None or known.pod != manifest.pod or (known.refusal.reason, known.refusal.message) != said:
-                draft = draft.with_refused_change(entry, manifest, RecordedRefusal(*said, world.now_ms))
+                draft = draft.with_refused_change(entry, manifest, Waiting(*said, world.now_ms))
             continue
         changes = "; ".join(differences(state.promises, answer, entry.pod, manifest.pod))
         after = replace(entry, pod=manifest.pod, origin=manifest.origin, refused_change=None)

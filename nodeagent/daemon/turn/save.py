@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
-from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal, with_endings
+from nodeagent.core.model.state import NodeState, PodEntry, with_endings
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn.pod_sources import is_unclear
 from nodeagent.core.turn.world import EventKind, Turn
 from nodeagent.daemon.domains.all import withdraw_all
@@ -75,7 +76,7 @@ def _refused_unsaved(state: NodeState, decided: NodeState, err: StateFileError) 
     known = {entry.pod.uid for entry in state.entries}
     why = f"the admission could not be saved: {err.message} ({err.hint})"
     return tuple(
-        replace(entry, refusal=RecordedRefusal(STATE_NOT_SAVED, why, entry.decided_at_ms), containers=())
+        replace(entry, refusal=Waiting(STATE_NOT_SAVED, why, entry.decided_at_ms), containers=())
         for entry in decided.entries
         if entry.pod.uid not in known and entry.is_active
     )

@@ -40,9 +40,9 @@ from nodeagent.core.model.state import (
     Origin,
     Phase,
     PodEntry,
-    RecordedRefusal,
     RefusedChange,
 )
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
 from nodeagent.formats.manifest.pod_fields import pod_to_document
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
@@ -425,7 +425,7 @@ def _manifest_pod(document: JsonValue) -> Pod:
         raise MisfitError(f"{document.path}: {err}") from err
 
 
-def _refusal_document(refusal: RecordedRefusal) -> list[Any]:
+def _refusal_document(refusal: Waiting) -> list[Any]:
     return [refusal.reason, refusal.message, refusal.at_ms]
 
 
@@ -438,9 +438,9 @@ def _idle(document: JsonValue) -> Idle:
     return Idle(None if refusal is None else _refusal(refusal))
 
 
-def _refusal(item: JsonValue) -> RecordedRefusal:
+def _refusal(item: JsonValue) -> Waiting:
     reason, message, at_ms = item.row(3)
-    return RecordedRefusal(reason.text(), message.text(), at_ms.whole())
+    return Waiting(reason.text(), message.text(), at_ms.whole())
 
 
 def _status_document(status: ContainerStatus) -> Document:

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from nodeagent.core.domains.runtime.answers import Occupant, Response, Waiting, WantedPlacement, check_start, response
+from nodeagent.core.domains.runtime.answers import (
+    BlockedContainer,
+    Occupant,
+    Response,
+    WantedPlacement,
+    check_start,
+    response,
+)
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Denial, NriResources, Update
@@ -65,7 +72,7 @@ def test_who_leaves_is_before_who_comes() -> None:
 def test_nobody_gets_what_another_is_still_to_leave() -> None:
     found = response([alone("a", "2-3", "2"), shared("b", "0-1", "0-1,3")])
     assert sets(found) == [("a", "2")]
-    assert found.waiting == (Waiting("b", cpus("3"), ("a",)),)
+    assert found.waiting == (BlockedContainer("b", cpus("3"), ("a",)),)
     assert sets(response([alone("a", "2", "2"), shared("b", "0-1", "0-1,3")])) == [("b", "0-1,3")]
 
 
@@ -103,7 +110,7 @@ def test_who_can_come_only_in_part_comes_in_part() -> None:
 
 def test_an_empty_cpuset_is_never_said() -> None:
     found = response([shared("a", "0-3", "")])
-    assert found == Response(Answer(), (Waiting("a", CpuSet()),))
+    assert found == Response(Answer(), (BlockedContainer("a", CpuSet()),))
 
 
 def test_of_others_nothing_is_asked_but_they_are_waited_for() -> None:
@@ -112,7 +119,7 @@ def test_of_others_nothing_is_asked_but_they_are_waited_for() -> None:
     unknown = Occupant("unknown", cpus("4"), None, "unknown")
     found = response([own, unknown, shared("b", "0", "0,3-4")])
     assert sets(found) == []
-    assert found.waiting == (Waiting("b", cpus("3-4"), ("own", "unknown")),)
+    assert found.waiting == (BlockedContainer("b", cpus("3-4"), ("own", "unknown")),)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from nodeagent.core.model.state import (
     Origin,
     Phase,
     PodEntry,
-    RecordedRefusal,
     moved,
     run_id,
 )
 from nodeagent.core.model.violations import Invariant
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, new_entry
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
@@ -766,7 +766,7 @@ MOMENTS = NodeState(
         ),
         replace(
             new_entry(manifests(pod("b"))[0], 5_100, pod_level_resources=False),
-            refusal=RecordedRefusal("OutOfcpu", "too little", 5_100),
+            refusal=Waiting("OutOfcpu", "too little", 5_100),
             containers=(),
         ),
     ),

@@ -61,7 +61,7 @@ class Occupant(Struct, frozen=True):
         return self.effective - (CpuSet() if self.wanted is None else self.wanted.cpus)
 
 
-class Waiting(Struct, frozen=True):
+class BlockedContainer(Struct, frozen=True):
     """A container that doesn't get all that it should have with this answer."""
 
     id: str
@@ -73,7 +73,7 @@ class Waiting(Struct, frozen=True):
 
 class Response(Struct, frozen=True):
     answer: Answer
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[BlockedContainer, ...] = ()
     """Answer again once these CPUs are seen to be free."""
 
 
@@ -99,12 +99,12 @@ def response(
     for one in there:
         overdue |= one.overdue
     updates: list[tuple[bool, Update]] = []
-    waiting: list[Waiting] = []
+    waiting: list[BlockedContainer] = []
     for one in sorted(there, key=lambda occupant: occupant.id):
         if not one.id or one.wanted is None:
             continue
         if not one.wanted.cpus:
-            waiting.append(Waiting(one.id, CpuSet()))
+            waiting.append(BlockedContainer(one.id, CpuSet()))
             continue
         # None of these is its own to leave: it hasn't got them.
         taken = (one.wanted.cpus - one.effective) & overdue
@@ -112,7 +112,9 @@ def response(
         if not now and one.overdue and pool is not None:
             now = pool  # it is nobody's, whoever is still to leave it
         if taken:
-            waiting.append(Waiting(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken))))
+            waiting.append(
+                BlockedContainer(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken)))
+            )
         change = _difference(one.wanted, None if one.id == updated else one.has, now)
         if change is not None:
             updates.append((not now <= one.effective, Update(one.id, change)))

@@ -46,7 +46,8 @@ from nodeagent.core.model.refusals import (
     UID_TAKEN,
 )
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
-from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn.decision import admitted_beside, cpus_of_orphans
 from nodeagent.core.turn.recovery import kept_devices
 from nodeagent.core.turn.world import EventKind, TurnEvent
@@ -339,7 +340,7 @@ def _refused(
         # It is kept with a container that has what it asks for: that may be made again.
         reason, message = RESIZE_INFEASIBLE, f"{reason}: {message}"
     stepped = settled(state.runtime, decide.key, decide.id, f"{reason}: {message}")
-    refusal = RecordedRefusal(reason, message, node.world.now_ms)
+    refusal = Waiting(reason, message, node.world.now_ms)
     before = state.entry(pod.uid)
     if is_kept and (before is None or (before.is_of_runtime and before.refusal is not None)):
         gate = node.world.config.placement.gate("PodLevelResources")
