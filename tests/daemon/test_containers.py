@@ -25,6 +25,7 @@ from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.runtime import containers, device_access, exchange
 from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
+from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
@@ -267,7 +268,7 @@ def test_without_what_a_device_needs_a_container_is_not_created(carded: Desk, mo
     def gone(address: str) -> tuple[DeviceFile, ...]:
         raise SysfsError(f"/sys/bus/pci/devices/{address}", "there is no such device")
 
-    carded.containers.prepare = lambda held: f"PreStartContainer: {held[0].id} is busy"
+    carded.containers.prepare = lambda held: Unprepared(f"PreStartContainer: {held[0].id} is busy")
     denied = carded.answered(with_card("c"))
     assert denied == Denial(f"container main: PreStartContainer: {CARD} is busy; the kubelet tries again")
     monkeypatch.setattr(device_access, "files_of", gone)

@@ -39,6 +39,7 @@ from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.host.host_settings import HostSettings
+from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.recovery import Evidence, report_recovery, start_state
 from nodeagent.daemon.turn import (
@@ -477,6 +478,7 @@ class Daemon:
     boot: str = "boot"
     placed: PlacedDevices = field(default_factory=PlacedDevices)
     """What each process finds when it looks at devices for the first time."""
+    plugins: DevicePlugins | None = None
 
     def start(self) -> Agent:
         """A new process, up to its first turn."""
@@ -488,7 +490,8 @@ class Daemon:
         hardware: Any = self.hardware
         node, _ = without_withheld(whole, tree)
         Path(node.config.runtime_directory).mkdir(exist_ok=True)
-        runner, host = Runner(client), HostSettingsModel(self.machine, self.steps)
+        runner = Runner(client) if self.plugins is None else Runner(client, self.plugins.prepare)
+        host = HostSettingsModel(self.machine, self.steps)
 
         systemd = SystemdModel(self.machine, self.steps, lambda: self.judge(self))
 
@@ -517,6 +520,7 @@ class Daemon:
             placements=Placements(WatchedPlacementFiles(placement_directory(node.config), self.steps)),
             claim_statuses=ClaimStatuses(node.config),
             alive=self.alive,
+            plugins=self.plugins,
         )
         self.agent = Agent(node, start.state, edges, wakeups, start.recovery)
         self.jobs.retry = self.agent.retry

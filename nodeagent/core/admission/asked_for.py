@@ -15,8 +15,14 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.points import Point
 from nodeagent.core.resources.memory.groups import NodeGroups
 
-_NOT_OF_CORES = frozenset({Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.CLAIM})
+_NOT_OF_CORES = frozenset(
+    {Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW, Reason.CLAIM}
+)
 """Which cores there are has nothing to do with these refusals."""
+_NOT_OF_CPUS = frozenset(
+    {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.DEVICE_PLUGINS_SLOW, Reason.CORE_CLASS}
+)
+"""Which CPUs a CPU plugin leaves has nothing to do with these refusals."""
 
 
 def seen_by(providers: Providers, pod: PodDemand) -> Providers:
@@ -111,6 +117,6 @@ def beside_plugins(refusal: Refusal, providers: Providers) -> Refusal:
     """Name the CPU plugins that decide which CPUs a pod may have: without them, it might have been admitted."""
     filters = {Point.FILTER.value, Point.POST_FILTER.value}
     names = [one.name for one in providers.cpu.plugins if one.code is not None and filters & one.code.points]
-    if not names or refusal.reason in {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.CORE_CLASS}:
+    if not names or refusal.reason in _NOT_OF_CPUS:
         return refusal
     return replace(refusal, message=f"{refusal.message} (of the CPUs that {' and '.join(names)} leaves)")

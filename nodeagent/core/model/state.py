@@ -13,7 +13,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Container, ContainerKind, Pod, QosClass
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.runtime_containers import Registry
-from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.model.waiting import RequestKind, Waiting
 
 
 class Phase(enum.Enum):
@@ -159,9 +159,13 @@ class PodEntry(Struct, frozen=True):
         return None if self.idle is None else self.idle.refusal
 
     @property
-    def waiting(self) -> tuple[tuple[Asked, Waiting], ...]:
+    def waiting(self) -> tuple[tuple[RequestKind, Waiting], ...]:
         """Everything that the pod asks for and doesn't have."""
-        found = ((Asked.POD, self.refusal), (Asked.CHANGE, self.change_refusal), (Asked.RESUME, self.idle_refusal))
+        found = (
+            (RequestKind.POD, self.refusal),
+            (RequestKind.CHANGE, self.change_refusal),
+            (RequestKind.RESUME, self.idle_refusal),
+        )
         return tuple((asked, waiting) for asked, waiting in found if waiting is not None)
 
     @property

@@ -7,7 +7,7 @@ from msgspec import Struct
 from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, Reason
 
 
-class Asked(enum.StrEnum):
+class RequestKind(enum.StrEnum):
     """What is asked for."""
 
     POD = "pod"
@@ -49,7 +49,9 @@ class Waiting(Struct, frozen=True):
         """Whether resources that other pods have could meet the request."""
         return self.reason in _FOR_ROOM or self.reason.startswith(_OUT_OF)
 
-    def retries(self, asked: Asked, *, requests_devices: bool = False, for_room: bool = False) -> tuple[Retry, ...]:
+    def retries(
+        self, asked: RequestKind, *, requests_devices: bool = False, for_room: bool = False
+    ) -> tuple[Retry, ...]:
         """Return the events that let it be tried again.
 
         Args:
@@ -58,16 +60,16 @@ class Waiting(Struct, frozen=True):
             for_room: whether the node tries pods again that were refused for room (`retryRefused`).
         """
         match asked:
-            case Asked.RESUME:
+            case RequestKind.RESUME:
                 return (Retry.ROOM,)
-            case Asked.CONTAINER:
+            case RequestKind.CONTAINER:
                 return (Retry.OWNER, Retry.REQUEST)
-            case Asked.CHANGE:
+            case RequestKind.CHANGE:
                 by_itself = self.reason == RESIZE_DEFERRED
                 return (Retry.MANIFEST, Retry.REQUEST, *((Retry.ROOM,) if by_itself else ()))
-            case Asked.POD if self.reason == STATE_NOT_SAVED:
+            case RequestKind.POD if self.reason == STATE_NOT_SAVED:
                 return (Retry.DISK,)
-            case Asked.POD:
+            case RequestKind.POD:
                 resource = (Retry.RESOURCE,) if requests_devices and self.reason != RELEASED else ()
                 room = (Retry.ROOM,) if for_room and self.is_for_room else ()
                 return (Retry.MANIFEST, Retry.REQUEST, *resource, *room)

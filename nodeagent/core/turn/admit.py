@@ -21,7 +21,7 @@ def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
     orphans = cpus_of_orphans(draft.state, world) if draft.new else CpuSet()
     for manifest in in_turn(world.managers, draft.new, lambda manifest: manifest.pod):
         pod, entry = manifest.pod, new_entry(manifest, world.now_ms, pod_level_resources=gate)
-        draft = draft.plus(draft.state, *notes_on(manifest))
+        undecided, draft = draft, draft.plus(draft.state, *notes_on(manifest))
         taken = unit_taken(pod, draft.state.pods_of_units()) if pod.units else None  # most pods pin no unit
         if taken is not None:
             draft = _with_refused(draft, entry, taken.reason, taken.message)
@@ -36,6 +36,9 @@ def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
             continue
         report = None
         if isinstance(decision, Rejected):
+            if decision.is_postponed:
+                draft = undecided.postponing(pod, decision.message)
+                continue
             report = decision.report
             draft = draft.plus(replace(draft.state, promises=decision.promises), deltas=decision.deltas)
         draft = _with_refused(draft, entry, decision.reason, decision.message, report)

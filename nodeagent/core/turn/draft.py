@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.metrics.deltas import MetricDelta
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import NodeState, PodEntry, RefusedChange
 from nodeagent.core.model.waiting import Waiting
@@ -26,12 +27,18 @@ class Draft(Struct, frozen=True):
     """The changed manifests of pods, by the pods' UIDs. A stage that follows one takes it out."""
     new: tuple[Manifest, ...] = ()
     """The manifests of new pods that are still to be decided."""
+    postponed: tuple[tuple[Pod, str], ...] = ()
+    """The pods that the next turn decides, each with the reason."""
     is_unfinished: bool = False
     """Another turn can decide something at once that this one could not."""
 
     def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "Draft":
         """Replace the state, and add events and metric deltas."""
         return replace(self, state=state, events=self.events + events, deltas=self.deltas + deltas)
+
+    def postponing(self, pod: Pod, why: str) -> "Draft":
+        """Leave the decision on a pod to the next turn."""
+        return replace(self, postponed=(*self.postponed, (pod, why)))
 
     def with_ending(self, entry: PodEntry, world: World) -> "Draft":
         """Begin to end a pod."""

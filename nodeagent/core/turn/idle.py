@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Admitted, remove_pod
+from nodeagent.core.admission.managers import Admitted, Rejected, remove_pod
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.model.state import Idle, NodeState, PodEntry
 from nodeagent.core.model.waiting import Waiting
@@ -53,6 +53,9 @@ def resume(draft: Draft, world: World, decide: Decide) -> Draft:
             state = replace(draft.state.with_entry(replace(entry, idle=None)), promises=decision.promises)
             event = TurnEvent(EventKind.POD_RESUMED, entry.pod, entry.origin, report=decision.report)
             draft = draft.plus(state, event, deltas=decision.deltas)
+            continue
+        if isinstance(decision, Rejected) and decision.is_postponed:
+            draft = draft.postponing(entry.pod, decision.message)
             continue
         if known is not None and (known.reason, known.message) == (decision.reason, decision.message):
             continue

@@ -45,4 +45,4 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     if draft.is_unfinished:
         moments.append(world.now_ms)
     wake_at_ms = min((moment for moment in moments if moment is not None), default=None)
-    return Turn(draft.state, draft.events, draft.deltas, wake_at_ms)
+    return Turn(draft.state, draft.events, draft.deltas, wake_at_ms, draft.postponed)

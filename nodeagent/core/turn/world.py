@@ -88,3 +88,5 @@ class Turn(Struct, frozen=True):
     deltas: tuple[MetricDelta, ...] = ()
     wake_at_ms: int | None = None
     """Time at which time alone changes something."""
+    postponed: tuple[tuple[Pod, str], ...] = ()
+    """The pods that the next turn decides, each with the reason."""

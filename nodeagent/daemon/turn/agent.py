@@ -12,6 +12,7 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.container_placement import container_placements
 from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.model.state import NodeState, latest_ms
+from nodeagent.daemon.reports.logs import about
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.start.recovery import Recovery
 from nodeagent.daemon.start.reloading import check_takeover
@@ -126,5 +127,6 @@ class Agent:
         so_far = TurnDone(saved.memory.shown_state, planned.wanted, ready, unvacated, placed, carried.files_in_use)
         acted = act(edges, carried.memory, world, so_far, reattaches=reattaches)
         unsaved = () if saved.problem is None else (saved.problem,)
-        troubles = (*unsaved, *carried.troubles, *untold, *acted.troubles)
+        waiting = (Trouble(f"pod {pod.full_name} waits: {why}", about(pod)) for pod, why in decided.turn.postponed)
+        troubles = (*unsaved, *waiting, *carried.troubles, *untold, *acted.troubles)
         return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), troubles)

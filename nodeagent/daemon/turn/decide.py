@@ -45,6 +45,8 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     assert not isinstance(seen.domains, Trouble)
     memory, node = seen.memory, seen.memory.node
     begin_turn(node, edges.alive)
+    if edges.plugins is not None:
+        edges.plugins.begin_turn(edges.alive)
     plugged = edges.plugin_pools()
     given = frozenset(pool.resource for pool in plugged if pool.healthy)
     memory = replace(memory, given=given, due=memory.due | _waiting_for(memory.state, given - memory.given))

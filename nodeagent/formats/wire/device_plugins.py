@@ -24,6 +24,8 @@ PRE_START = "/v1beta1.DevicePlugin/PreStartContainer"
 HEALTHY = "Healthy"
 MAX_DEVICES = 16_384
 MAX_ID_LENGTH = 253
+MAX_ANSWER_BYTES = 64 * 1024
+"""Bound of an answer to Allocate. Answers are part of the state file, which is read up to a bound only."""
 _PRINTABLE = re.compile(r"[ -~]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,254}")
 _RESERVED = "NODEAGENT_"
@@ -145,12 +147,10 @@ def _device(said: dict[str, Any]) -> PoolDevice:
     if len(id_) > MAX_ID_LENGTH or not _PRINTABLE.fullmatch(id_):
         raise ProtobufError(f"a device's ID must be 1 to {MAX_ID_LENGTH} printable characters")
     nodes = None
-    if said["topology"] is not None:
-        nodes = NumaMask(0)
-        for node in said["topology"]["nodes"]:
-            if not 0 <= node["ID"] <= MAX_ID:
-                raise ProtobufError(f"device {id_} is on NUMA node {node['ID']}, which can't be")
-            nodes = NumaMask(nodes | 1 << node["ID"])
+    # As in kubelet, a topology without nodes says as little as none, and a node that can't be (-1) is one that nothing is near.
+    if said["topology"] is not None and said["topology"]["nodes"]:
+        there = {node["ID"] for node in said["topology"]["nodes"] if 0 <= node["ID"] <= MAX_ID}
+        nodes = NumaMask(sum(1 << node for node in there))
     return PoolDevice(id_, nodes, is_healthy=said["health"] == HEALTHY)
 
 
@@ -182,6 +182,8 @@ def allocated(message: bytes) -> bytes | None:
     said: list[bytes] = decode(_RAW_ALLOCATED, message)["container_responses"]
     if not said:
         return None
+    if len(said[0]) > MAX_ANSWER_BYTES:
+        raise ProtobufError(f"its answer has {len(said[0])} bytes, and at most {MAX_ANSWER_BYTES} are kept")
     variables(said[0])
     return said[0]
 

@@ -4,11 +4,13 @@ https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
 """
 
 import enum
+import re
 import struct
 
 CONTENT_TYPE = "application/grpc"
 _HEAD = struct.Struct(">?I")
 """Whether it is compressed, and its length."""
+_STATUS = re.compile("[0-9]{1,3}")
 
 
 class Status(enum.IntEnum):
@@ -31,6 +33,11 @@ class CallError(Exception):
         self.status = status
         self.message = message
         super().__init__(message)
+
+
+def parse_status(text: str) -> int | None:
+    """Read the value of `grpc-status`. None means that it is no number of one to three ASCII digits."""
+    return int(text) if _STATUS.fullmatch(text) else None
 
 
 def framed(message: bytes) -> bytes:

@@ -50,6 +50,7 @@ _ADVICE = {
         "is asked again after `systemctl restart nodeagent`"
     ),
     "CPUPluginRefused": "the message has the plugin's reason: do as it says, or take it out of cpuManagerPlugins and reload",
+    "DevicePluginsSlow": "find out in its log why the device plugin that the message names answers so late, or restart it",
     UNIT_TAKEN: "end the other pod (`nodeagent unpin UNIT`, or delete its manifest)",
     RELEASED: "to bring it back, while its manifest exists",
     INVALID_ANNOTATIONS: "correct the pod's annotations, which the message names, and make the pod again",

@@ -316,7 +316,7 @@ def _denied_start(seen: _Seen) -> Refuse:
 def _offer(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Place a container that is to be created if its key holds what it asks for, refuse it if that was refused, else decide on it."""
     refusal = registry.refusal(entry.key, made.asked)
-    if refusal is not None and not refusal.is_of_update:
+    if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
     is_as_promised = entry.is_held and entry.asked == made.asked
     todo = Place(entry.key, made.id) if is_as_promised else Decide(entry.key, made.id, is_again=entry.is_held)

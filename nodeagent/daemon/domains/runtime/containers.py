@@ -58,6 +58,7 @@ from nodeagent.daemon.domains.runtime.sight import Sight, look, maybe_running
 from nodeagent.daemon.domains.runtime.untracked_cgroups import UntrackedCgroups, log_untracked, look_for_untracked
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.reports.problems import unserved_containers
+from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.troubles import Trouble, trouble_of
 from nodeagent.daemon.turn.wakeups import Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
@@ -134,8 +135,8 @@ class RuntimeDomain:
         pods: PodsApi | None = None,
     ) -> None:
         self._tree, self._log, self._devices, self._pods = tree, log, devices, pods
-        self.prepare: Callable[[tuple[HeldDevice, ...]], str | None] = lambda _: None
-        """Lets device plugins prepare the devices of a container that is about to be created; returns why they can't."""
+        self.prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
+        """Lets device plugins prepare the devices of a container that is about to be created. None means that they have."""
         self.exchange = RuntimeExchange(socket, wakeups, log, pods)
         self.link = RuntimeLink(socket, self.exchange, self.exchange.lost)
         self.is_served = True
@@ -391,9 +392,10 @@ class RuntimeDomain:
         )
         if taken:
             access = f"{done.files_in_use[taken[0]]} may still use {taken[0]}: see `nodeagent inspect`"
-        why = access if isinstance(access, str) else self.prepare(devices)
-        if isinstance(access, str) or why is not None:
-            return Denial(f"container {key.name}: {why}; the kubelet tries again")
+        unprepared = Unprepared(access) if isinstance(access, str) else self.prepare(devices)
+        if unprepared is not None:
+            return Denial(f"container {key.name}: {unprepared.why}; the kubelet tries again")
+        assert not isinstance(access, str)
         return replace(found, answer=replace(found.answer, access=access))
 
     def _report(self, opened: OpenTurn) -> None:
