@@ -11,7 +11,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.formats.checkpoint.node_state import encode_state
 from tests.support import json_schema
 from tests.support.machine_tree import DEVICES, Machine, put_device

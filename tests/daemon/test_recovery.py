@@ -21,7 +21,7 @@ from nodeagent.core.model.state import Exit, NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.recovery import lacking_cpus
-from nodeagent.core.turn.step import EventKind
+from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.recovery import Evidence, Recovery, Start, report_recovery, start_state
 from nodeagent.daemon.start.startup import (

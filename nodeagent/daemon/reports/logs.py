@@ -14,7 +14,7 @@ import structlog
 
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.step import EventKind, TurnEvent
+from nodeagent.core.turn.world import EventKind, TurnEvent
 from nodeagent.edge.observability.journal import SOCKET, Journal, is_journal
 
 AgentEvent = Literal[

@@ -10,11 +10,11 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import LostPod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.core.turn.step import TurnEvent
+from nodeagent.core.turn.world import TurnEvent
 from nodeagent.errors import printable
 
 
-def shadow(event: TurnEvent) -> tuple[str, str]:
+def duplicate(event: TurnEvent) -> tuple[str, str]:
     """Return the file that doesn't count, and why."""
     fields = dict(event.fields)
     return event.origin.name, (

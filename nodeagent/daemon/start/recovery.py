@@ -19,13 +19,14 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, PodPromises
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn.adoption import claims_of, found, may_run, on_record, with_record
 from nodeagent.core.turn.lifecycle import Runs
-from nodeagent.core.turn.pod_sources import Manifest, wanted
+from nodeagent.core.turn.pod_sources import Manifest, new_entry, wanted
 from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
-from nodeagent.core.turn.step import EventKind, new_entry
+from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.reports.logs import Log, about
 from nodeagent.daemon.start.startup import (
@@ -184,7 +185,7 @@ def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:
     rejected = dict(placed.refused).get(entry.pod.uid)
     if rejected is None:
         return entry
-    return replace(entry, refusal=RecordedRefusal(rejected.reason, rejected.message, now_ms), containers=())
+    return replace(entry, refusal=Waiting(rejected.reason, rejected.message, now_ms), containers=())
 
 
 def _made_anew(

@@ -15,9 +15,8 @@ from nodeagent.core.model.records import Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.adoption import on_record, with_claims, with_record
-from nodeagent.core.turn.pod_sources import Manifest
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.core.turn.recovery import kept_devices
-from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
     DEVICE_CHECKPOINT,

@@ -32,8 +32,7 @@ from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.model.violations import CpusOffline
-from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.plugins import device_plugins
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.records import Recorder

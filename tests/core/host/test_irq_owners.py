@@ -6,7 +6,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import new_entry
 from tests.support.pods import app, manifests, pod
 
 IRQS = {name: Setting(SettingKind.IRQ, name) for name in ("24", "25", "26")}

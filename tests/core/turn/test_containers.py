@@ -13,18 +13,23 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.domains.runtime.answers import Response, response
-from nodeagent.core.domains.runtime.known_again import known_again
-from nodeagent.core.domains.runtime.pod_model import ToldBy
-from nodeagent.core.domains.runtime.registry import (
+from nodeagent.core.domains.runtime.decisions import Taken, take
+from nodeagent.core.domains.runtime.instructions import (
     Adopt,
+    Correct,
     CountFailOpen,
     Happening,
     Looked,
     Place,
     Populated,
-    PutRight,
     Retried,
 )
+from nodeagent.core.domains.runtime.known_again import known_again
+from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
+from nodeagent.core.domains.runtime.pod_model import ToldBy
+from nodeagent.core.domains.runtime.registry import awaits_end
+from nodeagent.core.domains.runtime.reported import RuntimeReport
+from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
@@ -45,19 +50,10 @@ from nodeagent.core.model.refusals import (
 )
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point
-from nodeagent.core.turn.containers import (
-    Node as TurnNode,
-    Taken,
-    Told,
-    awaits_end,
-    occupants,
-    pool_of,
-    promised,
-    take,
-    verdict,
-)
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.core.turn.step import EventKind, World, step
+from nodeagent.core.turn.step import step
+from nodeagent.core.turn.world import EventKind, World
+from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
 from nodeagent.daemon.domains.runtime.containers import misnamed, stated
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers
 from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar
@@ -87,7 +83,15 @@ class Runtime:
         world = World(
             self.of.config, self.of.managers, self.of.allocatable, (PodSource(),), {}, {}, START_MS,
         )  # fmt: skip
-        return TurnNode(world, self.of.kernel, Told(self.boxes, self.containers), stated, "/sys/fs/cgroup", misnamed)
+        return TurnNode(
+            world,
+            self.of.kernel,
+            RuntimeReport.of(self.boxes, self.containers),
+            stated,
+            CONTAINERD.origin,
+            "/sys/fs/cgroup",
+            misnamed,
+        )
 
     def seen(self) -> dict[str, ObservedCgroup]:
         def group(one: str) -> ObservedCgroup:
@@ -558,7 +562,7 @@ def test_what_runs_without_having_asked_is_put_into_the_pool_or_where_it_belongs
     runtime.cpusets |= {"m": everything, "s": everything}
     runtime.running.add("s")
     taken = runtime.happens(runtime.listed())
-    assert {type(one) for one in taken.todo} == {CountFailOpen, PutRight, Place}
+    assert {type(one) for one in taken.todo} == {CountFailOpen, Correct, Place}
     runtime.push()
     assert runtime.cpusets["m"] == own
     assert own is not None

@@ -10,7 +10,7 @@ from nodeagent.core.model.pod import Container, Pod, QosClass, RestartPolicy
 from nodeagent.core.model.state import ContainerStatus, Exit, Origin, Phase, PodEntry, moved
 from nodeagent.core.turn.actions import Terminate, TerminateAll
 from nodeagent.core.turn.lifecycle import advance, next_start_at_ms, wake_at_ms
-from nodeagent.core.turn.step import EventKind
+from nodeagent.core.turn.world import EventKind
 from tests.support.node_model import Agent, CrashError, Machine, started
 from tests.support.pods import app, cgroup_only, init, job, pod, sidecar
 from tests.support.world import node

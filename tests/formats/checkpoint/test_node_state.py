@@ -47,9 +47,9 @@ from nodeagent.core.model.state import (
     Origin,
     Phase,
     PodEntry,
-    RecordedRefusal,
     RefusedChange,
 )
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.checkpoint.node_state import (
     VERSION,
     NodeStateError,
@@ -191,12 +191,12 @@ PODS = st.sampled_from(
 @st.composite
 def entries(draw: st.DrawFn) -> PodEntry:
     of = draw(PODS)
-    refusal = draw(st.none() | st.builds(RecordedRefusal, TEXTS, TEXTS, TIMES))
-    change = st.builds(RefusedChange, PODS, st.builds(RecordedRefusal, TEXTS, TEXTS, TIMES))
+    refusal = draw(st.none() | st.builds(Waiting, TEXTS, TEXTS, TIMES))
+    change = st.builds(RefusedChange, PODS, st.builds(Waiting, TEXTS, TEXTS, TIMES))
     return PodEntry(
         of,
         refused_change=draw(st.none() | change),
-        idle=draw(st.none() | st.builds(Idle, st.none() | st.builds(RecordedRefusal, TEXTS, TEXTS, TIMES))),
+        idle=draw(st.none() | st.builds(Idle, st.none() | st.builds(Waiting, TEXTS, TEXTS, TIMES))),
         qos=draw(st.sampled_from(QosClass)),
         origin=draw(st.builds(Origin, TEXTS, st.just(MANIFEST_DIRECTORY) | TEXTS)),
         decided_at_ms=draw(TIMES),

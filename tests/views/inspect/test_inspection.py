@@ -14,7 +14,8 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import HeldDevice, LostPod, PodPromises
 from nodeagent.core.model.refusals import Reason
-from nodeagent.core.model.state import ContainerStatus, Phase, RecordedRefusal
+from nodeagent.core.model.state import ContainerStatus, Phase
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.views.inspect.colour import coloured
@@ -175,7 +176,7 @@ def test_a_limit_that_is_not_there_is_said_as_that(memory, said):
 
 def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
     world = one(app("app"))
-    refused = RecordedRefusal("OutOfcpu", "too  little\nof it:\t none", NOW_MS)
+    refused = Waiting("OutOfcpu", "too  little\nof it:\t none", NOW_MS)
     entry = replace(world.state.entries[0], refusal=refused, containers=())
     world.state = replace(world.state, entries=(entry,))
     heading, row = [

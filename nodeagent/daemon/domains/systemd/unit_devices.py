@@ -10,6 +10,7 @@ from typing import Protocol
 
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.device_access import DeviceFile
+from nodeagent.core.model.pod import SYSTEMD
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES
 from nodeagent.daemon.turn.troubles import Trouble, trouble_of
@@ -204,7 +205,7 @@ def _devices_of_units(state: NodeState) -> Mapping[str, tuple[str, ...]]:
     found = {}
     for entry in state.entries:
         held = state.promises.of_pod(entry.pod.uid)
-        if not entry.is_of_systemd or entry.deleting_since_ms is not None or not held.devices:
+        if entry.domain != SYSTEMD or entry.deleting_since_ms is not None or not held.devices:
             continue
         plugged = {resource for _, answers in held.device_answers for resource, _ in answers}
         for container in entry.pod.containers:

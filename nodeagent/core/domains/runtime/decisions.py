@@ -5,7 +5,7 @@ containers that have been told of so far: each that comes is one more of the sam
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,32 +13,27 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted, Rejected, Report, remove_container, remove_pod
 from nodeagent.core.admission.node_capacity import insufficient, usage_of
 from nodeagent.core.admission.resize import NotResized, differences, is_resize, resized
-from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
-from nodeagent.core.domains.runtime.answers import Occupant, Response, WantedPlacement, gate, response
-from nodeagent.core.domains.runtime.pod_model import runtime_pod
-from nodeagent.core.domains.runtime.registry import (
+from nodeagent.core.domains.runtime.instructions import (
     Adopt,
     CountFailOpen,
+    CountIllegal,
     Decide,
     GiveBack,
     Happening,
-    LetBegin,
     Looked,
     Place,
     Refuse,
     Todo,
-    happened,
-    has_all,
-    settled,
-    wanted_by_id,
 )
+from nodeagent.core.domains.runtime.occupants import Node, promised
+from nodeagent.core.domains.runtime.pod_model import runtime_pod
+from nodeagent.core.domains.runtime.registry import happened, has_all, settled
 from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
-from nodeagent.core.metrics.deltas import MetricDelta
-from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import is_above
+from nodeagent.core.metrics.agent_metrics import RUNTIME_ILLEGAL
+from nodeagent.core.metrics.deltas import MetricDelta, Series
 from nodeagent.core.model.demand import PodDemand, demand_of
-from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox, Synchronized
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.nri import NriContainer, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod, ResourceRequirements, Resources, qos_class
 from nodeagent.core.model.promises import PodPromises, Promises, dropped, put, with_pod
 from nodeagent.core.model.refusals import (
@@ -51,41 +46,14 @@ from nodeagent.core.model.refusals import (
     UID_TAKEN,
 )
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
-from nodeagent.core.model.state import CONTAINERD, ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry
+from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.turn.decision import admitted_beside, cpus_of_orphans
 from nodeagent.core.turn.recovery import kept_devices
-from nodeagent.core.turn.step import EventKind, TurnEvent, World, admitted_beside, cpus_of_orphans
+from nodeagent.core.turn.world import EventKind, TurnEvent
 
-_ORIGIN = Origin(CONTAINERD, CONTAINERD)
 _NAMESPACE = "default"
 """Of a pod that has none, as those of `crictl`."""
-
-
-class Stated(Struct, frozen=True):
-    """What a pod says of itself."""
-
-    pod: StatedPod = StatedPod()
-    problems: tuple[str, ...] = ()
-    """It is to be refused for them."""
-
-
-class Told(Struct, frozen=True):
-    """What the runtime has told last, by its ids."""
-
-    sandboxes: Mapping[str, Sandbox]
-    containers: Mapping[str, NriContainer]
-
-
-class Node(Struct, frozen=True):
-    """What decisions on a runtime's containers need beside the world."""
-
-    world: World
-    kernel: Kernel
-    told: Told
-    stated: Callable[[Sandbox], Stated]
-    mount: str
-    """Of the root of all cgroups."""
-    misnamed: Callable[[Pod], tuple[str, ...]]
-    """What is wrong with a pod's names: such a pod is never part of a state."""
 
 
 class Taken(Struct, frozen=True):
@@ -115,6 +83,10 @@ def take(state: NodeState, what: Happening, node: Node) -> Taken:
             case Place(key, container_id) as place:
                 taken = taken.plus(_with_cgroup(taken.state, key, container_id, node))
                 done.append(place)
+            case CountIllegal(event):
+                taken = taken.plus(
+                    taken.state, deltas=(MetricDelta(Series(RUNTIME_ILLEGAL, (("event", event.value),))),)
+                )
             case other:
                 done.append(other)
     taken = taken.plus(_without_old_refusals(taken.state))
@@ -132,7 +104,7 @@ def _narrowest_first(todo: tuple[Todo, ...], node: Node) -> list[Todo]:
 
 def _stands_on(container_id: str, node: Node) -> CpuSet | None:
     """Return the CPUs that the runtime gives a container; None: any."""
-    told = node.told.containers.get(container_id)
+    told = node.reported.containers.get(container_id)
     return None if told is None else told.resources.cpus
 
 
@@ -141,178 +113,16 @@ def _where_they_belong(state: NodeState, todo: list[Todo], node: Node) -> list[T
     wanted = promised(state, node)
 
     def is_there(one: CountFailOpen) -> bool:
-        told = node.told.containers.get(one.id)
+        told = node.reported.containers.get(one.id)
         return one.key in wanted and told is not None and has_all(told.resources, wanted[one.key])
 
     return [Adopt(one.key, one.id) if isinstance(one, CountFailOpen) and is_there(one) else one for one in todo]
 
 
-def promised(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
-    """Return what the containers of each key should hold that something is promised to."""
-    held = {entry.key for entry in state.runtime.entries if entry.is_held}
-    world = node.world
-    cgroups = runtime_cgroups(world.config, world.managers, node.kernel, state)
-    return {key: WantedPlacement.of(want) for key, want in cgroups.items() if key in held}
-
-
-def occupants(
-    state: NodeState, node: Node, seen: Mapping[str, ObservedCgroup], asked_for: Mapping[str, CpuSet]
-) -> tuple[Occupant, ...]:
-    """Return the runtime's containers that may have processes.
-
-    Args:
-        state: decided.
-        node: of the turn.
-        seen: their cgroups, by id; those that aren't there are missing.
-        asked_for: by id, CPUs that the runtime was told to give them and may give them any moment.
-    """
-    populated = frozenset(id_ for id_, there in seen.items() if there.is_populated)
-    wanted = wanted_by_id(state.runtime, promised(state, node), WantedPlacement(pool_of(state, node)), populated)
-    names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
-    found = []
-    for entry in state.runtime.entries:
-        for made in entry.made:
-            there = seen.get(made.id)
-            if there is None or made.id not in populated:
-                continue
-            found.append(
-                Occupant(
-                    f"pod {names.get(entry.key.pod_uid, entry.key.pod_uid)}, container {entry.key.name}",
-                    (there.cpus_effective or CpuSet()) | asked_for.get(made.id, CpuSet()),
-                    wanted[made.id],
-                    made.id,
-                    held(there),
-                )
-            )
-    return tuple(found)
-
-
-def pool_of(state: NodeState, node: Node) -> CpuSet:
-    """Return the shared pool."""
-    return shared_pool(node.world.managers, state.promises, node.kernel.online)
-
-
-def strangers(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
-    """Return who has processes where the runtime's containers are, and is none of them.
-
-    Args:
-        found: by cgroup, the CPUs that they may run on.
-    """
-    return tuple(Occupant(f"cgroup {path}", cpus, None) for path, cpus in sorted(found.items()))
-
-
-def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState) -> tuple[Occupant, ...]:
-    """Return the containers that are not the runtime's, and what no pod owns, as far as there are processes.
-
-    Args:
-        wanted: what the cgroups of ours should hold.
-        observed: all of them, as they are now.
-        state: whose containers they are.
-    """
-    names = {
-        entry.container_path(status.name): f"pod {entry.pod.full_name}, container {status.name}"
-        for entry in state.entries
-        if not entry.is_of_runtime
-        for status in entry.containers
-    }
-    leaves = {want.path: want for want in wanted if want.is_leaf}
-    above = {path.rpartition("/")[0] for path in observed}
-    found = []
-    for path, there in observed.items():
-        if not there.is_populated or there.is_frozen or path in above or not path or is_above(path):
-            continue
-        want = leaves.get(path)
-        effective = (there.cpus_effective or CpuSet()) | there.elsewhere
-        placement = None if want is None else WantedPlacement.of(want)
-        found.append(Occupant(names.get(path, f"cgroup {path}"), effective, placement))
-    return tuple(found)
-
-
-def verdict(
-    call: Call,
-    todo: Iterable[Todo],
-    wanted: Mapping[ContainerKey, WantedPlacement],
-    there: tuple[Occupant, ...],
-    seen: Mapping[str, ObservedCgroup],
-    pool: CpuSet,
-    reserved: CpuSet,
-) -> Response | Denial:
-    """Answer a call that has been decided on.
-
-    Args:
-        call: of the runtime.
-        todo: what its decision has left to be done.
-        wanted: by key, what is promised.
-        there: everybody who has processes now.
-        seen: the cgroups of the runtime's containers, by id.
-        pool: the shared one.
-        reserved: CPUs that are online and never anybody's own.
-    """
-    for one in todo:
-        match one:
-            case Refuse(reason=reason):
-                return Denial(reason)
-            case LetBegin(key, container_id, rivals):
-                begins = seen.get(container_id)
-                effective = CpuSet() if begins is None else begins.cpus_effective or CpuSet()
-                placement = wanted.get(key)
-                if placement is not None and _shares(placement):
-                    placement = replace(placement, cpus=placement.cpus | reserved)
-                starting = Occupant(f"container {key.name}", effective, placement, container_id)
-                others = (other for other in there if other.id != container_id)
-                return gate(starting, others, rivals) or Response(Answer())
-            case Place(key, container_id) if call.event is Event.CREATE_CONTAINER and call.container is not None:
-                placement = wanted.get(key)
-                if placement is None or not placement.cpus:
-                    return Denial(f"container {key.name}: no CPU is left for it: see `nodeagent inspect`")
-                created = _until_begun(placement, reserved)
-                return response(there, created=(created, call.container.resources), pool=pool)
-            case _:
-                continue
-    updated = call.container.id if call.container is not None and call.event is Event.UPDATE_CONTAINER else ""
-    return response(there, updated=updated, pool=pool) if updated else Response(Answer())
-
-
-def _shares(placement: WantedPlacement) -> bool:
-    return placement.cpus != placement.exclusive_cpus
-
-
-def _until_begun(placement: WantedPlacement, reserved: CpuSet) -> WantedPlacement:
-    """What a container is created with: of the CPUs that it shares only the reserved ones. The pool may have become smaller by the time
-    that the runtime makes its cgroup, and begins in it. Once that is there it gets the rest like any other.
-    """
-    if not reserved or not _shares(placement):
-        return placement
-    return replace(placement, cpus=placement.exclusive_cpus | reserved)
-
-
-def held(there: ObservedCgroup) -> NriResources:
-    """Return what a cgroup holds, of what can be asked for."""
-    cpus, mems, limit = (
-        there.get(attribute) for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
-    )
-    return NriResources(
-        cpus=cpus if isinstance(cpus, CpuSet) and cpus else None,
-        mems=mems if isinstance(mems, NumaSet) and mems else None,
-        cpu_quota_us=limit.quota_us if isinstance(limit, CpuMax) else None,
-        cpu_period_us=limit.period_us if isinstance(limit, CpuMax) else None,
-    )
-
-
-def has_any(registry: Registry) -> bool:
-    """Whether anything is known of a runtime's containers."""
-    return bool(registry.entries or registry.refused or registry.sandboxes)
-
-
-def awaits_end(registry: Registry) -> bool:
-    """Whether something is given back once cgroups are seen to be empty."""
-    return any(made.stage is Stage.REMOVED for entry in registry.entries for made in entry.made)
-
-
 def _decided(taken: Taken, decide: Decide, node: Node) -> tuple[Taken, tuple[Todo, ...]]:
     state = taken.state
     _, made = _made(state.runtime, decide.key, decide.id)
-    sandbox = None if made is None else node.told.sandboxes.get(made.sandbox_id)
+    sandbox = None if made is None else node.reported.sandboxes.get(made.sandbox_id)
     if made is None or sandbox is None:
         return taken, ()
     stated = node.stated(sandbox)
@@ -384,7 +194,7 @@ def _admitted(
     known = {} if before is None else {status.name: status for status in before.containers}
     statuses = tuple(known.get(container.name, ContainerStatus(container.name)) for container in pod.containers)
     decided_at_ms = before.decided_at_ms if before is not None and before.is_active else world.now_ms
-    entry = PodEntry(pod, qos_class(pod, pod_level_resources=gate), _ORIGIN, decided_at_ms, containers=statuses)
+    entry = PodEntry(pod, qos_class(pod, pod_level_resources=gate), node.origin, decided_at_ms, containers=statuses)
     state = replace(state, promises=decision.promises)
     state = replace(state, entries=(*state.entries, entry)) if before is None else state.with_entry(entry)
     stepped = settled(state.runtime, decide.key, decide.id, None)
@@ -530,15 +340,15 @@ def _refused(
         # It is kept with a container that has what it asks for: that may be made again.
         reason, message = RESIZE_INFEASIBLE, f"{reason}: {message}"
     stepped = settled(state.runtime, decide.key, decide.id, f"{reason}: {message}")
-    refusal = RecordedRefusal(reason, message, node.world.now_ms)
+    refusal = Waiting(reason, message, node.world.now_ms)
     before = state.entry(pod.uid)
     if is_kept and (before is None or (before.is_of_runtime and before.refusal is not None)):
         gate = node.world.config.placement.gate("PodLevelResources")
-        entry = PodEntry(pod, qos_class(pod, pod_level_resources=gate), _ORIGIN, node.world.now_ms, refusal)
+        entry = PodEntry(pod, qos_class(pod, pod_level_resources=gate), node.origin, node.world.now_ms, refusal)
         others = tuple(one for one in state.entries if one is not before)
         state = replace(state, entries=(*others, entry))
     fields = (("reason", reason), ("message", message))
-    event = TurnEvent(EventKind.POD_REFUSED, pod, _ORIGIN, decide.key.name, fields, report)
+    event = TurnEvent(EventKind.POD_REFUSED, pod, node.origin, decide.key.name, fields, report)
     # The event tells it.
     todo = tuple(replace(one, is_first=False) if isinstance(one, Refuse) else one for one in stepped.todo)
     known = next((one for one in taken.state.runtime.refused if one.key == decide.key), None)
@@ -610,7 +420,7 @@ def _as_asked(registry: Registry, sandbox: Sandbox, name: str, decide: Decide, n
     """Return a container as it was told, with what is asked for it since."""
     entry = registry.entry(ContainerKey(decide.key.pod_uid, name))
     made = next((one for one in entry.made if one.id == decide.id), entry.made[-1] if entry.made else None)
-    told = None if made is None else node.told.containers.get(made.id)
+    told = None if made is None else node.reported.containers.get(made.id)
     if made is None or told is None:
         return None
     asked = made.asked if name == decide.key.name or entry.asked is None else entry.asked
