@@ -93,7 +93,8 @@ class Domain(Protocol):
         """Return the pods that come from the domain itself; with `rescan` as they are now, otherwise as of the last look.
 
         Called first, before anything is observed. The origin of such a pod names the domain. If the domain only watches its processes, its
-        containers pin units, whose names have the form of systemd's (`NAME.scope`). A domain whose pods come from another source, such as manifests, returns none.
+        containers pin units, whose names have the form of systemd's (`NAME.scope`). A domain whose pods come from another source, such as
+        manifests, returns none.
         """
         ...
 

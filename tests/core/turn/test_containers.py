@@ -50,6 +50,7 @@ from nodeagent.core.model.refusals import (
 )
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point
+from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind, World
@@ -107,9 +108,9 @@ class Runtime:
         found = what.found if isinstance(what, Looked) else what
         if isinstance(found, Synchronized):
             self.containers |= {one.id: one for one in found.containers}
-        taken = take(self.state, what, self.node())
-        self.state = taken.state
-        self.events += taken.events
+        taken = take(Draft(self.state), what, self.node())
+        self.state = taken.draft.state
+        self.events += taken.draft.events
         self.todo = taken.todo
         assert violations(self.of.managers, self.state) == ()
         return taken
