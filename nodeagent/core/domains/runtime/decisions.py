@@ -180,6 +180,9 @@ def _admitted(
         of_resize = RESIZE_INFEASIBLE if decision.requested > decision.capacity else RESIZE_DEFERRED
         return _refused(draft, decide, pod, of_resize if is_running else decision.reason, decision.message, node)
     if isinstance(decision, Rejected):
+        _, made = _made(state.runtime, decide.key, decide.id)
+        if decision.is_postponed and made is not None and made.stage is Stage.CREATED:
+            return _denied_for_now(draft, decide, decision)
         draft = draft.plus(state, deltas=decision.deltas)
         return _refused(draft, decide, pod, decision.reason, decision.message, node, decision.report)
     known = {} if before is None else {status.name: status for status in before.containers}
@@ -192,6 +195,14 @@ def _admitted(
     stepped = settled(state.runtime, decide.key, decide.id, None)
     event = TurnEvent(EventKind.POD_ADMITTED, pod, entry.origin, name, (("qos", entry.qos.value),), decision.report)
     return draft.plus(replace(state, runtime=stepped.registry), event, deltas=(*freed, *decision.deltas)), stepped.todo
+
+
+def _denied_for_now(draft: Draft, decide: Decide, decision: Rejected) -> tuple[Draft, tuple[Todo, ...]]:
+    """Deny a creation without remembering it: kubelet asks again, and a slow plugin has answered by then."""
+    before = draft.state.runtime
+    stepped = settled(before, decide.key, decide.id, f"{decision.reason}: {decision.message}")
+    forgotten = replace(stepped.registry, refused=before.refused)
+    return draft.plus(replace(draft.state, runtime=forgotten)), stepped.todo
 
 
 def _with_its_own(promises: Promises, pod: Pod, name: str) -> Promises:
