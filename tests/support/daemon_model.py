@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.domains.domain import Domain
 from nodeagent.core.host.settings import Cpus, Setting, SettingKind
 from nodeagent.core.model.cgroup import ObservedCgroup, UnitSettings
 from nodeagent.core.model.cgroup_layout import PAYLOAD, is_above
@@ -479,6 +480,8 @@ class Daemon:
     placed: PlacedDevices = field(default_factory=PlacedDevices)
     """What each process finds when it looks at devices for the first time."""
     plugins: DevicePlugins | None = None
+    more_domains: tuple[Domain, ...] = ()
+    """Domains beside the agent's own four."""
 
     def start(self) -> Agent:
         """A new process, up to its first turn."""
@@ -512,7 +515,10 @@ class Daemon:
         edges = Edges(
             log=log,
             machine=hardware,
-            domains=domains_of(node.config, tree, manifests=self.files, jobs=self.jobs, systemd=systemd),
+            domains=(
+                *domains_of(node.config, tree, manifests=self.files, jobs=self.jobs, systemd=systemd),
+                *self.more_domains,
+            ),
             runner=runner,
             tree=tree,
             recorder=Recorder(str(self.directory), log, unusable=unusable),

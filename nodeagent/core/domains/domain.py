@@ -92,8 +92,9 @@ class Domain(Protocol):
     def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
         """Return the pods that come from the domain itself; with `rescan` as they are now, otherwise as of the last look.
 
-        Called first, before anything is observed. A pod whose processes the domain only watches has containers that pin units, and the
-        domain in its origin. A domain whose pods come from another source, such as manifests, returns none.
+        Called first, before anything is observed. The origin of such a pod names the domain. If the domain only watches its processes, its
+        containers pin units, whose names have the form of systemd's (`NAME.scope`). A domain whose pods come from another source, such as
+        manifests, returns none.
         """
         ...
 

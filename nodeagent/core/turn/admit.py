@@ -2,14 +2,13 @@
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Admitted, Rejected, Report, in_turn
+from nodeagent.core.admission.managers import Admitted, Rejected, in_turn
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.units import unit_taken
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn.decision import Decide, cpus_of_orphans, decide_pod
-from nodeagent.core.turn.draft import Draft, notes_on
+from nodeagent.core.turn.draft import Draft, notes_on, refusal_event, with_refused
 from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
@@ -24,7 +23,8 @@ def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
         undecided, draft = draft, draft.plus(draft.state, *notes_on(manifest))
         taken = unit_taken(pod, draft.state.pods_of_units()) if pod.units else None  # most pods pin no unit
         if taken is not None:
-            draft = _with_refused(draft, entry, taken.reason, taken.message)
+            refusal = Waiting(taken.reason, taken.message, world.now_ms)
+            draft = draft.plus(with_refused(draft.state, entry, refusal), refusal_event(entry, refusal))
             continue
         decision = decide_pod(draft.state, pod, usage, orphans, world, decide)
         if isinstance(decision, Admitted):
@@ -41,13 +41,6 @@ def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
                 continue
             report = decision.report
             draft = draft.plus(replace(draft.state, promises=decision.promises), deltas=decision.deltas)
-        draft = _with_refused(draft, entry, decision.reason, decision.message, report)
+        refusal = Waiting(decision.reason, decision.message, world.now_ms)
+        draft = draft.plus(with_refused(draft.state, entry, refusal), refusal_event(entry, refusal, report))
     return draft
-
-
-def _with_refused(draft: Draft, entry: PodEntry, reason: str, message: str, report: Report | None = None) -> Draft:
-    refusal = Waiting(reason, message, entry.decided_at_ms)
-    refused = replace(entry, refusal=refusal, containers=())
-    fields = (("reason", reason), ("message", message))
-    event = TurnEvent(EventKind.POD_REFUSED, entry.pod, entry.origin, None, fields, report)
-    return draft.plus(replace(draft.state, entries=(*draft.state.entries, refused)), event)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit
-from nodeagent.core.admission.node_capacity import Insufficient, Usage, insufficient
+from nodeagent.core.admission.node_capacity import Insufficient, Usage, insufficient, usage_of
+from nodeagent.core.admission.resize import NotResized, resized
 from nodeagent.core.model.cgroup import unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.idset import CpuSet
@@ -46,6 +47,19 @@ def decide_pod(
         if short is not None:
             return short
     return decide(world.managers, state.promises, pod, orphans)
+
+
+def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises | NotResized:
+    """Give a running pod other amounts, or say why it keeps those that it has."""
+    return resized(
+        world.managers,
+        state.promises,
+        old,
+        new,
+        usage=usage_of(state.holding_pods(), pod_level_resources=world.pod_level_resources),
+        allocatable=world.allocatable if world.config.check_allocatable else None,
+        occupied=cpus_of_orphans(state, world),
+    )
 
 
 def cpus_of_orphans(state: NodeState, world: World) -> CpuSet:

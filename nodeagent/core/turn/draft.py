@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.admission.managers import Report, remove_pod
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
@@ -46,12 +47,32 @@ class Draft(Struct, frozen=True):
         ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.asked)
         return self.plus(self.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
 
+    def without(self, entry: PodEntry, world: World) -> "Draft":
+        """Remove a pod that is over, and release what it held."""
+        promises, deltas = remove_pod(world.managers, self.state.promises, entry.pod.uid)
+        others = tuple(one for one in self.state.entries if one.pod.uid != entry.pod.uid)
+        removed = TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin)
+        return self.plus(replace(self.state, promises=promises, entries=others), removed, deltas=deltas)
+
     def with_refused_change(self, entry: PodEntry, manifest: Manifest, refusal: Waiting) -> "Draft":
         """Record why a changed manifest is not followed. The pod keeps running unchanged."""
         stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
         fields = (("reason", refusal.reason), ("message", refusal.message))
         event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
         return self.plus(self.state.with_entry(stays), *notes_on(manifest), event)
+
+
+def with_refused(state: NodeState, entry: PodEntry, refusal: Waiting) -> NodeState:
+    """Record that a pod was not admitted, in place of what was decided of it before."""
+    others = tuple(one for one in state.entries if one.pod.uid != entry.pod.uid)
+    return replace(state, entries=(*others, replace(entry, refusal=refusal, containers=())))
+
+
+def refusal_event(
+    entry: PodEntry, refusal: Waiting, report: Report | None = None, container: str | None = None
+) -> TurnEvent:
+    fields = (("reason", refusal.reason), ("message", refusal.message))
+    return TurnEvent(EventKind.POD_REFUSED, entry.pod, entry.origin, container, fields, report)
 
 
 def notes_on(manifest: Manifest) -> Iterator[TurnEvent]:

@@ -2,7 +2,6 @@
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.resize import (
     NotResized,
     differences,
@@ -10,12 +9,11 @@ from nodeagent.core.admission.resize import (
     is_resizable,
     is_resize,
     moves_instead,
-    resized,
     restarted,
 )
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn import lifecycle
-from nodeagent.core.turn.decision import cpus_of_orphans
+from nodeagent.core.turn.decision import resize_pod
 from nodeagent.core.turn.draft import Draft, is_to_try, notes_on
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
@@ -39,15 +37,7 @@ def resize(draft: Draft, world: World) -> Draft:
         if not is_to_try(entry, manifest, world):
             draft = replace(draft, changed=left)
             continue
-        answer = resized(
-            world.managers,
-            state.promises,
-            entry.pod,
-            manifest.pod,
-            usage=usage_of(state.holding_pods(), pod_level_resources=world.pod_level_resources),
-            allocatable=world.allocatable if world.config.check_allocatable else None,
-            occupied=cpus_of_orphans(state, world),
-        )
+        answer = resize_pod(state, entry.pod, manifest.pod, world)
         if moves_instead(manifest.pod, answer):
             continue
         draft = replace(draft, changed=left)

@@ -10,8 +10,9 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import remove_pod
+from nodeagent.core.admission.managers import Rejected, Report, remove_pod
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.domains.runtime import decisions
 from nodeagent.core.domains.runtime.answers import Response, response
 from nodeagent.core.domains.runtime.decisions import Taken, take
 from nodeagent.core.domains.runtime.instructions import (
@@ -47,9 +48,11 @@ from nodeagent.core.model.refusals import (
     RESIZE_DEFERRED,
     RESIZE_INFEASIBLE,
     UID_TAKEN,
+    Reason,
 )
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point
+from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind, World
@@ -107,9 +110,9 @@ class Runtime:
         found = what.found if isinstance(what, Looked) else what
         if isinstance(found, Synchronized):
             self.containers |= {one.id: one for one in found.containers}
-        taken = take(self.state, what, self.node())
-        self.state = taken.state
-        self.events += taken.events
+        taken = take(Draft(self.state), what, self.node())
+        self.state = taken.draft.state
+        self.events += taken.draft.events
         self.todo = taken.todo
         assert violations(self.of.managers, self.state) == ()
         return taken
@@ -286,6 +289,22 @@ def test_a_refusal_is_remembered_until_somebody_asks_again_or_the_pod_goes() -> 
     assert runtime.create(large, "main", "l3") == first
     runtime.happens(Call(Event.REMOVE_POD_SANDBOX, runtime.boxes[f"box-{large.uid}"]))
     assert (runtime.state.entries, runtime.state.runtime) == ((), Registry())
+
+
+def test_a_creation_that_waits_for_a_slow_plugin_is_denied_and_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime()
+    promises = runtime.state.promises
+    slow = Rejected(
+        promises, promises, Reason.DEVICE_PLUGINS_SLOW, "example.com/nic has not answered", (), Report((), ())
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(decisions, "decide_pod", lambda *_: slow)
+        denied = runtime.create(WEB, "main", "m")
+    assert isinstance(denied, Denial)
+    assert "example.com/nic has not answered" in denied.reason
+    assert runtime.state.entries == ()
+    assert runtime.state.runtime.refused == ()
+    assert isinstance(runtime.create(WEB, "main", "again"), Response)
 
 
 def test_a_refused_container_of_an_admitted_pod_is_a_problem_that_a_retry_ends() -> None:

@@ -30,6 +30,7 @@ from nodeagent.core.model.nri import (
     Synchronized,
 )
 from nodeagent.core.model.runtime_containers import Registry
+from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.world import World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
 from nodeagent.daemon.domains.runtime.containers import misnamed, stated
@@ -141,9 +142,9 @@ class Agent:
             self.boxes[found.sandbox.id] = found.sandbox
             if found.container is not None:
                 self.containers[found.container.id] = found.container
-        taken = take(self.state, what, self.node())
-        self.state = taken.state
-        for event in taken.events:
+        taken = take(Draft(self.state), what, self.node())
+        self.state = taken.draft.state
+        for event in taken.draft.events:
             assert event.kind
         if isinstance(found, Call):
             self.answer(found, taken.todo)

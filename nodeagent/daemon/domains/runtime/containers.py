@@ -48,6 +48,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import HeldDevice
 from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, Adapter, adapter_of
@@ -181,24 +182,19 @@ class RuntimeDomain:
             world = replace(world, managers=world.managers.knowing(self._devices(world.managers.topology)))
         origin, mount = self._adapter.origin, str(self._tree.mount)
         node = Node(world, kernel, memory.reported, stated, origin, mount, misnamed)
-        opened = OpenTurn(node)
+        opened, draft = OpenTurn(node), Draft(state, decided.events, decided.deltas)
         for one, what in happenings:
             node = replace(node, reported=node.reported.after(what))
-            taken = take(decided.state, what, node)
-            decided = replace(
-                decided,
-                state=taken.state,
-                events=decided.events + taken.events,
-                deltas=decided.deltas + taken.deltas,
-            )
+            taken = take(draft, what, node)
+            draft = taken.draft
             calls = opened.calls if one is None else (*opened.calls, (one, taken.todo))
             opened = OpenTurn(node, calls, opened.todo + taken.todo)
-        sight = self._look(decided.state, sight, again=False)
+        sight = self._look(draft.state, sight, again=False)
         has_listed = memory.untracked.has_listed or any(isinstance(one.what, Synchronized) for one in asked)
         untracked = replace(memory.untracked, has_listed=has_listed)
         if self.is_served:
             try:
-                found = look_for_untracked(untracked, self._tree, decided.state.runtime, time.monotonic(), LOOK_SECONDS)
+                found = look_for_untracked(untracked, self._tree, draft.state.runtime, time.monotonic(), LOOK_SECONDS)
                 untracked = log_untracked(found, self._log)
             except CgroupError as err:
                 sight = replace(sight, trouble=trouble_of(err))
@@ -206,7 +202,7 @@ class RuntimeDomain:
         self._memory = replace(
             memory, reported=node.reported, sight=sight, untracked=untracked, unsaved=(), is_waiting=False, left=""
         )
-        return decided
+        return replace(decided, state=draft.state, events=draft.events, deltas=draft.deltas)
 
     def withdraw(self, why: str, /) -> None:
         """Answer those who wait that nothing was decided. What has happened is taken up by the next turn."""
