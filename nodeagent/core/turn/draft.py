@@ -47,11 +47,11 @@ class Draft(Struct, frozen=True):
         ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.asked)
         return self.plus(self.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
 
-    def without(self, entry: PodEntry, world: World) -> "Draft":
-        """Remove a pod that is over, and release what it held."""
+    def without(self, entry: PodEntry, world: World, kind: EventKind = EventKind.POD_REMOVED) -> "Draft":
+        """Remove a pod that is over, and release what it held. The kind is that of the event."""
         promises, deltas = remove_pod(world.managers, self.state.promises, entry.pod.uid)
         others = tuple(one for one in self.state.entries if one.pod.uid != entry.pod.uid)
-        removed = TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin)
+        removed = TurnEvent(kind, entry.pod, entry.origin)
         return self.plus(replace(self.state, promises=promises, entries=others), removed, deltas=deltas)
 
     def with_refused_change(self, entry: PodEntry, manifest: Manifest, refusal: Waiting) -> "Draft":

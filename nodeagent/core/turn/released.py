@@ -2,14 +2,13 @@
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.model.refusals import RELEASED
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import Manifest, is_wanted, new_entry
-from nodeagent.core.turn.world import EventKind, TurnEvent, World
+from nodeagent.core.turn.world import EventKind, World
 
 
 def release_ended(draft: Draft, world: World) -> Draft:
@@ -19,18 +18,16 @@ def release_ended(draft: Draft, world: World) -> Draft:
             continue
         if world.runs is None and any(status.is_started for status in entry.containers):
             continue  # unknown whether a start is in progress
-        promises, deltas = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
-        others = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
-        state = replace(draft.state, promises=promises, entries=others)
-        removed = TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin)
-        if entry.is_released and _has_same_manifest(entry, draft, world):
-            refused = _refused_for_good(entry, world)
-            taken = {key for e in others for key in (("name", e.pod.full_name), ("uid", e.pod.uid))}
-            if taken.isdisjoint((("name", refused.pod.full_name), ("uid", refused.pod.uid))):
-                place = draft.state.entries.index(entry)
-                state = replace(state, entries=(*others[:place], refused, *others[place:]))
-                removed = TurnEvent(EventKind.POD_RELEASED, entry.pod, entry.origin)
-        draft = draft.plus(state, removed, deltas=deltas)
+        stays = (
+            _refused_for_good(entry, world) if entry.is_released and _has_same_manifest(entry, draft, world) else None
+        )
+        place = draft.state.entries.index(entry)
+        others = tuple(e for e in draft.state.entries if e is not entry)
+        if stays is None or any(e.pod.full_name == stays.pod.full_name or e.pod.uid == stays.pod.uid for e in others):
+            draft = draft.without(entry, world)
+            continue
+        draft = draft.without(entry, world, EventKind.POD_RELEASED)
+        draft = draft.plus(replace(draft.state, entries=(*others[:place], stays, *others[place:])))
     return draft
 
 
