@@ -210,9 +210,7 @@ def test_an_idle_node_and_a_trouble_are_reported() -> None:
     assert "no drift" in frame(there, View(100)).lines
     assert frame(there, View(100, 24)).lines[-1].startswith("no containers")
     assert any("NOT REFRESHED: gone" in line for line in frame(Look(*list_of(there), "gone"), View(100)).lines)
-    assert (
-        "DRIFT unknown: the pods' cgroups cannot be read" in frame(look(idle().view(cgroups=None)), View(100)).lines
-    )
+    assert "DRIFT unknown: the pods' cgroups cannot be read" in frame(look(idle().view(cgroups=None)), View(100)).lines
 
 
 def told(found: Any) -> list[str]:
