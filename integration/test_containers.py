@@ -167,7 +167,7 @@ def test_exec_runs_in_the_container_and_nowhere_else(node: Node) -> None:
 
     node.run(f"sleep infinity >/dev/null 2>&1 & echo $! >{node.cgroup('slot', 'slot')}/cgroup.procs")
     (found,) = node.inspect()["differences"]
-    assert (found["file"], found["promised"]) == ("cgroup.procs", "nothing beside payload")
+    assert (found["file"], found["promised"]) == ("cgroup.procs", "no process outside payload")
     kept_out = node.run("nodeagent exec slot slot -- true", check=False)
     assert "in the cgroup above" in kept_out.stderr
 

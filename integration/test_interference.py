@@ -177,7 +177,7 @@ def test_only_root_may_count(four_nodes: Guest) -> None:
     assert done.stderr.endswith("Permission denied\nhint: run this as root\n")
     watched = "nodeagent inspect --watch --interference --frames 1"
     frame = node.run(f"setpriv --reuid=nobody --regid=nodeagent --clear-groups {watched}").stdout
-    assert re.search(r"^INTERFERENCE not known: .*Permission denied \(run this as root\)$", frame, re.MULTILINE)
+    assert re.search(r"^INTERFERENCE unknown: .*Permission denied \(run this as root\)$", frame, re.MULTILINE)
     assert "default/idle app" in frame
 
 

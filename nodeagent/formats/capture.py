@@ -160,16 +160,19 @@ def _format_cgroup(observed: ObservedCgroup) -> dict[str, str]:
         "memory.events": f"oom_kill {observed.oom_kills}",
         **{name: str(ids) for name, ids in effective.items() if ids is not None},
         **({_ELSEWHERE: str(observed.elsewhere)} if observed.elsewhere else {}),
-        **({} if observed.unit is None else _format_unit(observed.unit)),
+        **(
+            {}
+            if observed.unit is None
+            else {
+                _ALLOWED_CPUS: str(observed.unit.allowed_cpus),
+                _ALLOWED_MEMORY_NODES: str(observed.unit.allowed_memory_nodes),
+            }
+        ),
         **{
             attribute.value: "" if isinstance(value, CpuSet | NumaSet) and not value else print_value(value)
             for attribute, value in observed.attributes
         },
     }
-
-
-def _format_unit(unit: UnitSettings) -> dict[str, str]:
-    return {_ALLOWED_CPUS: str(unit.allowed_cpus), _ALLOWED_MEMORY_NODES: str(unit.allowed_memory_nodes)}
 
 
 def _format_host(host: HostProcesses) -> Document:

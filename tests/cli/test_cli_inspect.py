@@ -410,7 +410,7 @@ def test_a_difference_is_exit_status_3(live, run):
     live.drift()
     status, out, err = run("inspect", *live.options)
     assert (status, err) == (3, "")
-    assert "  default/web app: cpu.weight is '77', promised '1'\n" in out
+    assert "  default/web app: cpu.weight is '77', should be '1'\n" in out
 
 
 def test_a_decision_being_carried_out_is_no_difference(live, run, monkeypatch):
@@ -436,7 +436,7 @@ def test_a_main_process_outside_its_cgroup_is_a_difference(live, run):
         "app",
         "cgroup.procs",
         f"main process {os.getpid()}",
-        "it has left this cgroup",
+        "it left this cgroup",
     )
 
 
@@ -448,8 +448,8 @@ def test_a_process_that_somebody_put_into_a_containers_cgroup_itself_is_a_differ
     assert (found["container"], found["file"], found["promised"], found["found"]) == (
         "app",
         "cgroup.procs",
-        "nothing beside payload",
-        "process 1, not by `nodeagent exec`",
+        "no process outside payload",
+        "process 1, not from `nodeagent exec`",
     )
 
 
@@ -484,7 +484,7 @@ def test_every_form_shows_the_pod(form, live, run):
 def test_one_pod_is_shown_in_full(live, run):
     _, out, _ = run("inspect", "web", *live.options)
     assert "uid       uid-web\n" in out
-    assert f"process    {os.getpid()}, 1 process in all\n" in out
+    assert f"process    {os.getpid()}, 1 process in total\n" in out
 
 
 def test_unknown_pods_are_answered_with_near_names(live, run):
@@ -626,9 +626,9 @@ def test_a_machine_without_an_agent_gives_no_orders_for_this_host(form, tmp_path
     config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
     status, out, err = run("inspect", "--root", str(root), "--config", str(config), "-o", form)
     assert (status, err) == (0, "")
-    assert "the capture holds no agent" in out
+    assert "the capture has no agent" in out
     assert "no pods\n" in out
-    assert "cgroups: the capture holds none to compare with" in out
+    assert "cgroups: the capture has none to compare with" in out
     assert not re.search("systemctl|manifest directory|run as root", out + err)
 
 
@@ -920,17 +920,17 @@ def test_retry_reports_that_it_is_refused_again_and_what_to_do(live, run):
 def test_a_resize_that_waits_or_cannot_be_is_shown_in_kubernetes_words(live, run, reason, word):
     live.refuse_change(reason)
     out = run("inspect", *live.options)[1]
-    asked = "app: cpu not stated → 400, memory not stated → 1Gi"
-    assert f"    resize {word}: too little\n    asked for: {asked}\n    next: " in out
+    asked = "app: cpu not set → 400, memory not set → 1Gi"
+    assert f"    resize {word}: too little\n    requested: {asked}\n    next: " in out
     out = run("inspect", *live.options, "default/big")[1]
     assert f"resize {word}" in out
-    assert re.search(f"asked for +{asked}", out)
+    assert re.search(f"requested +{asked}", out)
 
 
 def test_a_changed_manifest_that_was_refused_is_shown_under_its_pod(live, run):
     live.refuse_change()
     _, out, _ = run("inspect", *live.options)
-    assert "    changed manifest refused: OutOfcpu: too little\n    asked for: " in out
+    assert "    changed manifest refused: OutOfcpu: too little\n    requested: " in out
     _, out, _ = run("inspect", *live.options, "default/big")
     assert "change refused  OutOfcpu: too little" in out
     _, out, _ = run("inspect", *live.options, "-o", "json")

@@ -14,7 +14,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
-from nodeagent.formats.kernel.unit_record import parse_unit_record, print_unit_record
+from nodeagent.formats.kernel.unit_properties import parse_unit_record, print_unit_record
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine, Unit
 from tests.support.pods import app, manifests, pod, unit

@@ -268,7 +268,7 @@ SLOT = "poduid-web/slot"
 DIFFERENCES: list[tuple[Difference, Callable[[dict[str, ObservedCgroup]], dict[str, ObservedCgroup]]]] = [
     (Difference(SLOT, None, "a cgroup", "none"), lambda s: {path: there for path, there in s.items() if path != SLOT}),
     (
-        Difference("podgone", None, "no cgroup", "an empty one that no pod owns"),
+        Difference("podgone", None, "no cgroup", "an empty cgroup without a pod"),
         lambda s: s | {"podgone": replace(s["poduid-web"], path="podgone")},
     ),
     (
@@ -285,7 +285,7 @@ DIFFERENCES: list[tuple[Difference, Callable[[dict[str, ObservedCgroup]], dict[s
         lambda s: s | {SLOT: replace(s[SLOT], mems_effective=NumaSet.of(1))},
     ),
     (
-        Difference(SLOT, "cgroup.events", "frozen 0", "frozen 1: a cgroup above is frozen"),
+        Difference(SLOT, "cgroup.events", "frozen 0", "frozen 1: a parent cgroup is frozen"),
         lambda s: s | {SLOT: replace(s[SLOT], is_frozen=True)},
     ),
 ]

@@ -84,7 +84,7 @@ examples:
   nodeagent inspect --watch --interference
 
 Columns of -o wide, separated by two blanks, - for no value, never wrapped: POD QOS PHASE CONTAINER KIND STATE
-RESTARTS OOM PID ISOLATION PROMISED CPUS MEMS QUOTA WEIGHT MEMORY WHERE NOTES. A refused pod has its reason in NOTES.
+RESTARTS OOM PID ISOLATION ALLOCATED CPUS MEMS QUOTA WEIGHT MEMORY WHERE NOTES. A refused pod has its reason in NOTES.
 
 Asks the agent over its socket (as root or a member of the group nodeagent). If it isn't running, root gets its saved state.
 next: nodeagent inspect POD shows one in detail, nodeagent explain POD says why, nodeagent topology shows who owns which CPU"""

@@ -58,7 +58,7 @@ Document = dict[str, Any]
 
 
 class NodeStateError(SealError):
-    """The bytes are not a state that this version can read. `is_newer`: a later version wrote them."""
+    """The bytes are not a state that this version can read. `is_newer` means that a later version wrote them."""
 
     def __init__(self, message: str, *, is_newer: bool = False) -> None:
         super().__init__(message, way_out=_WAY_OUT, is_newer=is_newer)
@@ -67,7 +67,7 @@ class NodeStateError(SealError):
 class SavedState(Struct, frozen=True):
     state: NodeState
     policies: Mapping[str, str]
-    """The policies under which the promises were made, by configuration field."""
+    """Policies at the time of the allocations, by configuration field."""
 
 
 def policies_of(placement: Placement) -> dict[str, str]:
@@ -76,11 +76,11 @@ def policies_of(placement: Placement) -> dict[str, str]:
 
 
 class StateEncoder:
-    """Encodes one state after another. What did not change since the previous one is not encoded again."""
+    """Encoder of consecutive states. Entries that did not change since the previous state are not encoded again."""
 
     def __init__(self) -> None:
         self._spelt: dict[int, tuple[PodEntry, str]] = {}
-        """The entries of the last state, by identity, and their texts."""
+        """Entries of the last state, by identity, with their texts."""
 
     def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
         spelt = {}
@@ -92,7 +92,7 @@ class StateEncoder:
         rest = _text({"generation": state.generation, "policies": dict(policies)})
         promises = _text(_books_document(state.promises))
         pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)
-        # The keys are in order: entries, generation, policies, promises, runtime; in the promises the pods come last.
+        # The keys are sorted: entries, generation, policies, promises, runtime. In the promises, the pods come last.
         pods = f'{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}'
         found = _runtime_document(state.runtime)
         runtime = "" if found is None else f',"runtime":{_text(found)}'
@@ -105,7 +105,7 @@ def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
 
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Return the state as JSON values, for readers who may know everything: the file's second line."""
+    """Return the state as JSON values, including secrets. It is the second line of the file."""
     return {
         "generation": state.generation,
         "policies": dict(policies),
@@ -116,7 +116,7 @@ def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Return the state without the containers' variables, which may hold secrets: for the local API, and for printing."""
+    """Return the state without the containers' variables, which may be secret, for the local API and for output."""
     document = state_document(state, policies)
     entries = document["entries"]
     for spec in (each["pod"]["spec"] for entry in entries for each in (entry, entry.get("refusedChange")) if each):
@@ -126,14 +126,14 @@ def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
-    """Read a state file.
+    """Decode a state file.
 
     Args:
-        content: of the file.
-        judge: False: accept a damaged one, whatever its checksum.
+        content: the whole file.
+        judge: check the checksum. False accepts a damaged file.
 
     Raises:
-        NodeStateError: truncated, damaged, of a later version, or not a state file.
+        NodeStateError: the content is truncated, damaged, from a later version, or not a state.
     """
     try:
         document = unsealed(content, FORMAT, VERSION, _WAY_OUT, judge=judge)
@@ -147,10 +147,10 @@ def _text(document: object) -> str:
 
 
 def state_from_document(document: object) -> SavedState:
-    """Read the result of `state_document` or `public_document`.
+    """Decode the result of `state_document` or `public_document`.
 
     Raises:
-        NodeStateError: something in it is missing, or has the wrong type.
+        NodeStateError: a value is missing or has the wrong type.
     """
     return _saved_state(JsonValue(document))
 
@@ -178,7 +178,7 @@ def _runtime_document(registry: Registry) -> Document | None:
 
 
 def _runtime(document: JsonValue) -> Registry:
-    from nodeagent.formats.checkpoint.runtime_registry import registry_from_document  # noqa: PLC0415 - as above
+    from nodeagent.formats.checkpoint.runtime_registry import registry_from_document  # noqa: PLC0415 - most states have none
 
     return registry_from_document(document)
 
@@ -188,7 +188,7 @@ def _promises_document(promises: Promises) -> Document:
 
 
 def _books_document(promises: Promises) -> Document:
-    """Everything except the pods."""
+    """Return everything except the pods."""
     document: Document = {"default": str(promises.default)}
     if promises.lost_pods:
         document["lostPods"] = [
@@ -356,7 +356,7 @@ def _memory_node(document: JsonValue) -> MemoryNode:
 
 
 def _memory_table(item: JsonValue) -> MemoryTable:
-    # More may be promised than there is: what is free, or allocatable, is then negative.
+    # More may be allocated than exists. The free or allocatable amount is then negative.
     return MemoryTable(*(amount.whole(-MAX_WHOLE) for amount in item.row(5)))
 
 

@@ -48,7 +48,15 @@ def config_document(config: Config) -> Document:
         "cpuCFSQuotaPeriodMicroseconds": config.cpu_cfs_quota_period_us,
         "cpuManagerPolicy": placement.cpu_manager_policy,
         "cpuManagerPolicyOptions": dict(placement.cpu_manager_policy_options),
-        **({"cpuManagerPlugins": _format_plugins(placement)} if placement.cpu_plugins else {}),
+        **(
+            {
+                "cpuManagerPlugins": [
+                    {"name": plugin.name, "options": dict(plugin.options)} for plugin in placement.cpu_plugins
+                ]
+            }
+            if placement.cpu_plugins
+            else {}
+        ),
         "cpuManagerReconcilePeriodMilliseconds": config.cpu_manager_reconcile_period_ms,
         **({"devices": _format_devices(placement)} if placement.devices else {}),
         "errata": placement.errata.value,
@@ -124,10 +132,6 @@ def config_from_document(document: JsonValue) -> Config:
         eviction_memory_bytes=_read_optional(document, "evictionMemoryBytes", JsonValue.whole),
         eviction_memory_percent=_read_optional(document, "evictionMemoryPercent", _read_percentage),
     )
-
-
-def _format_plugins(placement: Placement) -> list[Document]:
-    return [{"name": plugin.name, "options": dict(plugin.options)} for plugin in placement.cpu_plugins]
 
 
 def _read_plugins(document: JsonValue) -> tuple[CpuPlugin, ...]:

@@ -65,7 +65,13 @@ def kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
 
 
 def _check_policy(manager: _Manager, files: KubeletFiles, read: list[tuple[Fields, Findings]]) -> tuple[Finding, ...]:
-    flagged = _find_flag(manager.flag, files.arguments)
+    # The last value of a flag, given as `--name=value` or `--name value` (pflag).
+    found = None
+    for index, argument in enumerate(files.arguments):
+        flag, equals, value = argument.partition("=")
+        if flag == manager.flag:
+            found = value if equals else "".join(files.arguments[index + 1 : index + 2])
+    flagged = found
     if flagged is not None:
         if flagged in {"", manager.off}:
             return ()
@@ -81,16 +87,6 @@ def _check_policy(manager: _Manager, files: KubeletFiles, read: list[tuple[Field
         problem = f"{_format_rule(manager)}: write {manager.field}: {manager.off}, {_format_restart_steps(manager, files.state_directory)}"
         one.report(manager.field, problem, policy)
     return findings.all()
-
-
-def _find_flag(name: str, arguments: tuple[str, ...]) -> str | None:
-    """Return the last value of a flag, given as `--name=value` or `--name value` (pflag)."""
-    found = None
-    for index, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        if flag == name:
-            found = value if equals else "".join(arguments[index + 1 : index + 2])
-    return found
 
 
 def _check_state_file(manager: _Manager, path: str, text: str) -> tuple[Finding, ...]:

@@ -50,7 +50,13 @@ def parse_histogram(
     at = text.find(b"\n\n")
     if total is None or at < 0:
         raise HistogramSyntaxError("it has no totals")
-    row = _build_row_pattern(keys, value, task)
+    number = rb" *(\d{1,%d})" % _MAX_DIGITS
+    parts = [
+        re.escape(key.encode()) + b":" + (rb" (.{%d})\[%s\]" % (_NAME_BYTES, number) if key == task else number)
+        for key in keys
+    ]
+    summed = rb"" if value is None else rb" +" + re.escape(value.encode()) + b":" + number
+    row = re.compile(rb"\{ " + b", ".join(parts) + rb" \} hitcount:" + number + summed + b"\n", re.DOTALL)
     rows, place = [], at + 2
     while match := row.match(text, place):
         rows.append(_parse_row(match, keys, value, task))
@@ -61,16 +67,6 @@ def parse_histogram(
     if len(rows) != int(total.group(2)):
         raise HistogramSyntaxError(f"it has {len(rows)} rows and reports {int(total.group(2))}")
     return Histogram(tuple(rows), int(total.group(3)))
-
-
-def _build_row_pattern(keys: Sequence[str], value: str | None, task: str | None) -> re.Pattern[bytes]:
-    number = rb" *(\d{1,%d})" % _MAX_DIGITS
-    parts = [
-        re.escape(key.encode()) + b":" + (rb" (.{%d})\[%s\]" % (_NAME_BYTES, number) if key == task else number)
-        for key in keys
-    ]
-    summed = rb"" if value is None else rb" +" + re.escape(value.encode()) + b":" + number
-    return re.compile(rb"\{ " + b", ".join(parts) + rb" \} hitcount:" + number + summed + b"\n", re.DOTALL)
 
 
 def _parse_row(match: re.Match[bytes], keys: Sequence[str], value: str | None, task: str | None) -> Row:

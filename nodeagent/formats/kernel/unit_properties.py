@@ -1,11 +1,13 @@
-"""Parsers of `systemctl show` for units, and the paths of their cgroups."""
+"""Parsers of `systemctl show` for units, the paths of their cgroups, and the record of the original properties."""
 
+import json
 from collections.abc import Iterator
 
 from msgspec import Struct
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
+from nodeagent.formats.syntax.json_values import MisfitError, parsed
 
 PROPERTIES = ("Id", "LoadState", "ActiveState", "Job", "ControlGroup", "Slice", "AllowedCPUs", "AllowedMemoryNodes")
 """Properties to query. systemctl leaves out a property that a unit doesn't have, such as a job."""
@@ -119,3 +121,18 @@ def path_of_slice(name: str) -> str:
         return ""
     parts = name.removesuffix(".slice").split("-")
     return "/".join(_escape_name(f"{'-'.join(parts[: number + 1])}.slice") for number in range(len(parts)))
+
+
+def print_unit_record(before: UnitSettings) -> bytes:
+    """Format the properties that a unit had before the agent changed any."""
+    document = {"cpus": str(before.allowed_cpus), "mems": str(before.allowed_memory_nodes)}
+    return f"{json.dumps(document, sort_keys=True)}\n".encode()
+
+
+def parse_unit_record(content: bytes) -> UnitSettings | None:
+    """Parse a record. None means that the record is damaged or has another form."""
+    try:
+        document = parsed(content)
+        return UnitSettings(document.field("cpus").cpus(), document.field("mems").nodes())
+    except MisfitError:
+        return None

@@ -38,7 +38,12 @@ def parse_bind_address(text: str) -> BindAddress:
         BindAddressError: the text has none of the three forms.
     """
     if text.startswith(UNIX_PREFIX):
-        return _parse_unix(text)
+        path = text.removeprefix(UNIX_PREFIX)
+        if not path.startswith("/") or path.endswith("/") or "\0" in path:
+            raise BindAddressError(f"'{text}': a Unix socket needs an absolute path, unix:/run/nodeagent/metrics.sock")
+        if len(path.encode()) > MAX_UNIX_PATH_BYTES:
+            raise BindAddressError(f"'{text}': the path is longer than {MAX_UNIX_PATH_BYTES} bytes")
+        return UnixAddress(path)
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -49,12 +54,3 @@ def parse_bind_address(text: str) -> BindAddress:
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535):
         raise BindAddressError(f"'{text}': the port is '{port}', not a number from 1 to 65535")
     return TcpAddress(host, int(port))
-
-
-def _parse_unix(text: str) -> UnixAddress:
-    path = text.removeprefix(UNIX_PREFIX)
-    if not path.startswith("/") or path.endswith("/") or "\0" in path:
-        raise BindAddressError(f"'{text}': a Unix socket needs an absolute path, unix:/run/nodeagent/metrics.sock")
-    if len(path.encode()) > MAX_UNIX_PATH_BYTES:
-        raise BindAddressError(f"'{text}': the path is longer than {MAX_UNIX_PATH_BYTES} bytes")
-    return UnixAddress(path)

@@ -31,30 +31,26 @@ def host_isolation(facts: NodeFacts) -> CheckResult:
             name, Level.UNKNOWN, "unknown kernel release, on which the isolation from host processes depends"
         )
     if release < _FIRST_WITH_PARTITIONS:
-        return _check_systemd(facts, name)
+        newer = "kernel 6.7 or later (`uname -r` shows yours)"
+        if facts.is_hidden(SYSTEMD):
+            return CheckResult(
+                name,
+                Level.UNKNOWN,
+                f"/{SYSTEMD} cannot be read, so it is unknown whether systemd keeps host processes off exclusive CPUs",
+            )
+        if facts.text(SYSTEMD) is None:
+            why = (
+                "nothing keeps host processes off exclusive CPUs: this kernel has no suitable partitions, and systemd is not the first "
+                "process"
+            )
+            return CheckResult(name, Level.WARNING, why, newer)
+        why = (
+            "systemd keeps host processes off exclusive CPUs (AllowedCPUs), except threads that the kernel binds to a CPU, and "
+            "workers of its ordered work queues"
+        )
+        return CheckResult(name, Level.NOTE, why, f"{newer}: cpuset partitions keep these workers off, too")
     why = "the kernel keeps host processes off exclusive CPUs (partitions), except threads that it binds to a CPU"
     return CheckResult(name, Level.OK, why)
-
-
-def _check_systemd(facts: NodeFacts, name: str) -> CheckResult:
-    newer = "kernel 6.7 or later (`uname -r` shows yours)"
-    if facts.is_hidden(SYSTEMD):
-        return CheckResult(
-            name,
-            Level.UNKNOWN,
-            f"/{SYSTEMD} cannot be read, so it is unknown whether systemd keeps host processes off exclusive CPUs",
-        )
-    if facts.text(SYSTEMD) is None:
-        why = (
-            "nothing keeps host processes off exclusive CPUs: this kernel has no suitable partitions, and systemd is not the first "
-            "process"
-        )
-        return CheckResult(name, Level.WARNING, why, newer)
-    why = (
-        "systemd keeps host processes off exclusive CPUs (AllowedCPUs), except threads that the kernel binds to a CPU, and "
-        "workers of its ordered work queues"
-    )
-    return CheckResult(name, Level.NOTE, why, f"{newer}: cpuset partitions keep these workers off, too")
 
 
 def interrupts(facts: NodeFacts) -> CheckResult:

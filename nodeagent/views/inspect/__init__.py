@@ -1,1 +1,1 @@
-"""`nodeagent inspect`: the document of a node, its text, and the live view."""
+"""Output of `nodeagent inspect`: node, pods, containers and differences, as a document, as text and as a live display."""

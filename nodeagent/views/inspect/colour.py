@@ -1,6 +1,8 @@
-"""Which parts of an inspection are coloured: what is refused or keeps failing, and what is worse than promised.
+"""Colours the parts of an inspection that need attention: refusals, repeated failures, and containers worse than
+allocated.
 
-Only words that can't be a pod's or container's name: names are lower case. Without colour the text says the same.
+Only words are coloured that can't be a pod's or container's name, because names are lower case. Without colour the
+text says the same.
 """
 
 import re
@@ -15,5 +17,5 @@ _MARKED = re.compile(
 
 
 def coloured(text: str) -> str:
-    """Colour a laid-out text; positions don't change."""
+    """Colour a formatted text. Positions of characters don't change."""
     return _MARKED.sub(lambda found: f"\x1b[{_RED if found['red'] else _YELLOW}m{found[0]}\x1b[0m", text)

@@ -1,4 +1,4 @@
-"""One container of an inspection: its state, its promise, what the kernel gives it and where, and why it shares."""
+"""One container of an inspection: its state, its allocation, its effective CPUs and memory, and the reason for shared CPUs."""
 
 from typing import Any
 
@@ -38,11 +38,11 @@ class ContainerView(Struct, frozen=True):
     container: Container
     status: ContainerStatus
     desired: DesiredCgroup | None
-    """None: its cgroup should hold nothing, or was not observed."""
+    """Desired values of the cgroup. None if the cgroup should have none or was not observed."""
     is_different: bool
-    """Its cgroup differs from what was promised."""
+    """Whether the cgroup differs from the desired values."""
     closing: Closing | None = None
-    """What is to keep the host off its exclusive CPUs. None: it has none, or nothing is to."""
+    """Isolation of its exclusive CPUs from the host. None if it has none, or if they aren't isolated."""
 
     @property
     def path(self) -> str:
@@ -70,7 +70,7 @@ class ContainerView(Struct, frozen=True):
 
     @property
     def process_count(self) -> int | None:
-        """None: not observed."""
+        """Number of its processes. None if not observed."""
         if self.view.observed.cgroups is None:
             return None
         return self.view.observed.process_counts.get(self.path) if self.path in self.view.observed.cgroups else 0
@@ -87,21 +87,21 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
     return {
         "cgroup": observed.view.shown_cgroup(observed.path),
-        "closedToHost": _closed_to_host(observed, own),
+        "closedToHost": _find_isolation(observed, own),
         "near": list(observed.container.near),
-        "devices": _devices(observed),
+        "devices": _describe_devices(observed),
         "coreClasses": list(topology.classes_of(own or CpuSet())),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,
         "effective": None if observed.cgroup is None else kernel_values(observed.cgroup),
-        "exit": _exit(status.exit),
+        "exit": _describe_exit(status.exit),
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
         "isolation": None if level is None else level.value,
         "kind": container.kind.value,
-        "lastExit": _exit(status.last_exit),
+        "lastExit": _describe_exit(status.last_exit),
         "name": container.name,
-        "notes": _notes(observed, own, level, lacking),
-        "partition": _partition(observed, own),
+        "notes": _list_notes(observed, own, level, lacking),
+        "partition": _find_partition(observed, own),
         "oomKills": max(status.oom_kills_seen, 0 if observed.cgroup is None else observed.cgroup.oom_kills),
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
         "places": [dict(place) for place in places.of(lie)] if lie else [],
@@ -109,14 +109,14 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "promised": {"cpus": None if own is None else str(own), "mems": None if nodes is None else str(nodes)},
         "restarts": status.restarts,
         "starved": observed.is_starved,
-        "state": _state(observed),
+        "state": _describe_state(observed),
         "unit": container.unit or None,
-        "whyShared": _why_shared(observed, level),
+        "whyShared": _explain_sharing(observed, level),
     }
 
 
-def _devices(observed: ContainerView) -> list[Document]:
-    """Describe the devices that are its own, be they still there or not."""
+def _describe_devices(observed: ContainerView) -> list[Document]:
+    """Describe the container's devices, whether or not they still exist."""
     held = observed.promises.of_pod(observed.entry.pod.uid).devices_of(observed.container.name)
     there = {(pool.resource, one.id): one.is_healthy for pool in observed.view.pools for one in pool.devices}
     known = {pool.resource for pool in observed.view.pools}
@@ -133,15 +133,15 @@ def _devices(observed: ContainerView) -> list[Document]:
     ]
 
 
-def _closed_to_host(observed: ContainerView, own: CpuSet | None) -> str | None:
-    """Return what keeps the host off its CPUs: the kernel's partition, if that is valid, or systemd. None: nothing does."""
-    if _partition(observed, own) in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
+def _find_isolation(observed: ContainerView, own: CpuSet | None) -> str | None:
+    """Return the isolation of its CPUs from the host: a valid partition of the kernel, or systemd. None means neither."""
+    if _find_partition(observed, own) in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
         return "partition"
     return "systemd" if observed.closing is not None and observed.closing.kind is None else None
 
 
-def _partition(observed: ContainerView, own: CpuSet | None) -> str | None:
-    """Return the partition that its CPUs are in, as the kernel has it: its own or its pod's. None: there is none."""
+def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
+    """Return the kernel's partition of its CPUs, which is the container's or its pod's. None means that there is none."""
     cgroups = observed.view.observed.cgroups or {}
     for path in (observed.path, observed.entry.pod_path) if own else ():
         there = cgroups.get(path)
@@ -152,19 +152,19 @@ def _partition(observed: ContainerView, own: CpuSet | None) -> str | None:
 
 
 def kernel_values(observed: ObservedCgroup) -> Document:
-    """What the kernel has for a cgroup; null: its controller is not enabled there."""
+    """Describe the kernel's values of a cgroup. Null means that the controller is not enabled."""
     quota, memory = observed.get(Attribute.CPU_MAX), observed.get(Attribute.MEMORY_MAX)
     return {
         "cpus": None if observed.cpus_effective is None else str(observed.cpus_effective),
         "frozen": observed.is_frozen,
         "memoryMaxBytes": memory.limit_bytes if isinstance(memory, ByteLimit) else None,
         "mems": None if observed.mems_effective is None else str(observed.mems_effective),
-        "quota": _quota(quota) if isinstance(quota, CpuMax) else None,
+        "quota": _describe_quota(quota) if isinstance(quota, CpuMax) else None,
         "weight": observed.get(Attribute.CPU_WEIGHT),
     }
 
 
-def _quota(quota: CpuMax) -> Document:
+def _describe_quota(quota: CpuMax) -> Document:
     limit = None if quota.quota_us is None else quota.quota_us * 1000 // quota.period_us
     return {
         "cpuMax": print_value(quota),
@@ -174,7 +174,7 @@ def _quota(quota: CpuMax) -> Document:
     }
 
 
-def _exit(ended: Exit | None) -> Document | None:
+def _describe_exit(ended: Exit | None) -> Document | None:
     if ended is None:
         return None
     return {
@@ -187,9 +187,11 @@ def _exit(ended: Exit | None) -> Document | None:
     }
 
 
-def _state(observed: ContainerView) -> Document:
-    """Waiting, Running, Exited, Unknown as in Kubernetes; Open is a container without a command, which other processes enter."""
-    name, reason = _state_and_reason(observed)
+def _describe_state(observed: ContainerView) -> Document:
+    """Describe the state: Waiting, Running, Exited or Unknown as in Kubernetes. Open is a container without a
+    command, which other processes enter.
+    """
+    name, reason = _find_state(observed)
     status = observed.status
     return {
         "killAtMs": status.stop_by_ms if observed.is_populated else None,
@@ -200,15 +202,15 @@ def _state(observed: ContainerView) -> Document:
     }
 
 
-def _state_and_reason(observed: ContainerView) -> tuple[str, str | None]:
+def _find_state(observed: ContainerView) -> tuple[str, str | None]:
     entry, status = observed.entry, observed.status
     if observed.container.unit:
-        return _state_of_unit(observed)
+        return _find_unit_state(observed)
     if entry.is_of_runtime:
         return ("Running", None) if observed.is_populated else ("Waiting", "ContainerCreating")
     if observed.container.is_launched and status.exit is not None:
-        return _ended(observed, status.exit)
-    runs = _runs(observed)
+        return _find_ended_state(observed, status.exit)
+    runs = _is_running(observed)
     if observed.container.is_launched and runs is None:
         return "Unknown", None
     if observed.container.is_launched and not runs:
@@ -229,8 +231,8 @@ def _state_and_reason(observed: ContainerView) -> tuple[str, str | None]:
     return ("Running" if observed.container.is_launched else "Open"), reason
 
 
-def _state_of_unit(observed: ContainerView) -> tuple[str, str | None]:
-    """Whether systemd runs it: a unit that isn't active has no processes."""
+def _find_unit_state(observed: ContainerView) -> tuple[str, str | None]:
+    """Return the state of the systemd unit. An inactive unit has no processes."""
     if observed.view.observed.cgroups is None:
         return "Unknown", None
     if observed.cgroup is None:
@@ -240,8 +242,10 @@ def _state_of_unit(observed: ContainerView) -> tuple[str, str | None]:
     return ("Running", None) if observed.is_populated else ("Waiting", "UnitInactive")
 
 
-def _runs(observed: ContainerView) -> bool | None:
-    """It was started and its cgroup has processes; if that is unknown, the launcher reports one. None: neither is known."""
+def _is_running(observed: ContainerView) -> bool | None:
+    """Tell whether the container was started and its cgroup has processes, or else whether the launcher reports one.
+    None means unknown.
+    """
     status = observed.status
     if not status.is_started or observed.view.observed.cgroups is not None:
         return status.is_started and observed.is_populated
@@ -250,7 +254,7 @@ def _runs(observed: ContainerView) -> bool | None:
     return False if status.started_at_ms is None else None
 
 
-def _ended(observed: ContainerView, ended: Exit) -> tuple[str, str | None]:
+def _find_ended_state(observed: ContainerView, ended: Exit) -> tuple[str, str | None]:
     next_start_ms = next_start_at_ms(observed.entry, observed.status.name)
     if next_start_ms is None:
         return "Exited", ended.reason
@@ -258,7 +262,7 @@ def _ended(observed: ContainerView, ended: Exit) -> tuple[str, str | None]:
 
 
 def _waits_for_init(observed: ContainerView) -> bool:
-    """An init container or sidecar before it is not done yet."""
+    """Tell whether an earlier init container or sidecar isn't done yet."""
     for container, status in observed.entry.pairs():
         if container.name == observed.container.name:
             return False
@@ -269,24 +273,24 @@ def _waits_for_init(observed: ContainerView) -> bool:
     return False
 
 
-def _why_shared(observed: ContainerView, level: Isolation | None) -> str | None:
+def _explain_sharing(observed: ContainerView, level: Isolation | None) -> str | None:
     if level is None or level.has_own_cpus:
         return None
     why = why_shared(observed.managers.placement, observed.entry.pod, observed.container)
     if why is None and observed.entry.idle is not None:
         refusal = observed.entry.idle.refusal
-        return f"it has given back its CPUs: {'its unit is not active' if refusal is None else refusal.message}"
+        return f"its CPUs were released: {'its unit is not active' if refusal is None else refusal.message}"
     if level is Isolation.POD:
         return "it runs in its pod's shared pool" + ("" if why is None else f": {why.value}")
-    return "it could not get CPUs of its own when the state was recovered" if why is None else why.value
+    return "no exclusive CPUs were available for it when the state was recovered" if why is None else why.value
 
 
-def _notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None, lacking: int) -> list[str]:
-    """What else a person should know, one sentence each."""
+def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None, lacking: int) -> list[str]:
+    """Describe all other facts worth knowing, one sentence each."""
     notes, online = [], observed.view.node.topology.online
     if lacking:
         notes.append(
-            f"degraded: a recovery of the state had {lacking} too few CPUs for it; remove its manifest and add it again when they are free"
+            f"degraded: it lost {lacking} of its CPUs in a recovery of the state; remove its manifest and add it again when they are free"
         )
     if own is not None and not own <= online:
         notes.append(
@@ -294,26 +298,26 @@ def _notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None,
             + ("" if own & online or observed.is_starved else "; it runs in the shared pool until they return")
         )
     if observed.is_starved:
-        notes.append("starved: no CPU is left for it, so it is frozen until the shared pool has one")
+        notes.append("starved: no CPU is left for it, so it is frozen until the shared pool has a CPU")
     unspread, why = (own or CpuSet()) & observed.view.node.topology.isolated & online, "isolcpus"
-    if not unspread and _partition(observed, own) == PartitionKind.ISOLATED.value:
+    if not unspread and _find_partition(observed, own) == PartitionKind.ISOLATED.value:
         unspread, why = (own or CpuSet()) & online, "by the pod's annotation"
     if observed.entry.is_active and len(unspread) > 1:
         notes.append(
             f"CPUs {unspread} are isolated ({why}): the kernel spreads no load over them, "
-            "so give each process or thread its own (taskset -c)"
+            "so pin each process or thread to its own CPU (taskset -c)"
         )
     if observed.container.is_launched and observed.status.exit is not None and observed.is_populated:
-        notes.append("processes are left after its main one has ended")
-    notes += _not_apart(observed, level)
+        notes.append("processes are left after its main process has ended")
+    notes += _list_missing_isolation(observed, level)
     root = (observed.view.observed.cgroups or {}).get("")
     if observed.entry.is_active and root is not None and not observed.entry.is_of_runtime:
-        notes += _unlimited_hugepages(observed, root.controllers)
+        notes += _list_unlimited_hugepages(observed, root.controllers)
     return notes
 
 
-def _not_apart(observed: ContainerView, level: Isolation | None) -> list[str]:
-    """What was asked for to keep the host away, and is not done so, with the reason."""
+def _list_missing_isolation(observed: ContainerView, level: Isolation | None) -> list[str]:
+    """Describe each requested isolation from the host that is not in effect, with the reason."""
     if level is None:
         return []
     pod, config, kernel = observed.entry.pod, observed.view.node.config, observed.view.kernel
@@ -323,18 +327,18 @@ def _not_apart(observed: ContainerView, level: Isolation | None) -> list[str]:
         notes.append(f"no partition, so systemd keeps the host off its CPUs (AllowedCPUs): {closing.why}")
     if pod.is_isolated and level.has_own_cpus:
         if config.host_isolation == "none":
-            notes.append("no isolated partition, as its annotation asks for: hostIsolation is none")
+            notes.append("no isolated partition, although its annotation requests one: hostIsolation is none")
         elif kernel is not None and not kernel.path_to_partitions:
-            notes.append("no isolated partition, as its annotation asks for: the kernel has none (6.7 or later)")
+            notes.append("no isolated partition, although its annotation requests one: this needs kernel 6.7 or later")
     if observed.container.interrupts and config.interrupt_isolation == "none":
         devices = ", ".join(observed.container.interrupts)
         notes.append(
-            f"the interrupts of {devices} don't come to its CPUs, as its annotation asks for: interruptIsolation is none"
+            f"the interrupts of {devices} aren't moved to its CPUs, although its annotation requests it: interruptIsolation is none"
         )
     return notes
 
 
-def _unlimited_hugepages(observed: ContainerView, controllers: frozenset[str]) -> list[str]:
+def _list_unlimited_hugepages(observed: ContainerView, controllers: frozenset[str]) -> list[str]:
     gate = observed.managers.placement.gate("PodLevelResources")
     limits = container_cgroup_amounts(observed.entry.pod, observed.container, pod_level_resources=gate).hugepage_limits
     if not limits:

@@ -1,7 +1,8 @@
-"""Everything that `nodeagent inspect` knows, as one plain document with stable names: node, pods, containers, every difference.
+"""All data of `nodeagent inspect` as a plain document with stable names: node, pods, containers, every difference.
 
-Everything is an argument (state, configuration, observed cgroups and processes, the time): the same input has the same output. The
-renderers only add words. Names are camelCase, times milliseconds since the epoch, CPU and node sets the kernel's texts.
+All inputs are arguments (state, configuration, observed cgroups and processes, time), so the same input has the same
+output.
+Names are camelCase, times are milliseconds since the epoch, CPU and node sets have the kernel's notation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,20 +27,20 @@ from nodeagent.views.wording.cpu_places import Places
 from nodeagent.views.wording.refusal_advice import next_step
 
 VERSION = 1
-"""Of the document: new fields don't increase it; none is renamed or removed."""
+"""Version of the document. New fields don't increase it, and fields are never renamed or removed."""
 
 Document = dict[str, Any]
 
 UNHEALTHY = ("problems", "refused", "crashLoops", "degraded", "starved")
-"""The parts of the summary that need a person, besides differences."""
+"""Parts of the summary that need attention, in addition to differences."""
 
 
 def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
     """Create the document.
 
     Args:
-        view: what is known and was observed of the node.
-        pod_uids: pods to show; None: all. Differences are those of the pods shown.
+        view: the state of the node with its observation.
+        pod_uids: the pods to show with their differences. None means all.
     """
     wanted: tuple[DesiredCgroup, ...] = ()
     plan = Plan(())
@@ -48,41 +49,45 @@ def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docume
     if observed is not None and kernel is not None:
         wanted = desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
         of_runtime = runtime_cgroups(view.node.config, view.node.managers, kernel, view.state).values()
-        # One that isn't there is between two of its runtime's attempts to run it.
+        # A missing cgroup is between two attempts of the runtime to run the container.
         wanted += tuple(want for want in of_runtime if want.path in observed)
         plan = diff(wanted, observed)
         found = (
             *differences(plan, wanted, observed),
             *(
-                Difference(path, "cgroup.procs", f"main process {pid}", "it has left this cgroup")
+                Difference(path, "cgroup.procs", f"main process {pid}", "it left this cgroup")
                 for path, pid in sorted(view.observed.strays.items())
             ),
             *(
-                Difference(path, "cgroup.procs", "nothing beside payload", f"process {pid}, not by `nodeagent exec`")
+                Difference(
+                    path, "cgroup.procs", "no process outside payload", f"process {pid}, not from `nodeagent exec`"
+                )
                 for path, pid in sorted(view.observed.beside.items())
             ),
         )
     entries = [e for e in view.state.entries if pod_uids is None or e.pod.uid in pod_uids]
-    owners = {path: owner for entry in view.state.entries for path, owner in _owned(entry)}
+    owners = {path: owner for entry in view.state.entries for path, owner in _owners_by_path(entry)}
     if pod_uids is not None:
-        paths = {path for entry in entries for path, _ in _owned(entry)}
+        paths = {path for entry in entries for path, _ in _owners_by_path(entry)}
         found = tuple(d for d in found if d.path in paths)
-    pods = _pods(view, entries, wanted, found)
+    pods = _describe_pods(view, entries, wanted, found)
     return {
         "atMs": view.observed.at_ms,
-        "differences": [_difference(view, d, owners) for d in found] if observed is not None else None,
-        "hostProcesses": None if view.observed.host is None else _host(view.observed.host),
+        "differences": [_describe_difference(view, d, owners) for d in found] if observed is not None else None,
+        "hostProcesses": None if view.observed.host is None else _describe_host(view.observed.host),
         "kind": "Inspection",
-        "node": _node(view),
+        "node": _describe_node(view),
         "pods": pods,
-        "orphans": _orphans(view, plan) if pod_uids is None else [],
-        "summary": _summary(view, pods, found, plan if pod_uids is None else Plan(())),
+        "orphans": _describe_orphans(view, plan) if pod_uids is None else [],
+        "summary": _summarise(view, pods, found, plan if pod_uids is None else Plan(())),
         "version": VERSION,
     }
 
 
 def is_healthy(document: Document) -> bool:
-    """Whether nothing needs a person: no difference, no problem, and every pod is admitted, runs or has run, on all of its CPUs."""
+    """Tell whether nothing needs attention: no difference, no problem, and every pod is admitted, runs or has run, on
+    all of its CPUs.
+    """
     summary = document["summary"]
     return not has_difference(document) and not any(summary[name] for name in UNHEALTHY)
 
@@ -91,7 +96,7 @@ def has_difference(document: Document) -> bool:
     return bool(document["differences"] or document["orphans"])
 
 
-def _owned(entry: PodEntry) -> list[tuple[str, tuple[str, str | None]]]:
+def _owners_by_path(entry: PodEntry) -> list[tuple[str, tuple[str, str | None]]]:
     pod = entry.pod.full_name
     return [
         (entry.pod_path, (pod, None)),
@@ -99,7 +104,7 @@ def _owned(entry: PodEntry) -> list[tuple[str, tuple[str, str | None]]]:
     ]
 
 
-def _summary(view: NodeView, pods: Sequence[Document], found: Sequence[Difference], plan: Plan) -> Document:
+def _summarise(view: NodeView, pods: Sequence[Document], found: Sequence[Difference], plan: Plan) -> Document:
     phases = [pod["phase"] for pod in pods]
     containers = [container for pod in pods for container in pod["containers"]]
     return {
@@ -116,11 +121,11 @@ def _summary(view: NodeView, pods: Sequence[Document], found: Sequence[Differenc
     }
 
 
-def _phase(entry: PodEntry) -> str:
+def _phase_of(entry: PodEntry) -> str:
     return entry.phase.value if entry.refusal is None else "Refused"
 
 
-def _node(view: NodeView) -> Document:
+def _describe_node(view: NodeView) -> Document:
     topology, promises = view.node.topology, view.state.promises
     placement = view.node.config.placement
     shared = shared_pool(view.node.managers, promises, topology.online)
@@ -152,7 +157,7 @@ def _node(view: NodeView) -> Document:
             "shared": str(shared),
             "sharedMillicores": 1000 * len(shared),
         },
-        "devices": _devices(view),
+        "devices": _describe_devices(view),
         "generation": view.state.generation,
         "hostname": view.hostname,
         "numaNodes": len(topology.numa),
@@ -175,8 +180,8 @@ def _node(view: NodeView) -> Document:
     }
 
 
-def _devices(view: NodeView) -> list[Document]:
-    """Describe what there is of each resource that pods ask for by number, and what of it is left."""
+def _describe_devices(view: NodeView) -> list[Document]:
+    """Describe the number of free and unhealthy devices of each extended resource."""
     taken = view.state.promises.taken_devices()
     return [
         {
@@ -189,16 +194,16 @@ def _devices(view: NodeView) -> list[Document]:
     ]
 
 
-def _pods(
+def _describe_pods(
     view: NodeView, entries: Sequence[PodEntry], wanted: Sequence[DesiredCgroup], found: Sequence[Difference]
 ) -> list[Document]:
     places = Places(view.node.topology)
     by_path = {want.path: want for want in wanted}
     differing = frozenset(difference.path for difference in found)
-    return [_pod(view, entry, by_path, differing, places) for entry in entries]
+    return [_describe_pod(view, entry, by_path, differing, places) for entry in entries]
 
 
-def _pod(
+def _describe_pod(
     view: NodeView, entry: PodEntry, wanted: Mapping[str, DesiredCgroup], differing: frozenset[str], places: Places
 ) -> Document:
     pod = entry.pod
@@ -225,47 +230,47 @@ def _pod(
     pool = view.state.promises.pod_set(pod.uid)
     return {
         "cgroup": None if entry.refusal is not None or entry.is_of_systemd else entry.pod_path,
-        **({"claims": _claims(view, entry)} if pod.claims else {}),
+        **({"claims": _describe_claims(view, entry)} if pod.claims else {}),
         "containers": containers,
         "coreClass": pod.core_class,
         "decidedAtMs": entry.decided_at_ms,
         "deletingSinceMs": entry.deleting_since_ms,
         "domain": entry.domain,
-        "effective": None if there is None else _pod_values(there),
-        "idle": None if entry.idle is None else {"refusal": _wait(entry.idle.refusal)},
-        "estimates": _estimates(view, entry) if entry.is_of_runtime else [],
+        "effective": None if there is None else _describe_pod_values(there),
+        "idle": None if entry.idle is None else {"refusal": _describe_wait(entry.idle.refusal)},
+        "estimates": _describe_estimates(view, entry) if entry.is_of_runtime else [],
         "name": pod.name,
         "namespace": pod.namespace,
-        "phase": "Unknown" if any(c["state"]["name"] == "Unknown" for c in containers) else _phase(entry),
+        "phase": "Unknown" if any(c["state"]["name"] == "Unknown" for c in containers) else _phase_of(entry),
         "podCpus": None if pool is None else str(pool),
         "preferredCoreClass": pod.preferred_core_class,
         "qos": entry.qos.value,
-        "refusal": _refusal(entry, entry.refusal),
-        "refusedChange": _refused_change(entry),
+        "refusal": _describe_refusal(entry, entry.refusal),
+        "refusedChange": _describe_refused_change(entry),
         "source": entry.origin.name,
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
     }
 
 
-def _claims(view: NodeView, entry: PodEntry) -> list[Document]:
+def _describe_claims(view: NodeView, entry: PodEntry) -> list[Document]:
     from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
 
     return claim_documents(view.state.promises.of_pod(entry.pod.uid).claims)
 
 
-def _estimates(view: NodeView, entry: PodEntry) -> list[Document]:
+def _describe_estimates(view: NodeView, entry: PodEntry) -> list[Document]:
     from nodeagent.views.wording.runtime_pods import known_documents, known_of  # noqa: PLC0415 - most nodes have no container runtime
 
     known = known_of(entry, view.state, view.node.managers.topology.memory_bytes)
     return known_documents(one for one in known if not one.is_exact)
 
 
-def _pod_values(there: ObservedCgroup) -> Document:
+def _describe_pod_values(there: ObservedCgroup) -> Document:
     return {key: value for key, value in kernel_values(there).items() if key in {"memoryMaxBytes", "quota", "weight"}}
 
 
-def _refusal(entry: PodEntry, refusal: Waiting | None) -> Document | None:
+def _describe_refusal(entry: PodEntry, refusal: Waiting | None) -> Document | None:
     if refusal is None:
         return None
     return {
@@ -276,9 +281,9 @@ def _refusal(entry: PodEntry, refusal: Waiting | None) -> Document | None:
     }
 
 
-def _refused_change(entry: PodEntry) -> Document | None:
-    """Describe it, with the amounts that are asked for where nothing else would change."""
-    found, change = _refusal(entry, entry.change_refusal), entry.refused_change
+def _describe_refused_change(entry: PodEntry) -> Document | None:
+    """Describe a refused change, with the requested amounts if only amounts differ."""
+    found, change = _describe_refusal(entry, entry.change_refusal), entry.refused_change
     if found is None or change is None:
         return None
     from nodeagent.core.admission.resize import changed_amounts  # noqa: PLC0415 - few changes are refused
@@ -286,11 +291,13 @@ def _refused_change(entry: PodEntry) -> Document | None:
     return {**found, "amounts": [to_builtins(one) for one in changed_amounts(entry.pod, change.pod)]}
 
 
-def _wait(refusal: Waiting | None) -> Document | None:
+def _describe_wait(refusal: Waiting | None) -> Document | None:
     return None if refusal is None else {"atMs": refusal.at_ms, "message": refusal.message, "reason": refusal.reason}
 
 
-def _difference(view: NodeView, difference: Difference, owners: Mapping[str, tuple[str, str | None]]) -> Document:
+def _describe_difference(
+    view: NodeView, difference: Difference, owners: Mapping[str, tuple[str, str | None]]
+) -> Document:
     pod, container = owners.get(difference.path, (None, None))
     return {
         "cgroup": view.shown_cgroup(difference.path),
@@ -302,26 +309,26 @@ def _difference(view: NodeView, difference: Difference, owners: Mapping[str, tup
     }
 
 
-def _orphans(view: NodeView, plan: Plan) -> list[Document]:
+def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:
     observed = view.observed.cgroups or {}
     return [
         {
             "cgroup": path,
             "cpus": str(observed[path].cpus_effective or CpuSet()),
-            "devices": _lost_devices(view.state, path),
+            "devices": _find_lost_devices(view.state, path),
             "nextStep": f"cd {view.cgroup_root} && echo 1 >{path}/cgroup.kill",
         }
         for path in plan.orphans
     ]
 
 
-def _lost_devices(state: NodeState, path: str) -> list[str]:
-    """Return the devices that the pod in a cgroup has by records."""
+def _find_lost_devices(state: NodeState, path: str) -> list[str]:
+    """Return the devices recorded for the pod in a cgroup."""
     pods = (one for one in state.promises.lost_pods if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass))
     return sorted({device.id for one in pods for _, devices in one.held.devices for device in devices})
 
 
-def _host(host: HostProcesses) -> Document:
+def _describe_host(host: HostProcesses) -> Document:
     return {
         "hidden": host.hidden,
         "interrupts": [

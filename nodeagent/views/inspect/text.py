@@ -1,6 +1,7 @@
-"""An inspection as text: the node, the pods, and last, where the eye is after a long listing, everything that needs attention.
+"""An inspection as text: the node, the pods, and at the end, where the reader looks after a long listing, everything
+that needs attention.
 
-Adds words and layout to the document, no facts. Legible without colour; no line is longer than the width.
+Adds words and layout to the facts of the document. Legible without colour; lines are within the width.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,31 +28,36 @@ _FEW_PODS = 8
 _MOST_NOTICED = 30
 _NO_VALUE = "-"
 _RESIZES = {RESIZE_DEFERRED: "resize deferred", RESIZE_INFEASIBLE: "resize infeasible"}
-"""As Kubernetes calls it, by reason."""
+"""Kubernetes' words by reason."""
 
 
 def render(document: Document, width: int = WIDTH) -> str:
-    """Print everything, a few lines per pod."""
-    return _joined([*_node(document, width), "", *_pods(document, width), *_attention(document, width)])
+    """Format everything, with a few lines per pod."""
+    return _join_lines(
+        [*_format_node(document, width), "", *_format_pods(document, width), *_format_attention(document, width)]
+    )
 
 
 def render_in_full(document: Document, width: int = WIDTH) -> str:
-    """Print the document's pods with every value, one below the other: for one pod, or a few."""
+    """Format every value of the document's pods, one below the other. For one pod or a few."""
     lines: list[str] = []
     for pod in document["pods"]:
-        lines += [*_pod_in_full(pod, document, width), ""]
-    return _joined([*lines[:-1], *_attention(document, width)])
+        lines += [*_format_pod_in_full(pod, document, width), ""]
+    return _join_lines([*lines[:-1], *_format_attention(document, width)])
 
 
 def render_wide(document: Document) -> str:
-    """Print one line per container, however long: for searching and sorting."""
-    rows = [_WIDE_HEADING, *(_cells(row) for pod in document["pods"] for row in _wide_rows(pod, document))]
-    listing = table(rows, None) if len(rows) > 1 else [_no_pods(document)]
-    return _joined([*_node(document, None), "", *listing, *_attention(document, None)])
+    """Format one line per container, however long, for searching and sorting."""
+    rows = [
+        _WIDE_HEADING,
+        *(_format_cells(row) for pod in document["pods"] for row in _format_wide_rows(pod, document)),
+    ]
+    listing = table(rows, None) if len(rows) > 1 else [_format_no_pods(document)]
+    return _join_lines([*_format_node(document, None), "", *listing, *_format_attention(document, None)])
 
 
 def health_text(document: Document) -> str:
-    """Print the verdict of `--strict` in one line."""
+    """Format the verdict of `--strict` in one line."""
     summary = document["summary"]
     words = {
         "problems": ("problem", "problems"),
@@ -60,17 +66,17 @@ def health_text(document: Document) -> str:
         "degraded": ("degraded container", "degraded containers"),
         "starved": ("starved container", "starved containers"),
         "differences": ("difference", "differences"),
-        "orphans": ("cgroup that no pod owns", "cgroups that no pod owns"),
+        "orphans": ("cgroup without a pod", "cgroups without a pod"),
     }
     found = [counted(summary[name], *word) for name, word in words.items() if summary[name]]
     return f"NOT healthy: {', '.join(found)}" if found else "healthy"
 
 
-def _joined(lines: list[str]) -> str:
+def _join_lines(lines: list[str]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _node(document: Document, width: int | None) -> list[str]:
+def _format_node(document: Document, width: int | None) -> list[str]:
     node, summary = document["node"], document["summary"]
     cpus = node["cpus"]
     offline = f", offline {cpus['offline']}" if cpus["offline"] else ""
@@ -81,29 +87,29 @@ def _node(document: Document, width: int | None) -> list[str]:
     rows = [
         ("node", f"{counted(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}{isolated}, {machine}"),
         *([("cores", classes)] if len(node["coreClasses"]) > 1 else []),
-        ("reserved", _set(cpus["reserved"], cpus["reservedCount"])),
-        ("shared", _set(cpus["shared"], cpus["sharedMillicores"] // 1000, _shared(node))),
-        ("exclusive", _set(cpus["exclusive"], cpus["exclusiveCount"])),
-        ("policies", _policies(node["policies"])),
-        ("agent", _agent(node["agent"]) if not node["copied"] else _copied_agent(node)),
+        ("reserved", _format_set(cpus["reserved"], cpus["reservedCount"])),
+        ("shared", _format_set(cpus["shared"], cpus["sharedMillicores"] // 1000, _format_shared(node))),
+        ("exclusive", _format_set(cpus["exclusive"], cpus["exclusiveCount"])),
+        ("policies", _format_policies(node["policies"])),
+        ("agent", _format_agent(node["agent"]) if not node["copied"] else _format_copied_agent(node)),
         ("cgroups", node["cgroupRoot"] or "location unknown"),
         ("pods", f"{summary['pods']}" + (f": {phases}" if phases else "")),
     ]
     return table(rows, width)
 
 
-def _shared(node: Document) -> str:
+def _format_shared(node: Document) -> str:
     cpus = node["cpus"]
-    if node["policies"]["sharedCoreClass"] in node["coreClasses"]:  # then others can be given, too
-        return f", {cpus['sharedMillicores']}m; can be given exclusively: {cpus['available'] or 'none'}"
-    return f", {cpus['sharedMillicores']}m; {cpus['availableCount'] or 'none'} of them can be given exclusively"
+    if node["policies"]["sharedCoreClass"] in node["coreClasses"]:  # other CPUs can then be allocated exclusively, too
+        return f", {cpus['sharedMillicores']}m; can be allocated exclusively: {cpus['available'] or 'none'}"
+    return f", {cpus['sharedMillicores']}m; {cpus['availableCount'] or 'none'} of them can be allocated exclusively"
 
 
-def _set(cpus: str, count: int, more: str = "") -> str:
+def _format_set(cpus: str, count: int, more: str = "") -> str:
     return f"{cpus} ({counted(count, 'CPU')}{more})" if cpus else "none"
 
 
-def _policies(policies: Document) -> str:
+def _format_policies(policies: Document) -> str:
     options = ",".join(f"{k}={v}" for k, v in policies["cpuManagerPolicyOptions"].items())
     topology = policies["topologyManagerPolicy"]
     scope = "" if topology == "none" else f" per {policies['topologyManagerScope']}"
@@ -113,40 +119,40 @@ def _policies(policies: Document) -> str:
     )
 
 
-def _agent(agent: Document) -> str:
+def _format_agent(agent: Document) -> str:
     if not agent["known"]:
-        return "the capture holds no agent"
+        return "the capture has no agent"
     if not agent["live"]:
-        return "is NOT running: this is its saved state; start it: systemctl start nodeagent"
-    return "runs" if agent["ready"] else "runs, but could not finish its last turn (see the problems below)"
+        return "is NOT running: this is its saved state; start it with systemctl start nodeagent"
+    return "runs" if agent["ready"] else "runs, but could not finish its last sync (see the problems below)"
 
 
-def _copied_agent(node: Document) -> str:
-    """Nothing can be corrected from here on a copy, so no advice."""
+def _format_copied_agent(node: Document) -> str:
+    """Describe the agent of a copied node, without advice."""
     agent = node["agent"]
     if not agent["known"]:
-        return "the capture holds no agent"
+        return "the capture has no agent"
     when = f" of {node['copiedAt']}" if node["copiedAt"] else ""
     if not agent["live"]:
         return f"this is a copy of its saved state{when}"
-    return f"this is a copy{when}; it ran then" + ("" if agent["ready"] else ", but could not finish its last turn")
+    return f"this is a copy{when}; it ran then" + ("" if agent["ready"] else ", but could not finish its last sync")
 
 
-def _no_pods(document: Document) -> str:
+def _format_no_pods(document: Document) -> str:
     is_usable = document["node"]["agent"]["known"] and not document["node"]["copied"]
     return "no pods: put a manifest into the agent's manifest directory" if is_usable else "no pods"
 
 
-def _pods(document: Document, width: int) -> list[str]:
+def _format_pods(document: Document, width: int) -> list[str]:
     pods = document["pods"]
     if not pods:
-        return [_no_pods(document)]
+        return [_format_no_pods(document)]
     heading = ("POD / CONTAINER", "STATE", "RESTARTS", "CPUS", "MEMS", "QUOTA")
-    # One layout for all pods, so that the columns stand below each other.
-    laid = iter(blocks([heading, *(_row(c, document) for pod in pods for c in pod["containers"])], width))
+    # All pods have the same layout, so that their columns are aligned.
+    laid = iter(blocks([heading, *(_format_row(c, document) for pod in pods for c in pod["containers"])], width))
     lines = next(laid)
     for pod in pods:
-        lines = lines + _pod_lines(pod, document, width)
+        lines = lines + _format_pod(pod, document, width)
         for container in pod["containers"]:
             lines += next(laid)
             for note in (why_text(container), *remarks(container, document["atMs"])):
@@ -154,36 +160,36 @@ def _pods(document: Document, width: int) -> list[str]:
     return lines
 
 
-def _row(container: Document, document: Document) -> tuple[str, ...]:
+def _format_row(container: Document, document: Document) -> tuple[str, ...]:
     kind = "" if container["kind"] == "app" else f" ({container['kind']})"
     is_unseen = document["node"]["copied"] and document["differences"] is None
-    there = container["effective"] or (_promised(container) if is_unseen else {})
+    there = container["effective"] or (_values_of_allocation(container) if is_unseen else {})
     return (
         f"  {container['name']}{kind}",
         state_text(container, document["atMs"]),
         str(container["restarts"]),
-        "frozen" if there.get("frozen") else there.get("cpus") or _had(container),
+        "frozen" if there.get("frozen") else there.get("cpus") or _format_former_cpus(container),
         there.get("mems") or _NO_VALUE,
         quota_text(there.get("quota")),
     )
 
 
-def _had(container: Document) -> str:
-    """Name the CPUs of a container whose pod has finished: others may have them now."""
+def _format_former_cpus(container: Document) -> str:
+    """Format the former CPUs of a container whose pod has finished, because other containers may have them now."""
     return _NO_VALUE if container["hadCPUs"] is None else f"had {container['hadCPUs']}"
 
 
-def _promised(container: Document) -> Document:
-    """The placeholder for the kernel's values where they are unknown."""
+def _values_of_allocation(container: Document) -> Document:
+    """Return the allocation as a replacement for unknown values of the kernel."""
     promised = container["promised"]
     shared = None if container["isolation"] is None else "shared"
     beside = " + shared" if container["isolation"] == "mixed" else ""
     return {"cpus": f"{promised['cpus']}{beside}" if promised["cpus"] else shared, "mems": promised["mems"]}
 
 
-def _pod_lines(pod: Document, document: Document, width: int) -> list[str]:
+def _format_pod(pod: Document, document: Document, width: int) -> list[str]:
     name = f"{pod['namespace']}/{pod['name']}"
-    title = f"{name}  {_phase(pod, document['atMs'])}, {pod['qos']}, {pod['source']}"
+    title = f"{name}  {_format_phase(pod, document['atMs'])}, {pod['qos']}, {pod['source']}"
     lines = broken(title, width)
     if pod["podCpus"] is not None:
         lines += broken(f"    the pod's own CPUs: {pod['podCpus']}", width)
@@ -192,53 +198,55 @@ def _pod_lines(pod: Document, document: Document, width: int) -> list[str]:
         lines += broken(f"    next: {pod['refusal']['nextStep']}", width)
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
-        lines += broken(f"    {_RESIZES.get(change['reason'], 'changed manifest refused')}: {_why(change)}", width)
-        lines += broken(f"    asked for: {_amounts(change)}", width) if change["amounts"] else []
+        lines += broken(
+            f"    {_RESIZES.get(change['reason'], 'changed manifest refused')}: {_format_reason(change)}", width
+        )
+        lines += broken(f"    requested: {_format_amounts(change)}", width) if change["amounts"] else []
         lines += broken(f"    next: {change['nextStep']}", width)
     return lines
 
 
-def _amounts(change: Document) -> str:
+def _format_amounts(change: Document) -> str:
     said: dict[str, list[str]] = {}
     for one in change["amounts"]:
         whose = "the pod as a whole" if one["container"] is None else one["container"]
-        amounts = f"{one['resource']} {one['before'] or 'not stated'} → {one['after'] or 'not stated'}"
+        amounts = f"{one['resource']} {one['before'] or 'not set'} → {one['after'] or 'not set'}"
         said.setdefault(whose, []).append(amounts)
     return "; ".join(f"{whose}: {', '.join(amounts)}" for whose, amounts in said.items())
 
 
-def _why(change: Document) -> str:
+def _format_reason(change: Document) -> str:
     return str(change["message"]) if change["reason"] in _RESIZES else f"{change['reason']}: {change['message']}"
 
 
-def _phase(pod: Document, at_ms: int) -> str:
+def _format_phase(pod: Document, at_ms: int) -> str:
     starved = " (Starved)" if pod["starved"] else ""
     if pod["deletingSinceMs"] is not None:
         return f"{pod['phase']} since {ago(at_ms - pod['deletingSinceMs'])}{starved}"
     return f"{pod['phase']}{starved}"
 
 
-def _attention(document: Document, width: int | None) -> list[str]:
-    """Everything that is wrong, with what to do; always with a verdict."""
+def _format_attention(document: Document, width: int | None) -> list[str]:
+    """List all problems with advice, and always a verdict."""
     sections = [
-        *_noticeable_pods(document, width),
-        *_host_processes(document, width),
-        *_problems(document, width),
-        *_recovery(document, width),
-        *_orphans(document, width),
-        *_differences(document, width),
+        *_format_noticeable_pods(document, width),
+        *_format_host_processes(document, width),
+        *_format_problems(document, width),
+        *_format_recovery(document, width),
+        *_format_orphans(document, width),
+        *_format_differences(document, width),
     ]
     return ["", *sections]
 
 
-def _noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
-    """List the pods that need attention: they are hard to find in a long listing."""
+def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
+    """List the pods that need attention, because they are hard to find in a long listing."""
     if len(document["pods"]) <= _FEW_PODS:
         return
-    found = [line for pod in document["pods"] for line in _noticeable(pod, document["atMs"])]
+    found = [line for pod in document["pods"] for line in _find_noticeable(pod, document["atMs"])]
     if not found:
         return
-    yield f"PODS THAT NEED A LOOK: {len(found)}"
+    yield f"PODS THAT NEED ATTENTION: {len(found)}"
     for line in found[:_MOST_NOTICED]:
         yield from broken(f"  {line}", width)
     if len(found) > _MOST_NOTICED:
@@ -246,7 +254,7 @@ def _noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
     yield ""
 
 
-def _noticeable(pod: Document, at_ms: int) -> Iterator[str]:
+def _find_noticeable(pod: Document, at_ms: int) -> Iterator[str]:
     name = f"{pod['namespace']}/{pod['name']}"
     if pod["refusal"] is not None:
         yield f"{name}: Refused, {pod['refusal']['reason']}"
@@ -259,57 +267,57 @@ def _noticeable(pod: Document, at_ms: int) -> Iterator[str]:
             yield f"{name} {container['name']}: {why}, {counted(container['restarts'], 'restart')}"
 
 
-def _differences(document: Document, width: int | None) -> Iterator[str]:
+def _format_differences(document: Document, width: int | None) -> Iterator[str]:
     found, is_known = document["differences"], document["node"]["agent"]["known"]
     if found is None and is_known and document["node"]["copied"]:
-        why = "the copy has none, so nothing was compared: CPUS and MEMS are the promised ones"
+        why = "the copy has none, so nothing was compared: CPUS and MEMS are the allocated ones"
         yield from broken(f"cgroups: {why}", width)
         return
     if found is None:
         step = "Start the pods' unit: systemctl start nodeagent-pods; or run as root"
-        why = f"not readable, so nothing was compared. {step}" if is_known else "the capture holds none to compare with"
+        why = f"not readable, so nothing was compared. {step}" if is_known else "the capture has none to compare with"
         yield from broken(f"cgroups: {why}", width)
         return
     if not found:
         other = "other " if document["orphans"] else ""
-        yield from broken(f"no {other}difference between what was promised and what the cgroups hold", width)
+        yield from broken(f"no {other}difference between the allocations and the cgroups", width)
         return
-    yield f"DIFFERENCES between promised and actual: {len(found)}"
+    yield f"DIFFERENCES between allocated and actual: {len(found)}"
     for difference in found:
         where = " ".join(filter(None, (difference["pod"], difference["container"]))) or "the pods' cgroup"
         actual = "missing" if difference["found"] is None else f"'{difference['found']}'"
         file = difference["file"]
         what = (
-            f"{file} is {actual}, promised '{difference['promised']}'"
+            f"{file} is {actual}, should be '{difference['promised']}'"
             if file
-            else f"{actual}, promised: {difference['promised']}"
+            else f"{actual}, should be: {difference['promised']}"
         )
         yield from broken(f"  {where}: {what}", width)
     if document["node"]["copied"]:
         return
     if document["node"]["agent"]["live"]:
         yield from broken(
-            "  the agent corrects them at its next reconcile; if they come back, another program writes there", width
+            "  the agent corrects them at its next reconcile; if they return, another program writes these files", width
         )
     else:
         yield from broken("  the agent corrects them once it runs: systemctl start nodeagent", width)
 
 
-def _orphans(document: Document, width: int | None) -> Iterator[str]:
+def _format_orphans(document: Document, width: int | None) -> Iterator[str]:
     if not document["orphans"]:
         return
-    yield "PROCESSES IN CGROUPS THAT NO POD OWNS"
+    yield "PROCESSES IN CGROUPS WITHOUT A POD"
     for orphan in document["orphans"]:
         devices = f" and has {', '.join(orphan['devices'])}" if orphan["devices"] else ""
         yield from broken(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}{devices}; to end them:", width)
         for part in (
             orphan["nextStep"].replace(" && ", " &&\n").splitlines()
-        ):  # a different break would change what it does
+        ):  # breaking the command elsewhere would change its effect
             yield from broken(f"    {part}", width)
     yield ""
 
 
-def _problems(document: Document, width: int | None) -> Iterator[str]:
+def _format_problems(document: Document, width: int | None) -> Iterator[str]:
     if not document["node"]["problems"]:
         return
     yield "PROBLEMS"
@@ -318,7 +326,7 @@ def _problems(document: Document, width: int | None) -> Iterator[str]:
     yield ""
 
 
-def _recovery(document: Document, width: int | None) -> Iterator[str]:
+def _format_recovery(document: Document, width: int | None) -> Iterator[str]:
     recovery = document["node"]["recovery"]
     if recovery is None:
         return
@@ -328,7 +336,7 @@ def _recovery(document: Document, width: int | None) -> Iterator[str]:
     for path in recovery["setAside"]:
         yield from broken(f"  set aside: {path}", width)
     if recovery["adopted"]:
-        yield from broken(f"  recognised by running processes: {', '.join(recovery['adopted'])}", width)
+        yield from broken(f"  recognised from running processes: {', '.join(recovery['adopted'])}", width)
     for found in recovery["differences"]:
         where = " ".join(filter(None, (found["pod"], found["container"])))
         yield from broken(
@@ -337,11 +345,11 @@ def _recovery(document: Document, width: int | None) -> Iterator[str]:
     for refused in recovery["refused"]:
         yield from broken(f"  {refused['pod']}: refused: {refused['message']}", width)
     if not recovery["differences"] and not recovery["refused"]:
-        yield "  no promise of a running pod has changed"
+        yield "  no allocation of a running pod has changed"
     yield ""
 
 
-def _host_processes(document: Document, width: int | None) -> Iterator[str]:
+def _format_host_processes(document: Document, width: int | None) -> Iterator[str]:
     host = document["hostProcesses"]
     if host is None or not (
         host["processes"] or host["kernelThreads"]["count"] or host["hidden"] or host["interrupts"]
@@ -358,12 +366,12 @@ def _host_processes(document: Document, width: int | None) -> Iterator[str]:
     if names:
         yield "HOST PROCESSES that may run on exclusive CPUs (shown only)"
         yield from broken(f"  {', '.join(names)}", width)
-    yield from _interrupts(host["interrupts"], width)
+    yield from _format_interrupts(host["interrupts"], width)
     yield ""
 
 
-def _interrupts(interrupts: Sequence[Document], width: int | None) -> Iterator[str]:
-    """Name those that are bound: they stay there. How many others there are depends on the configuration."""
+def _format_interrupts(interrupts: Sequence[Document], width: int | None) -> Iterator[str]:
+    """List the bound interrupts, and count the others, which depend on the configuration."""
     bound = [i for i in interrupts if i["bound"]]
     names = [f"{i['name']} (CPU {i['cpus']})" for i in bound[:_MOST_PROCESSES]]
     if len(bound) > _MOST_PROCESSES:
@@ -372,15 +380,15 @@ def _interrupts(interrupts: Sequence[Document], width: int | None) -> Iterator[s
     if len(bound) < len(interrupts):
         words.insert(0, f"{len(interrupts) - len(bound)} that could be elsewhere")
     if words:
-        yield "INTERRUPTS that may come to exclusive CPUs (what helps: nodeagent check)"
+        yield "INTERRUPTS that exclusive CPUs may get (for advice: nodeagent check)"
         yield from broken(f"  {'; '.join(words)}", width)
 
 
-def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
+def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
     at_ms, there = document["atMs"], pod["effective"]
     rows = [
         ("pod", f"{pod['namespace']}/{pod['name']}"),
-        ("phase", _phase(pod, at_ms)),
+        ("phase", _format_phase(pod, at_ms)),
         ("uid", pod["uid"]),
         ("qos", pod["qos"]),
         ("manifest", f"{pod['source']}, decided {ago(at_ms - pod['decidedAtMs'])} ago"),
@@ -390,11 +398,11 @@ def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
         rows += [("refused", f"{refusal['reason']}: {refusal['message']}"), ("next", refusal["nextStep"])]
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
-        rows.append((_RESIZES.get(change["reason"], "change refused"), _why(change)))
-        rows += [("asked for", _amounts(change))] if change["amounts"] else []
+        rows.append((_RESIZES.get(change["reason"], "change refused"), _format_reason(change)))
+        rows += [("requested", _format_amounts(change))] if change["amounts"] else []
         rows.append(("next", change["nextStep"]))
     if pod["coreClass"] is not None:
-        rows.append(("asks for", f"{pod['coreClass']} cores"))
+        rows.append(("requires", f"{pod['coreClass']} cores"))
     if pod["preferredCoreClass"] is not None:
         rows.append(("prefers", f"{pod['preferredCoreClass']} cores"))
     if pod["podCpus"] is not None:
@@ -404,7 +412,7 @@ def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
 
         rows += [("claim", claim_text(claim)) for claim in pod["claims"]]
     if pod["cgroup"] is not None:
-        values = "" if there is None else f": {_limits(there)}"
+        values = "" if there is None else f": {_format_limits(there)}"
         rows.append(("cgroup", f"{pod['cgroup']}{values}"))
     if pod["estimates"]:
         from nodeagent.views.wording.runtime_pods import estimate_text  # noqa: PLC0415 - most nodes have no container runtime
@@ -412,11 +420,11 @@ def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
         rows += [("estimate", estimate_text(one)) for one in pod["estimates"]]
     lines = table(rows, width)
     for container in pod["containers"]:
-        lines += ["", *table(_container_rows(container, at_ms), width)]
+        lines += ["", *table(_format_container(container, at_ms), width)]
     return lines
 
 
-def _limits(there: Document) -> str:
+def _format_limits(there: Document) -> str:
     quota = there["quota"]
     return ", ".join(
         (
@@ -427,28 +435,28 @@ def _limits(there: Document) -> str:
     )
 
 
-def _device(device: Document) -> str:
+def _format_device(device: Document) -> str:
     names = f" {' '.join(device['names'])}" if device["names"] else ""
     where = f", NUMA {device['numaNodes']}" if device["numaNodes"] else ""
-    gone = "; it is gone, or not healthy" if device["isThere"] is False else ""
+    gone = "; it is missing or unhealthy" if device["isThere"] is False else ""
     what = f"claim {device['claim']}" if device.get("claim") else device["resource"]
     return f"{device['id']}{names} ({what}{where}){gone}"
 
 
-def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
+def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
     promised, there = container["promised"], container["effective"]
     cpus = f"CPUs {promised['cpus']}" if promised["cpus"] else "the shared pool"
     if container["hadCPUs"] is not None:
-        cpus = f"none any more: had CPUs {container['hadCPUs']} until its pod finished"
+        cpus = f"none: had CPUs {container['hadCPUs']} until its pod finished"
     mems = "" if promised["mems"] is None else f", memory from NUMA {promised['mems']}"
     rows = [
         ("container", f"{container['name']} ({container['kind']})"),
         *([] if container["unit"] is None else [("unit", container["unit"])]),
         *([("near", ", ".join(container["near"]))] if container["near"] else []),
-        *(("device", _device(device)) for device in container["devices"]),
+        *(("device", _format_device(device)) for device in container["devices"]),
         ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
-        ("process", _processes(container)),
-        ("promised", f"{cpus}{_on_cores(container)}{mems}"),
+        ("process", _format_processes(container)),
+        ("allocated", f"{cpus}{_format_core_classes(container)}{mems}"),
     ]
     if there is not None:
         rows += [
@@ -457,12 +465,12 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
                 f"CPUs {there['cpus'] or _NO_VALUE}{' (frozen)' if there['frozen'] else ''}, memory from NUMA {there['mems'] or _NO_VALUE}",
             ),
             ("where", places_text(container["places"]) or _NO_VALUE),
-            ("limits", _limits(there) if container["unit"] is None else "as in the unit's own file"),
+            ("limits", _format_limits(there) if container["unit"] is None else "from the unit's own settings"),
         ]
     if container["isolation"] is not None:
         alone = "no other container has its CPUs while it runs"
         if container["isolation"] == "mixed":
-            alone = f"no other container has CPUs {container['promised']['cpus']}; its other CPUs are the shared pool's"
+            alone = f"no other container has CPUs {container['promised']['cpus']}; its other CPUs are those of the shared pool"
         why = container["whyShared"] or alone
         by = (
             "systemd's AllowedCPUs" if container["closedToHost"] == "systemd" else f"partition {container['partition']}"
@@ -473,32 +481,32 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
     return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]
 
 
-def _on_cores(container: Document) -> str:
+def _format_core_classes(container: Document) -> str:
     return f" on {' and '.join(container['coreClasses'])} cores" if container["coreClasses"] else ""
 
 
-def _processes(container: Document) -> str:
+def _format_processes(container: Document) -> str:
     pid, count = container["pid"], container["processes"]
     if count is None:
-        return "not known" if pid is None else str(pid)
+        return "unknown" if pid is None else str(pid)
     many = counted(count, "process", "processes")
-    return many if pid is None else f"{pid}, {many} in all"
+    return many if pid is None else f"{pid}, {many} in total"
 
 
-def _cells(row: tuple[str, ...]) -> tuple[str, ...]:
-    """Separate columns, and nothing else, by two blanks, with every column in every line: `awk -F '  +'` cuts them."""
+def _format_cells(row: tuple[str, ...]) -> tuple[str, ...]:
+    """Separate columns by exactly two blanks, and no other text, so that `awk -F '  +'` splits them."""
     return tuple(" ".join(cell.split()) or _NO_VALUE for cell in row)
 
 
 _WIDE_HEADING = (
-    "POD", "QOS", "PHASE", "CONTAINER", "KIND", "STATE", "RESTARTS", "OOM", "PID", "ISOLATION", "PROMISED", "CPUS", "MEMS",
+    "POD", "QOS", "PHASE", "CONTAINER", "KIND", "STATE", "RESTARTS", "OOM", "PID", "ISOLATION", "ALLOCATED", "CPUS", "MEMS",
     "QUOTA", "WEIGHT", "MEMORY", "WHERE", "NOTES",
 )  # fmt: skip
 
 
-def _wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, ...]]:
+def _format_wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, ...]]:
     at_ms = document["atMs"]
-    first = (f"{pod['namespace']}/{pod['name']}", pod["qos"], _phase(pod, at_ms))
+    first = (f"{pod['namespace']}/{pod['name']}", pod["qos"], _format_phase(pod, at_ms))
     if pod["refusal"] is not None:
         refusal = f"{pod['refusal']['reason']}: {pod['refusal']['message']}"
         yield (*first, *[_NO_VALUE] * (len(_WIDE_HEADING) - 4), refusal)
@@ -515,7 +523,7 @@ def _wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, ...]]:
             _NO_VALUE if container["pid"] is None else str(container["pid"]),
             container["isolation"] or _NO_VALUE,
             container["promised"]["cpus"] or (_NO_VALUE if container["isolation"] is None else "pool"),
-            there.get("cpus") or _had(container),
+            there.get("cpus") or _format_former_cpus(container),
             there.get("mems") or _NO_VALUE,
             quota_text(there.get("quota")),
             _NO_VALUE if there.get("weight") is None else str(there["weight"]),

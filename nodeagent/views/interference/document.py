@@ -100,7 +100,10 @@ def _describe_owner(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses, homes: M
         "tasks": tasks,
         "interrupts": interrupts,
         "softirqs": [
-            {"name": _name_softirq(number), **_sum_amounts(found, use.elapsed_ns)}
+            {
+                "name": (SOFTIRQS[number] if number < len(SOFTIRQS) else str(number)),
+                **_sum_amounts(found, use.elapsed_ns),
+            }
             for number, found in _group_by_number(use.softirqs, claim.cpus)
         ],
     }
@@ -186,10 +189,6 @@ def _group_by_number(handlings: Iterable[Handling], cpus: CpuSet) -> list[tuple[
         if one.cpu in cpus:
             found[one.number].append(one)
     return sorted(found.items(), key=lambda item: (-sum(one.ns for one in item[1]), item[0]))
-
-
-def _name_softirq(number: int) -> str:
-    return SOFTIRQS[number] if number < len(SOFTIRQS) else str(number)
 
 
 def _sum_amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Document:

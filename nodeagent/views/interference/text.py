@@ -47,7 +47,14 @@ def _alone_but_for(claim: Document) -> str:
 
 
 def _rows(claim: Document) -> Iterator[tuple[str, ...]]:
-    found = [(one["movable"] is False, one["microseconds"], _task(one)) for one in claim["tasks"]]
+    found = [
+        (
+            one["movable"] is False,
+            one["microseconds"],
+            (f"  {one['name'] or '(no name)'}", str(one["tasks"]), *_amounts(one), _what(one)),
+        )
+        for one in claim["tasks"]
+    ]
     found += [
         (one["movable"] is False or one["claimed"], one["microseconds"], _interrupt(one)) for one in claim["interrupts"]
     ]
@@ -55,10 +62,6 @@ def _rows(claim: Document) -> Iterator[tuple[str, ...]]:
     yield from (row for _, _, row in found)
     for one in claim["softirqs"]:
         yield (f"  {one['name']}", "-", *_amounts(one), "softirq")
-
-
-def _task(one: Document) -> tuple[str, ...]:
-    return (f"  {one['name'] or '(no name)'}", str(one["tasks"]), *_amounts(one), _what(one))
 
 
 def _what(one: Document) -> str:

@@ -16,7 +16,7 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.daemon.start.startup import unsuited
 from nodeagent.formats.config import config_schema
 from nodeagent.formats.config.config_yaml import judged_config, known_fields, parse_config
-from nodeagent.formats.scenario.scenario_config import placement_from_scenario
+from nodeagent.formats.scenario.scenario import placement_from_scenario
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.syntax.findings import DocumentError, Finding
 from tests.support.builders import MACHINE_A

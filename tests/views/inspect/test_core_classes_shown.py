@@ -40,11 +40,11 @@ def test_its_text_has_them_too() -> None:
     node = hybrid_node()
     text = " ".join(render(inspection(node.view())).split())
     assert "cores performance 0-7, efficiency 8-11" in text
-    assert "shared 8 (1 CPU, 1000m; can be given exclusively: 6-7)" in text
+    assert "shared 8 (1 CPU, 1000m; can be allocated exclusively: 6-7)" in text
     assert "(whole), performance cores" in text
     full = " ".join(render_in_full(inspection(node.view(), frozenset({"uid-fast"}))).split())
-    assert "asks for performance cores" in full
-    assert "promised CPUs 0-1 on performance cores" in full
+    assert "requires performance cores" in full
+    assert "allocated CPUs 0-1 on performance cores" in full
     wishing = " ".join(render_in_full(inspection(node.view(), frozenset({"uid-both"}))).split())
     assert "prefers performance cores" in wishing
     assert "on performance and efficiency cores" in wishing

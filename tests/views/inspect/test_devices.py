@@ -45,7 +45,7 @@ def test_one_that_is_gone_is_said_to_be() -> None:
     (pool,) = view.pools
     document = inspection(replace(view, pools=(DevicePool(NIC, pool.devices[1:]),)))
     assert [one["isThere"] for one in document["pods"][0]["containers"][0]["devices"]] == [False, True]
-    assert f"0000:00:00.0 eth0 ({NIC}, NUMA 1); it is gone, or not healthy" in " ".join(
+    assert f"0000:00:00.0 eth0 ({NIC}, NUMA 1); it is missing or unhealthy" in " ".join(
         render_in_full(document).split()
     )
     unknown = inspection(replace(view, pools=()))["pods"][0]["containers"][0]["devices"]

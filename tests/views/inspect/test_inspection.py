@@ -164,7 +164,7 @@ def test_a_finished_pod_shows_the_cpus_that_it_had():
     assert container_of(document)["hadCPUs"] == "1,5"
     assert "had 1,5" in render(document)
     assert "had 1,5" in render_wide(document)
-    assert "none any more: had CPUs 1,5 until its pod finished" in " ".join(render_in_full(document).split())
+    assert "none: had CPUs 1,5 until its pod finished" in " ".join(render_in_full(document).split())
 
 
 @pytest.mark.parametrize(("memory", "said"), [(None, "no memory limit"), ("64Mi", "memory 64Mi")])
@@ -197,7 +197,7 @@ def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
         ("  app  CrashLoopBackOff  3", ["CrashLoopBackOff"]),
         ("    degraded: its CPUs 3 are offline", ["degraded"]),
         ("  default/degraded app: degraded, 0 restarts", ["degraded"]),
-        ("DIFFERENCES between promised and actual: 2\n  x", ["DIFFERENCES between promised and actual: 2"]),
+        ("DIFFERENCES between allocated and actual: 2\n  x", ["DIFFERENCES between allocated and actual: 2"]),
         ("agent  is NOT running: this", ["is NOT running"]),
         ("default/failed-unknown  Running", []),
     ],
@@ -306,7 +306,7 @@ def test_who_has_no_cpu_left_lies_nowhere():
     assert (found["starved"], found["state"]["reason"], found["places"]) == (True, "Starved", [])
     assert found["notes"] == [
         f"degraded: its CPUs {lost} are offline",
-        "starved: no CPU is left for it, so it is frozen until the shared pool has one",
+        "starved: no CPU is left for it, so it is frozen until the shared pool has a CPU",
     ]
 
 
@@ -337,7 +337,7 @@ def test_who_has_several_cpus_that_the_kernel_spreads_no_load_over_is_reported(i
     world.add(pod("web", app("app", cpu="2", memory="64Mi")))
     notes = container_of(inspection(world.view()))["notes"]
     assert [note for note in notes if "spreads no load" in note] == [
-        "CPUs 1,5 are isolated (isolcpus): the kernel spreads no load over them, so give each process or thread its own (taskset -c)"
+        "CPUs 1,5 are isolated (isolcpus): the kernel spreads no load over them, so pin each process or thread to its own CPU (taskset -c)"
     ] * reported
 
 
@@ -380,9 +380,9 @@ def test_a_recovery_is_reported_until_the_agent_starts_again():
         "refused",
     ):
         assert words in text
-    assert "no promise of a running pod has changed" not in text
+    assert "no allocation of a running pod has changed" not in text
     unchanged = {**RECOVERY, "differences": [], "refused": []}
-    assert "  no promise of a running pod has changed\n" in render(inspection(idle().view(recovery=unchanged)))
+    assert "  no allocation of a running pod has changed\n" in render(inspection(idle().view(recovery=unchanged)))
     assert "RECOVERED" not in render(inspection(idle().view()))
 
 
@@ -396,7 +396,7 @@ def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
     found = container_of(inspection(world.view()))
     assert found["degraded"]
     [note] = found["notes"]
-    assert note.startswith("degraded: a recovery of the state had 1 too few CPUs for it")
+    assert note.startswith("degraded: it lost 1 of its CPUs in a recovery of the state")
 
 
 # Differences
@@ -449,7 +449,7 @@ DRIFTS = {
     "frozen from above": (
         APP,
         lambda s: replace(s, is_frozen=True),
-        ("cgroup.events", "frozen 0", "frozen 1: a cgroup above is frozen"),
+        ("cgroup.events", "frozen 0", "frozen 1: a parent cgroup is frozen"),
     ),
     "no controller": (
         APP,
@@ -531,7 +531,7 @@ def test_processes_that_could_not_be_counted_are_not_none():
     shown = [state_text(container_of(d, "slot"), NOW_MS) for d in (known, unread, unseen, missing)]
     assert shown == ["Open, empty", "Open, processes unknown", "Open, processes unknown", "Open, empty"]
     assert [container_of(d, "slot")["processes"] for d in (known, unread, unseen, missing)] == [0, None, None, 0]
-    assert "process    not known\n" in render_in_full(unread)
+    assert "process    unknown\n" in render_in_full(unread)
 
 
 def test_an_empty_leftover_is_a_difference_and_a_populated_one_a_stranger():
@@ -628,7 +628,7 @@ def test_host_processes_are_shown_up_to_a_bound():
 def test_interrupts_that_may_come_to_exclusive_cpus_are_shown(bound, movable, said):
     found = [HostInterrupt(n, f"nvme{n}", CpuSet.of(1), is_bound=n < bound) for n in range(bound + movable)]
     text = render(inspection(idle().view(host=HostProcesses(interrupts=tuple(found)))))
-    assert ("INTERRUPTS that may come" in text) is (said is not None)
+    assert ("INTERRUPTS that exclusive CPUs may get" in text) is (said is not None)
     assert (said or "") in " ".join(text.split())
     assert ("2 more" in text) is (bound > 12)
     assert "HOST PROCESSES" not in text

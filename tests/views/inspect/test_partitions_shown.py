@@ -91,12 +91,12 @@ def test_an_annotation_that_has_no_effect_is_said() -> None:
     asking = pod("web", app("app", cpu="2", interrupts=("eth0",)), is_isolated=True)
     (shown,) = inspection(World().add(asking).view())["pods"]
     off, interrupts = shown["containers"][0]["notes"]
-    assert off == "no isolated partition, as its annotation asks for: hostIsolation is none"
-    assert "the interrupts of eth0 don't come to its CPUs" in interrupts
+    assert off == "no isolated partition, although its annotation requests one: hostIsolation is none"
+    assert "the interrupts of eth0 aren't moved to its CPUs" in interrupts
     world = isolating().add(asking)
     older = {
         path: replace(there, attributes=tuple(one for one in there.attributes if one[0] not in PARTITION_ATTRIBUTES))
         for path, there in world.observed().items()
     }
     (shown,) = inspection(world.view(cgroups=older))["pods"]
-    assert "the kernel has none (6.7 or later)" in shown["containers"][0]["notes"][0]
+    assert "this needs kernel 6.7 or later" in shown["containers"][0]["notes"][0]

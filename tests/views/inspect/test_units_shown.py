@@ -57,7 +57,7 @@ def test_a_unit_that_is_as_promised() -> None:
     assert (container["state"]["name"], container["differs"]) == ("Running", False)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "unit db.service" in lines
-    assert "limits as in the unit's own file" in lines
+    assert "limits from the unit's own settings" in lines
     assert any(line.startswith("state Running") for line in lines)
 
 
@@ -111,7 +111,7 @@ def test_one_that_is_still_to_be_given_back_is_a_difference() -> None:
     wanted = of.desired_cgroups()
     observed = of.observed()
     observed[PATH] = replace(observed[PATH], unit=UnitSettings(OWN))
-    expected = Difference(PATH, "AllowedCPUs", "0-3", "still as the pod had it")
+    expected = Difference(PATH, "AllowedCPUs", "0-3", "still the pod's value")
     assert expected in differences(diff(wanted, observed), wanted, observed)
     observed[PATH] = replace(observed[PATH], unit=before)
     assert not [each for each in differences(diff(wanted, observed), wanted, observed) if each.path == PATH]

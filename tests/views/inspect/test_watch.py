@@ -210,9 +210,7 @@ def test_an_idle_node_and_a_trouble_are_reported() -> None:
     assert "no drift" in frame(there, View(100)).lines
     assert frame(there, View(100, 24)).lines[-1].startswith("no containers")
     assert any("NOT REFRESHED: gone" in line for line in frame(Look(*list_of(there), "gone"), View(100)).lines)
-    assert (
-        "DRIFT not known: the pods' cgroups cannot be read" in frame(look(idle().view(cgroups=None)), View(100)).lines
-    )
+    assert "DRIFT unknown: the pods' cgroups cannot be read" in frame(look(idle().view(cgroups=None)), View(100)).lines
 
 
 def told(found: Any) -> list[str]:
@@ -248,7 +246,7 @@ def counted(*claims: dict[str, Any], **more: Any) -> dict[str, Any]:
     [
         (None, []),
         (JUST_BEGUN, ["INTERFERENCE counted from now on"]),
-        ("no tracefs (mount it)", ["INTERFERENCE not known: no tracefs (mount it)"]),
+        ("no tracefs (mount it)", ["INTERFERENCE unknown: no tracefs (mount it)"]),
         (nothing(), ["INTERFERENCE none: no pod has exclusive CPUs"]),
         (counted(claim("default/web", ("kworker/1:0", 9, False))), ["INTERFERENCE none in 1.0 s"]),
         (
@@ -272,11 +270,11 @@ def counted(*claims: dict[str, Any], **more: Any) -> dict[str, Any]:
         ),
         (
             counted(claim("default/web"), dropped=3),
-            ["INTERFERENCE none seen in 1.0 s (too much ran to count all of it: refresh more often, --interval 0.5)"],
+            ["INTERFERENCE none seen in 1.0 s (too many events to count them all: refresh more often, --interval 0.5)"],
         ),
         (
             counted(changed=[{"pod": "default/web", "cpus": "1"}]),
-            ["INTERFERENCE none seen in 1.0 s (not known of default/web: CPUs given or taken)"],
+            ["INTERFERENCE none seen in 1.0 s (unknown for default/web: CPUs changed)"],
         ),
     ],
 )

@@ -9,7 +9,7 @@ from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.turn.troubles import Trouble, trouble_of
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.formats.kernel.unit_record import parse_unit_record, print_unit_record
+from nodeagent.formats.kernel.unit_properties import parse_unit_record, print_unit_record
 
 _FILE = "before"
 UNIT_DEVICES = "unit-devices"
