@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.turn.wakeups import WakeUpReason
@@ -56,5 +57,5 @@ def test_a_pod_waits_for_the_plugin_and_starts_with_what_it_says(
         assert dict(request.env)["GPU_VISIBLE"] == "a"
         assert made.asked == [("allocate", ["a"]), ("prepare", ["a"])]
         (written,) = (tmp_path / "agent").rglob("kubelet_internal_checkpoint")
-        ((_, (device,)),) = decode_devices(written.read_text())[asking.uid].devices
+        ((_, (device,)),) = decode_devices(written.read_text())[asking.uid].of(DeviceHoldings).devices
         assert device.id == "a"

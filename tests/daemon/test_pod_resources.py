@@ -26,7 +26,9 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.devices.pools import DevicePool
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
 from nodeagent.daemon.reports.publisher import Publisher
@@ -111,8 +113,11 @@ def promised(promises: Promises, one: Pod) -> dict[str, tuple[list[int], Memory]
     held = promises.of_pod(one.uid)
     return {
         container.name: (
-            list(held.own_set(container.name) or ()),
-            [(block.resource, block.size_bytes, list(block.nodes)) for block in held.blocks(container.name) or ()],
+            list(held.of(CpuHoldings).own_set(container.name) or ()),
+            [
+                (block.resource, block.size_bytes, list(block.nodes))
+                for block in held.of(MemoryHoldings).blocks(container.name) or ()
+            ],
         )
         for container in one.containers
     }
@@ -215,12 +220,12 @@ def test_a_pod_that_has_its_own_resources_has_what_its_containers_share(tmp_path
     with served(tmp_path, of, state) as kubelet:
         (answer,) = kubelet.pods()
         assert kubelet.pod("p") == answer
-    assert list(answer.cpu_ids) == list(held.pod_cpus or ())
+    assert list(answer.cpu_ids) == list(held.of(CpuHoldings).pod_cpus or ())
     assert len(answer.cpu_ids) == 4
     assert blocks(answer.memory) == [("memory", 4 * GIB, [0])]
-    own = held.own_set("alone")
+    own = held.of(CpuHoldings).own_set("alone")
     assert own is not None
-    assert held.own_set("crowd") is not None, "it is pinned to what the pod shares"
+    assert held.of(CpuHoldings).own_set("crowd") is not None, "it is pinned to what the pod shares"
     assert containers(answer) == {"alone": (list(own), [("memory", GIB, [0])]), "crowd": ([], []), "more": ([], [])}
 
 

@@ -12,6 +12,8 @@ from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Hint, PodPromises
 from nodeagent.core.numa.resource_manager import ResourceManager
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 
 def holds_all(
@@ -28,7 +30,7 @@ def holds_all(
     """
     if pod.is_skipped:
         # It gets nothing new, and keeps what it got before its gate was turned off (KEP-5526).
-        return held.has_resources
+        return held.of(CpuHoldings) != CpuHoldings() or held.of(MemoryHoldings) != MemoryHoldings()
     if by_pod:
         return bool(held.holders) and all(manager.has_pod(held, pod) for manager in managers)
     pinned = [c for c in pod.containers if any(manager.is_asked(c) for manager in managers)]

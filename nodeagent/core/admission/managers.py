@@ -10,9 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.asked_for import among_its_cores, beside_plugins, seen_by, unfit
+from nodeagent.core.admission.held_claims import with_held_claims
 from nodeagent.core.admission.invariants import claims_without_holders, orphans, shared_devices
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, MergeReport, Providers, run_admission
+from nodeagent.core.admission.records import Records
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.config import ANY_CLASS, Placement
@@ -27,15 +29,17 @@ from nodeagent.core.model.demand import (
 from nodeagent.core.model.errata import Erratum, reproduced
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Isolation, LostPod, Promises, dropped, with_pod
-from nodeagent.core.model.records import Records
+from nodeagent.core.model.promises import Isolation, Promises, UnrecoveredPod, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, own_set_of
 from nodeagent.core.resources.cpu.manager import build_cpu_manager, judge_cpu_configuration
 from nodeagent.core.resources.cpu.points import PluginFailedError
 from nodeagent.core.resources.cpu.restore import restored_cpus
+from nodeagent.core.resources.memory.holdings import MemoryBooks
 from nodeagent.core.resources.memory.manager import (
     build_memory_manager,
     judge_memory_policy,
@@ -183,11 +187,11 @@ def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
     )
 
 
-def initial(managers: Managers, lost: tuple[LostPod, ...] = ()) -> Promises:
+def initial(managers: Managers, lost: tuple[UnrecoveredPod, ...] = ()) -> Promises:
     """Return the promises of a node without pods, but for lost ones."""
     promises = start(managers, Records())
     assert isinstance(promises, Promises), "an empty state is valid"
-    return replace(promises, lost_pods=lost)
+    return replace(promises, unrecovered=lost)
 
 
 def start(managers: Managers, records: Records) -> Promises | StartRefused:
@@ -299,7 +303,7 @@ def _run_once(
     managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, untold: Refusal | None, *, is_running: bool
 ) -> AdmissionResult:
     why = untold or unfit(managers.providers, managers.topology, demand)
-    if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).claims:
+    if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).of(ClaimHoldings).claims:
         return _decided(managers, promises, demand, why, is_running=is_running)
     from nodeagent.core.admission.claims import claimed  # noqa: PLC0415 - few pods have claims
 
@@ -346,10 +350,10 @@ def _decided(
 def _without_reuse(managers: Managers, promises: Promises) -> Promises:
     # Every container of a pod gets its share at admission, so nothing is left to be reused after it.
     if managers.reproduces(Erratum.REUSE_OUTLIVES_POD) or (
-        promises.cpu_reuse is None and promises.memory_reuse is None
+        promises.of(CpuBooks).reuse is None and promises.of(MemoryBooks).reuse is None
     ):
         return promises
-    return replace(promises, cpu_reuse=None, memory_reuse=None)
+    return promises.having(replace(promises.of(CpuBooks), reuse=None), replace(promises.of(MemoryBooks), reuse=None))
 
 
 def _report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodDemand) -> Report:
@@ -363,7 +367,7 @@ def container_reports(managers: Managers, promises: Promises, pod: Pod) -> tuple
     for container in pod.containers:
         level = isolation(managers, promises, pod, container.name)
         why = None if level.has_own_cpus else reason_for_sharing(managers.placement, pod, container)
-        containers.append(ContainerReport(container.name, held.own_set(container.name), why))
+        containers.append(ContainerReport(container.name, held.of(CpuHoldings).own_set(container.name), why))
     return tuple(containers)
 
 
@@ -419,16 +423,8 @@ def start_container(managers: Managers, promises: Promises, pod: Pod, name: str)
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
     """Take back what only this container of its pod has."""
     promises, deltas = _released(managers, promises, pod_uid, name)
-    held = promises.of_pod(pod_uid)
-    left = replace(
-        held,
-        hints=dropped(held.hints, name),
-        devices=dropped(held.devices, name),
-        device_answers=dropped(held.device_answers, name),
-    )
-    if left.claims:
-        left = replace(left, claims=left.held_claims)
-    return with_pod(promises, pod_uid, left), deltas
+    left = promises.of_pod(pod_uid).without(name)
+    return with_pod(promises, pod_uid, with_held_claims(left)), deltas
 
 
 def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
@@ -451,16 +447,16 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
             promises, moved = manager.release_pod(promises, pod_uid)
             deltas += moved
     left = promises.of_pod(pod_uid)
-    if left.hints or left.devices or left.claims:  # devices may be given back where nobody has looked which there are
-        promises = with_pod(promises, pod_uid, replace(left, hints=(), devices=(), device_answers=(), claims=()))
-    return promises, deltas
+    for name in left.holders:  # devices may be given back where nobody has looked which there are
+        left = left.without(name)
+    return with_pod(promises, pod_uid, replace(with_held_claims(left), hints=())), deltas
 
 
 def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Isolation:
     """Return which containers share a container's CPUs."""
-    if promises.own_set(pod.uid, name) is None:
+    if own_set_of(promises, pod.uid, name) is None:
         return Isolation.HOST
-    has_pod_set = managers.is_pod_level(pod) or promises.pod_set(pod.uid) is not None
+    has_pod_set = managers.is_pod_level(pod) or promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus is not None
     if has_pod_set and not qualifies_alone(pod.container(name)):
         return Isolation.POD
     return Isolation.MIXED if pod.container(name).is_mixed else Isolation.CONTAINER

@@ -23,8 +23,9 @@ from nodeagent.core.metrics.manager_metrics import (
 )
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.holdings import put
 from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.model.promises import NOTHING, Hint, Promises, put
+from nodeagent.core.model.promises import NOTHING, Hint, Promises
 from nodeagent.core.model.refusals import Refusal
 from nodeagent.core.numa.hint_family import is_fine_with
 from nodeagent.core.numa.hints import Merged

@@ -15,6 +15,7 @@ from nodeagent.core.admission.node_capacity import Allocatable, Usage, insuffici
 from nodeagent.core.admission.one_pod import Providers
 from nodeagent.core.model.claims import CPU_DRIVER, MEMORY_DRIVER
 from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
+from nodeagent.core.model.holdings import dropped, put
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import (
     CPU,
@@ -26,15 +27,18 @@ from nodeagent.core.model.pod import (
     Resources,
     qos_class,
 )
-from nodeagent.core.model.promises import Hint, Promises, dropped, put, with_pod
+from nodeagent.core.model.promises import Hint, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, Reason
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.numa.topology_manager import TopologyPolicy
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, own_set_of, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over
 from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, Question
 from nodeagent.core.resources.memory import manager as memory_manager
 from nodeagent.core.resources.memory.accounting import NodeAccounts
+from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, memory_accounts, memory_nodes_of
 
 _STRICT = frozenset({TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE})
 
@@ -169,11 +173,11 @@ def resized(
         if short is not None:
             reason = RESIZE_INFEASIBLE if short.requested > short.capacity else RESIZE_DEFERRED
             return NotResized(reason, short.message)
-    taken = promises.default & occupied
+    taken = default_set(promises) & occupied
     if taken:
-        elsewhere = _in_some_class(managers, replace(promises, default=promises.default - taken), old, new)
+        elsewhere = _in_some_class(managers, with_default_set(promises, default_set(promises) - taken), old, new)
         if isinstance(elsewhere, Promises):
-            return replace(elsewhere, default=elsewhere.default | taken)
+            return with_default_set(elsewhere, default_set(elsewhere) | taken)
     return _in_some_class(managers, promises, old, new)
 
 
@@ -182,7 +186,7 @@ def _of_claims(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
     for was, now in zip(old.containers, new.containers, strict=True):
         drivers = {
             one.driver
-            for claim in promises.of_pod(old.uid).claims
+            for claim in promises.of_pod(old.uid).of(ClaimHoldings).claims
             for one in claim.devices
             if any(used.uses(claim.name, one.request.partition("/")[0]) for used in was.claims)
         }
@@ -243,7 +247,7 @@ def _with_cpus(
         return _never(f"{name} has no CPUs of its own, and would get {now.cpus}: end the pod, and start it anew")
     if not now.cpus:
         return _never(f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew")
-    own = promises.own_set(pod.uid, now.name) or CpuSet()  # none, where a start has found none for it
+    own = own_set_of(promises, pod.uid, now.name) or CpuSet()  # none, where a start has found none for it
     away = own - CpuSet(manager.layout.online)
     if away:
         return _later(f"CPUs {away} of {name} are offline")
@@ -257,7 +261,7 @@ def _fewer(
     manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
 ) -> CpuSet | NotResized:
     """Choose those that it keeps: the ones that it was admitted with, and of the others what the policy would take of them."""
-    first = promises.of_pod(pod.uid).first_set(now.name) or own
+    first = promises.of_pod(pod.uid).of(CpuHoldings).first_set(now.name) or own
     if now.cpus < len(first) and not manager.keeps_first:
         first = CpuSet()
     if now.cpus < len(first):
@@ -311,7 +315,7 @@ def _left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> C
     left, others = CpuSet(), CpuSet()
     for container in pod.containers:
         before = before and container.name != now.name
-        cpus = held.own_set(container.name) or CpuSet()
+        cpus = held.of(CpuHoldings).own_set(container.name) or CpuSet()
         if before and container.kind is ContainerKind.INIT:
             left |= cpus
         else:
@@ -336,7 +340,7 @@ def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | N
     if not manager.options.full_pcpus_only:
         return None
     # What it has counts as well, which nobody has at an admission.
-    there = replace(asked.promises, default=asked.promises.default | asked.free)
+    there = with_default_set(asked.promises, default_set(asked.promises) | asked.free)
     refusal = check_full_cores(manager, replace(asked, promises=there))
     if refusal is None:
         return None
@@ -346,18 +350,19 @@ def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | N
 
 def _holding(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
     held = promises.of_pod(uid)
-    first = (held.first_set(name) or own) & chosen
+    of_cpus = held.of(CpuHoldings)
+    first = (of_cpus.first_set(name) or own) & chosen
     beside = CpuSet()
-    for other, cpus in held.cpus:
+    for other, cpus in of_cpus.cpus:
         beside |= CpuSet() if other == name else cpus
     is_first = first == chosen or not own
-    first_sets = dropped(held.first_cpus, name) if is_first else put(held.first_cpus, name, first)
-    after = replace(held, cpus=put(held.cpus, name, chosen), first_cpus=first_sets)
-    default = (promises.default - chosen) | (own - chosen - beside)
-    reuse = promises.cpu_reuse
+    first_sets = dropped(of_cpus.first_cpus, name) if is_first else put(of_cpus.first_cpus, name, first)
+    after = replace(of_cpus, cpus=put(of_cpus.cpus, name, chosen), first_cpus=first_sets)
+    books = promises.of(CpuBooks)
+    default, reuse = (books.default - chosen) | (own - chosen - beside), books.reuse
     if reuse is not None and reuse.pod_uid == uid:
         reuse = replace(reuse, cpus=reuse.cpus - chosen) if reuse.cpus - chosen else None
-    return replace(with_pod(promises, uid, after), default=default, cpu_reuse=reuse)
+    return with_pod(promises, uid, held.having(after)).having(CpuBooks(default, reuse))
 
 
 # Memory
@@ -367,13 +372,13 @@ def _with_memory(
     providers: Providers, promises: Promises, pod: PodDemand, was: ContainerDemand, now: ContainerDemand
 ) -> Promises | NotResized:
     manager, held = providers.memory, promises.of_pod(pod.uid)
-    blocks = held.blocks(now.name)
+    blocks = held.of(MemoryHoldings).blocks(now.name)
     if blocks is None or was.memory == now.memory:
         return promises
     name = f"container {now.name}"
-    if any(held.blocks(one.name) for one in pod.containers if one.kind is ContainerKind.INIT):
+    if any(held.of(MemoryHoldings).blocks(one.name) for one in pod.containers if one.kind is ContainerKind.INIT):
         return _later(f"init containers of the pod hold memory that {name} takes over when they have ended")
-    nodes = promises.memory_nodes(pod.uid, now.name) or NumaSet()
+    nodes = memory_nodes_of(promises, pod.uid, now.name) or NumaSet()
     hint = held.hint(now.name)
     if providers.topology.policy in _STRICT and (what := _beyond(manager.machine, nodes, now)):
         return _never(f"{name} would have more {what} than there is on NUMA {nodes}{_stays(providers)}")
@@ -384,13 +389,14 @@ def _with_memory(
     if answer.refusal is not None:
         return _later(f"{name} on NUMA {nodes}: {answer.refusal.message}")
     after = answer.promises
-    there = after.memory_nodes(pod.uid, now.name) or nodes
+    there = memory_nodes_of(after, pod.uid, now.name) or nodes
     if not there >= nodes or (there != nodes and providers.topology.policy in _STRICT):
         return _later(f"the memory of {name} would move from NUMA {nodes} to {there}")
     given = after.of_pod(pod.uid)
     known = [one for one, _ in held.hints]
     hints = put(given.hints, now.name, hint) if now.name in known else dropped(given.hints, now.name)
-    return replace(with_pod(after, pod.uid, replace(given, hints=hints)), memory_reuse=promises.memory_reuse)
+    books = MemoryBooks(memory_accounts(after), promises.of(MemoryBooks).reuse)
+    return with_pod(after, pod.uid, replace(given, hints=hints)).having(books)
 
 
 def _beyond(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
@@ -465,7 +471,7 @@ def differences(before: Promises, after: Promises, old: Pod, new: Pod) -> Iterat
     for was, now in zip(old.containers, new.containers, strict=True):
         if was == now:
             continue
-        cpus = [promises.own_set(new.uid, now.name) or "shared" for promises in (before, after)]
+        cpus = [own_set_of(promises, new.uid, now.name) or "shared" for promises in (before, after)]
         if cpus[0] != cpus[1]:
             yield f"{now.name}: CPUs {cpus[0]} → {cpus[1]}"
         else:

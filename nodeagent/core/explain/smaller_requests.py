@@ -29,6 +29,7 @@ from nodeagent.core.model.pod_amounts import (
     with_amounts,
 )
 from nodeagent.core.resources.memory.groups import fewest_nodes
+from nodeagent.core.resources.memory.holdings import memory_accounts
 
 _MOST = 2**62
 """No machine has more of anything, and ranges end there."""
@@ -295,7 +296,7 @@ def _fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
     nodes_for = managers.providers.cpu.layout.fewest_nodes
     parts = [(demand.cpus, demand.memory), *((c.cpus, c.memory) for c in demand.containers)]
     cpus = tuple(nodes_for(count) if count else 0 for count, _ in parts)
-    return cpus + tuple(fewest_nodes(books, amounts or ()) if books.memory else 0 for _, amounts in parts)
+    return cpus + tuple(fewest_nodes(books, amounts or ()) if memory_accounts(books) else 0 for _, amounts in parts)
 
 
 def _first_of_alike(attempts: Attempts, sought: _Sought, amounts: range) -> int | None:

@@ -16,8 +16,11 @@ from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Blocks, HeldDevice, Hint, Promises
+from nodeagent.core.model.promises import Hint, Promises
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
 from nodeagent.core.resources.cpu.observing import Choosing, PluginAnswered, Rule, Source, Spread, Took
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
 
 
 class TakenTogether(Struct, frozen=True):
@@ -181,18 +184,22 @@ def _device_step(event: Allocated, pod: Pod) -> DeviceStep | None:
     before, after = event.before.of_pod(pod.uid), event.after.of_pod(pod.uid)
     if event.refusal is not None:
         return DeviceStep(event.container, (), refused=True)
-    if after.devices == before.devices:
+    if after.of(DeviceHoldings).devices == before.of(DeviceHoldings).devices:
         return None
-    given = tuple(one for name, own in after.devices for one in own if event.container in {None, name})
+    given = tuple(
+        one for name, own in after.of(DeviceHoldings).devices for one in own if event.container in {None, name}
+    )
     return DeviceStep(event.container, given, refused=False)
 
 
 def _cpu_step(event: Allocated, picks: list[_Pick], pod: Pod) -> CpuStep | None:
     before, after = event.before.of_pod(pod.uid), event.after.of_pod(pod.uid)
-    given = after.pod_cpus if event.container is None else after.own_set(event.container)
-    if event.refusal is None and (given is None or after.cpus == before.cpus):
+    given = (
+        after.of(CpuHoldings).pod_cpus if event.container is None else after.of(CpuHoldings).own_set(event.container)
+    )
+    if event.refusal is None and (given is None or after.of(CpuHoldings).cpus == before.of(CpuHoldings).cpus):
         return None
-    reuse = event.before.cpu_reuse
+    reuse = event.before.of(CpuBooks).reuse
     reusable = CpuSet() if reuse is None or reuse.pod_uid != pod.uid else reuse.cpus
     cpus = CpuSet() if event.refusal is not None or given is None else given
     answers = tuple(pick for pick in picks if isinstance(pick, PluginAnswered))
@@ -234,8 +241,12 @@ def _joined(groups: tuple[TakenTogether, ...], group: TakenTogether) -> tuple[Ta
 
 def _memory_step(event: Allocated, pod: Pod) -> MemoryStep | None:
     after = event.after.of_pod(pod.uid)
-    given = after.pod_memory if event.container is None else after.blocks(event.container)
-    if event.refusal is None and (given is None or event.after.memory == event.before.memory):
+    given = (
+        after.of(MemoryHoldings).pod_memory
+        if event.container is None
+        else after.of(MemoryHoldings).blocks(event.container)
+    )
+    if event.refusal is None and (given is None or memory_accounts(event.after) == memory_accounts(event.before)):
         return None
     name = pod.containers[0].name if event.container is None else event.container
     blocks = () if event.refusal is not None or given is None else given
@@ -251,7 +262,7 @@ def _memory_step(event: Allocated, pod: Pod) -> MemoryStep | None:
 def _taken(before: Promises, after: Promises) -> tuple[tuple[int, str, int], ...]:
     return tuple(
         (node.id, resource, old.free - new.free)
-        for node, then in zip(before.memory, after.memory, strict=True)
+        for node, then in zip(memory_accounts(before), memory_accounts(after), strict=True)
         for (resource, old), (_, new) in zip(node.tables, then.tables, strict=True)
         if old.free != new.free
     )

@@ -5,7 +5,6 @@ import enum
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.promises import MemoryTable
 
 
 class Invariant(enum.StrEnum):
@@ -43,7 +42,6 @@ class Violation(Struct, frozen=True, kw_only=True):
     expected_statuses: tuple[str, ...] = ()
     node: int | None = None
     resource: str = ""
-    table: MemoryTable | None = None
     difference: str = ""
     """Difference in the memory manager's accounting, in kubelet's words."""
 
@@ -71,13 +69,7 @@ class Violation(Struct, frozen=True, kw_only=True):
                 return f"{who}: CPUs {self.cpus} are not all among the pod's {self.expected_cpus}"
             case Invariant.CONTAINERS_SHARE_NO_CPUS:
                 return f"{who}: CPUs {self.cpus} are also held by container {self.beside}"
-            case Invariant.MEMORY_ADDS_UP:
-                assert self.table is not None
-                return (
-                    f"NUMA node {self.node}: {self.table.reserved} + {self.table.free} bytes of {self.resource} "
-                    f"reserved and free, {self.table.allocatable} allocatable"
-                )
-            case Invariant.MEMORY_IS_OF_THE_PROMISES:
+            case Invariant.MEMORY_ADDS_UP | Invariant.MEMORY_IS_OF_THE_PROMISES:
                 return self.difference
             case Invariant.CLAIMS_ARE_HELD:
                 return f"pod {self.pod}: claim {self.beside} has {self.resource}, which none of its containers holds"

@@ -40,7 +40,7 @@ from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod, ResourceRequirements, Resources, qos_class
-from nodeagent.core.model.promises import PodPromises, Promises, dropped, put, with_pod
+from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
     INVALID_NAME,
@@ -52,6 +52,8 @@ from nodeagent.core.model.refusals import (
 )
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import CONTAINERD, ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal
+from nodeagent.core.resources.cpu.holdings import default_set
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.recovery import kept_devices
 from nodeagent.core.turn.step import EventKind, TurnEvent, World, admitted_beside, cpus_of_orphans
 
@@ -374,7 +376,9 @@ def _admitted(
     for container in () if before is None else before.pod.containers:
         if _is_decided_anew(container.name, pod, before, decide, state):
             promises, deltas = remove_container(world.managers, promises, pod.uid, container.name)
-            promises = _with_its_devices(promises, state.promises.of_pod(pod.uid), pod, container.name)
+            promises = _with_its_devices(
+                promises, state.promises.of_pod(pod.uid).of(DeviceHoldings), pod, container.name
+            )
             freed += deltas
     promises = _with_its_own(promises, pod, name)
     decision = _decision(promises, decide, pod, cpus_of_orphans(state, world), taken, node)
@@ -394,33 +398,25 @@ def _admitted(
 
 def _with_its_own(promises: Promises, pod: Pod, name: str) -> Promises:
     """Let a container have the devices again that it has by records alone: its state was lost, and they are in its /dev."""
-    lost = next((one for one in promises.lost_pods if one.uid == pod.uid), None)
-    if lost is None or not lost.held.devices_of(name):
+    lost = next((one for one in promises.unrecovered if one.uid == pod.uid), None)
+    before = DeviceHoldings() if lost is None else lost.held.of(DeviceHoldings)
+    if lost is None or not before.devices_of(name):
         return promises
-    on_record = PodPromises(devices=((name, lost.held.devices_of(name)),))
-    on_record = replace(lost.held, devices=kept_devices(promises, pod, on_record))
-    after = _with_its_devices(promises, on_record, pod, name)
+    after = _with_its_devices(promises, kept_devices(promises, pod, before.of_container(name)), pod, name)
     if after is promises:
         return promises
-    held = lost.held
-    left = replace(held, devices=dropped(held.devices, name), device_answers=dropped(held.device_answers, name))
-    others = (replace(one, held=left) if one is lost else one for one in promises.lost_pods)
-    return replace(after, lost_pods=tuple(one for one in others if not one.held.is_nothing))
+    left = lost.held.having(before.without(name))
+    others = (replace(one, held=left) if one is lost else one for one in promises.unrecovered)
+    return replace(after, unrecovered=tuple(one for one in others if not one.held.is_nothing))
 
 
-def _with_its_devices(promises: Promises, before: PodPromises, pod: Pod, name: str) -> Promises:
+def _with_its_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: str) -> Promises:
     """Leave a container the devices that it had, if it asks for as many: one that runs has their files, and gets no others."""
-    own = before.devices_of(name)
-    if Counter(one.resource for one in own) != {one: count.value() for one, count in pod.container(name).devices}:
+    own = Counter(one.resource for one in before.devices_of(name))
+    if own != {one: count.value() for one, count in pod.container(name).devices}:
         return promises
-    answers = next((answers for key, answers in before.device_answers if key == name), ())
     held = promises.of_pod(pod.uid)
-    held = replace(
-        held,
-        devices=put(held.devices, name, own) if own else held.devices,
-        device_answers=put(held.device_answers, name, answers) if answers else held.device_answers,
-    )
-    return with_pod(promises, pod.uid, held)
+    return with_pod(promises, pod.uid, held.having(held.of(DeviceHoldings).plus(before.of_container(name))))
 
 
 def _decision(
@@ -431,7 +427,7 @@ def _decision(
     _, made = _made(taken.state.runtime, decide.key, decide.id)
     stands_on = _stands_on(decide.id, node)
     if made is not None and made.stage is Stage.STARTED and not made.is_placed and stands_on is not None:
-        decision = admitted_beside(managers, promises, pod, orphans | (promises.default - stands_on))
+        decision = admitted_beside(managers, promises, pod, orphans | (default_set(promises) - stands_on))
         if not isinstance(decision, Rejected) or decision.is_of_a_failure:
             return decision
     return admitted_beside(managers, promises, pod, orphans)

@@ -9,19 +9,30 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.admission.held_claims import with_held_claims
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
 from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.model.demand import ContainerDemand, Gates, PodDemand, demand_of
+from nodeagent.core.model.holdings import put
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
-from nodeagent.core.model.promises import NOTHING, Blocks, HeldDevice, Hint, PodPromises, Promises, put, with_pod
+from nodeagent.core.model.promises import NOTHING, Hint, PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import TopologyPolicy
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of, with_default_set
 from nodeagent.core.resources.cpu.invariants import pod_violations
 from nodeagent.core.resources.cpu.manager import choose_near, release_container
 from nodeagent.core.resources.cpu.points import CpuShortage
 from nodeagent.core.resources.cpu.restore import given_cpus
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.memory.accounting import breaks_group, charge
+from nodeagent.core.resources.memory.holdings import (
+    Blocks,
+    MemoryHoldings,
+    memory_accounts,
+    with_memory_accounts,
+)
 
 _AGAIN = "remove its manifest and add it again when there is room"
 
@@ -100,7 +111,7 @@ def lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) ->
     """How many exclusive CPUs a container of an admitted pod asks for but was not promised: a recovery had no more."""
     demand = demand_of(managers.rules, pod)
     wanted = next(c for c in demand.containers if c.name == name)
-    own = promises.own_set(pod.uid, name) or ()
+    own = own_set_of(promises, pod.uid, name) or ()
     # Plain init containers may have passed theirs on to later ones.
     return 0 if wanted.kind is ContainerKind.INIT else max(0, _due_cpus(managers, demand, wanted) - len(own))
 
@@ -119,43 +130,40 @@ def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises
     """Promise a pod what it holds and may keep: the rest follows once every pod has what it keeps."""
     demand = _demand_behind(managers, claim)
     held = _kept_cpus(managers, promises, claim.pod, demand, claim.held)
-    taken = held.pod_cpus or CpuSet()
-    for _, cpus in held.cpus:
-        taken |= cpus
-    machine = promises.memory
+    taken = held.of(CpuHoldings).every_cpu
+    machine = memory_accounts(promises)
     held, charged = _kept_memory(managers, promises, demand, held, claim.held)
     for block in charged:
         machine = charge(machine, block.nodes, block.resource, block.size_bytes)
     names = {c.name for c in claim.pod.containers}
-    if claim.held.devices:
-        answers = tuple((name, own) for name, own in claim.held.device_answers if name in names)
-        held = replace(held, devices=kept_devices(promises, claim.pod, claim.held), device_answers=answers)
-    if claim.held.claims:
-        held = replace(held, claims=claim.held.claims)
-        held = replace(held, claims=held.held_claims)
+    held = held.having(kept_devices(promises, claim.pod, claim.held.of(DeviceHoldings)))
+    if claim.held.of(ClaimHoldings).claims:
+        held = with_held_claims(held.having(claim.held.of(ClaimHoldings)))
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
         held = replace(held, hints=tuple((n, h) for n, h in claim.held.hints if n in names and _is_here(managers, h)))
-    return with_pod(replace(promises, default=promises.default - taken, memory=machine), claim.pod.uid, held)
+    after = with_memory_accounts(with_default_set(promises, default_set(promises) - taken), machine)
+    return with_pod(after, claim.pod.uid, held)
 
 
 def _demand_behind(managers: Managers, claim: Claim) -> PodDemand:
     """What the pod asked for when it got what it holds: that stays, even with the gates turned off (KEP-5526)."""
     demand = demand_of(managers.rules, claim.pod)
-    if not demand.is_skipped or not claim.held.has_resources:
+    has_resources = claim.held.of(CpuHoldings) != CpuHoldings() or claim.held.of(MemoryHoldings) != MemoryHoldings()
+    if not demand.is_skipped or not has_resources:
         return demand
     return demand_of(replace(managers.rules, gates=Gates(True, True)), claim.pod)
 
 
-def kept_devices(promises: Promises, pod: Pod, before: PodPromises) -> tuple[tuple[str, tuple[HeldDevice, ...]], ...]:
+def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> DeviceHoldings:
     """Return what a pod keeps of its devices, be they there or not: all but those that another container has claimed first.
     What plain init containers have, later ones of their pod may have, too.
     """
-    kinds, mine = {container.name: container.kind for container in pod.containers}, dict(before.devices).keys()
+    kinds, mine = {container.name: container.kind for container in pod.containers}, {*before.holders}
     taken: dict[tuple[str, str], str] = {}
     """By key, the claim."""
     own: dict[tuple[str, str], str] = {}
     for uid, held in promises.pods:
-        for name, devices in held.devices:
+        for name, devices in held.of(DeviceHoldings).devices:
             if uid != pod.uid:
                 taken |= {one.key: one.claim for one in devices}
             elif name not in mine and kinds.get(name) is not ContainerKind.INIT:
@@ -171,7 +179,7 @@ def kept_devices(promises: Promises, pod: Pod, before: PodPromises) -> tuple[tup
                 left.append(one)
                 own |= {} if lends else {one.key: one.claim}
         kept += [(name, tuple(left))] if left else []
-    return tuple(kept)
+    return DeviceHoldings(tuple(kept), tuple(item for item in before.answers if item[0] in kinds))
 
 
 def _is_here(managers: Managers, hint: Hint) -> bool:
@@ -184,23 +192,23 @@ def _kept_cpus(managers: Managers, promises: Promises, pod: Pod, demand: PodDema
         return NOTHING
     there = managers.topology.online | managers.topology.offline
     barred = managers.reserved | given_cpus(promises)
-    if before.pod_cpus is not None:
+    whole = before.of(CpuHoldings).pod_cpus
+    if whole is not None:
         # Slices and pool are one decision: all of it can be kept, or none.
-        whole = before.pod_cpus
         fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= there
-        slices = [(c.name, before.own_set(c.name)) for c in pod.containers]
+        slices = [(c.name, before.of(CpuHoldings).own_set(c.name)) for c in pod.containers]
         own = tuple(sorted((name, cpus) for name, cpus in slices if cpus and cpus <= whole))
-        return PodPromises(cpus=own, pod_cpus=whole) if fits and len(own) == len(slices) else NOTHING
+        return NOTHING.having(CpuHoldings(cpus=own, pod_cpus=whole)) if fits and len(own) == len(slices) else NOTHING
     kept: tuple[tuple[str, CpuSet], ...] = ()
     beside = CpuSet()
     for wanted in demand.containers:
-        cpus = (before.own_set(wanted.name) or CpuSet()) & there - barred - beside
+        cpus = (before.of(CpuHoldings).own_set(wanted.name) or CpuSet()) & there - barred - beside
         if not cpus or len(cpus) > wanted.cpus:
             continue
         kept = put(kept, wanted.name, cpus)
         if wanted.kind is not ContainerKind.INIT:
             beside |= cpus
-    return PodPromises(cpus=kept)
+    return NOTHING.having(CpuHoldings(cpus=kept))
 
 
 def _kept_memory(
@@ -210,32 +218,39 @@ def _kept_memory(
     memory = managers.providers.memory
     if not memory.static or not demand.is_guaranteed:
         return held, ()
-    books = {node.id: {resource for resource, _ in node.tables} for node in promises.memory}
+    books = {node.id: {resource for resource, _ in node.tables} for node in memory_accounts(promises)}
 
     def fits(blocks: Blocks) -> bool:
         return all(
             b.nodes
             and all(b.resource in books.get(node, ()) for node in b.nodes)
-            and not breaks_group(promises.memory, b.nodes)
+            and not breaks_group(memory_accounts(promises), b.nodes)
             for b in blocks
         )
 
-    if before.pod_memory is not None:
-        whole, names = before.pod_memory, {c.name for c in demand.containers}
-        parts = tuple((name, blocks) for name, blocks in before.memory if name in names and fits(blocks))
-        if not whole or not fits(whole) or _amounts(whole) != dict(demand.memory or ()) or parts != before.memory:
+    if before.of(MemoryHoldings).pod_memory is not None:
+        whole, names = before.of(MemoryHoldings).pod_memory, {c.name for c in demand.containers}
+        parts = tuple(
+            (name, blocks) for name, blocks in before.of(MemoryHoldings).memory if name in names and fits(blocks)
+        )
+        if (
+            not whole
+            or not fits(whole)
+            or _amounts(whole) != dict(demand.memory or ())
+            or parts != before.of(MemoryHoldings).memory
+        ):
             return held, ()
-        return replace(held, memory=parts, pod_memory=whole), whole
+        return held.having(MemoryHoldings(memory=parts, pod_memory=whole)), whole
     wanted = {c.name: c for c in demand.containers}
     parts = tuple(
         (name, blocks)
-        for name, blocks in before.memory
+        for name, blocks in before.of(MemoryHoldings).memory
         if name in wanted and fits(blocks) and _is_asked_for(wanted[name], _amounts(blocks))
     )
     groups = {block.nodes for _, blocks in parts for block in blocks}
     if len(groups) > 1 and any(not a.isdisjoint(b) for a in groups for b in groups if a != b):
         return held, ()
-    return replace(held, memory=parts), tuple(block for _, blocks in parts for block in blocks)
+    return held.having(MemoryHoldings(parts)), tuple(block for _, blocks in parts for block in blocks)
 
 
 def _amounts(blocks: Blocks) -> dict[str, int]:
@@ -263,7 +278,7 @@ def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises
     lacks = _lacks(managers, demand, held)
     waits = not claim.stays and _is_offline(managers, held)
     # What its claims allow, only they know: what runs gets the nearest instead, all else is decided on anew.
-    has_lost = not claim.stays and held.claims != claim.held.claims
+    has_lost = not claim.stays and held.of(ClaimHoldings).claims != claim.held.of(ClaimHoldings).claims
     if not lacks and not waits and not has_lost:
         return _with_hints(managers, promises, claim.pod)
     topped = None if waits or has_lost else _topped_up(managers, promises, demand)
@@ -274,7 +289,7 @@ def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises
         decision = admit(managers, attempt, claim.pod)
         if isinstance(decision, Rejected):
             last = decision
-        elif not any(pod_violations(claim.pod, decision.promises.of_pod(claim.pod.uid))):
+        elif not any(pod_violations(claim.pod, decision.promises.of_pod(claim.pod.uid).of(CpuHoldings))):
             # A later container may already have what init containers lend, if an earlier one is looked after only now.
             return decision.promises
     assert last is not None
@@ -295,20 +310,20 @@ def _lacks(managers: Managers, demand: PodDemand, held: PodPromises) -> bool:
         return False
     cpu, memory, owned = managers.providers.cpu, managers.providers.memory, managers.providers.owned
     if is_by_pod(managers.providers.topology, demand):
-        lacks_cpus = cpu.static and bool(demand.cpus) and held.pod_cpus is None
-        return lacks_cpus or (memory.static and bool(demand.memory) and held.pod_memory is None)
+        lacks_cpus = cpu.static and bool(demand.cpus) and held.of(CpuHoldings).pod_cpus is None
+        return lacks_cpus or (memory.static and bool(demand.memory) and held.of(MemoryHoldings).pod_memory is None)
     lasting = [c for c in demand.containers if c.kind is not ContainerKind.INIT]
     # Plain init containers may have run, and have passed theirs on to later ones.
     return any(
-        (cpu.static and len(held.own_set(c.name) or ()) < c.cpus)
-        or (memory.static and bool(c.memory) and held.blocks(c.name) is None)
+        (cpu.static and len(held.of(CpuHoldings).own_set(c.name) or ()) < c.cpus)
+        or (memory.static and bool(c.memory) and held.of(MemoryHoldings).blocks(c.name) is None)
         or (owned is not None and not owned.has_container(held, c))
         for c in lasting
     )
 
 
 def _is_offline(managers: Managers, held: PodPromises) -> bool:
-    return any(not cpus <= managers.topology.online for _, cpus in held.cpus)
+    return any(not cpus <= managers.topology.online for _, cpus in held.of(CpuHoldings).cpus)
 
 
 def _topped_up(managers: Managers, promises: Promises, demand: PodDemand) -> Promises | None:
@@ -320,7 +335,7 @@ def _topped_up(managers: Managers, promises: Promises, demand: PodDemand) -> Pro
         return None
     held = promises.of_pod(demand.uid)
     for wanted in demand.containers:
-        own = held.own_set(wanted.name)
+        own = held.of(CpuHoldings).own_set(wanted.name)
         if own is None or len(own) >= wanted.cpus:
             continue
         near = managers.topology.numa_of(own)
@@ -333,8 +348,8 @@ def _topped_up(managers: Managers, promises: Promises, demand: PodDemand) -> Pro
         is_spread = managers.providers.memory.keeps_one_node and not managers.topology.numa_of(whole) <= near
         if splits_core or is_spread:
             return None
-        held = replace(held, cpus=put(held.cpus, wanted.name, whole))
-        promises = with_pod(replace(promises, default=promises.default - chosen), demand.uid, held)
+        held = held.having(replace(held.of(CpuHoldings), cpus=put(held.of(CpuHoldings).cpus, wanted.name, whole)))
+        promises = with_pod(with_default_set(promises, default_set(promises) - chosen), demand.uid, held)
     return promises
 
 
@@ -356,7 +371,7 @@ def _differences(managers: Managers, claim: Claim, promises: Promises) -> Iterat
     whole = demand_of(managers.rules, claim.pod)
     demand = {c.name: c for c in whole.containers}
     for container in claim.pod.containers:
-        had, has = before.own_set(container.name), after.own_set(container.name)
+        had, has = before.of(CpuHoldings).own_set(container.name), after.of(CpuHoldings).own_set(container.name)
         wanted = _due_cpus(managers, whole, demand[container.name])
         if had != has or (len(has or ()) < wanted and container.kind is not ContainerKind.INIT):
             why = _why(managers, claim.pod, promises, had or CpuSet(), has or CpuSet(), wanted)
@@ -387,7 +402,7 @@ def _text(cpus: CpuSet | None) -> str:
 
 def _nodes(held: PodPromises, name: str) -> NumaSet:
     nodes = NumaSet()
-    for block in held.blocks(name) or ():
+    for block in held.of(MemoryHoldings).blocks(name) or ():
         nodes |= block.nodes
     return nodes
 
@@ -398,8 +413,8 @@ def _why(managers: Managers, pod: Pod, promises: Promises, had: CpuSet, has: Cpu
     others = CpuSet()
     for uid, held in promises.pods:
         if uid != pod.uid:
-            others |= held.pod_cpus or CpuSet()
-            for _, cpus in held.cpus:
+            others |= held.of(CpuHoldings).pod_cpus or CpuSet()
+            for _, cpus in held.of(CpuHoldings).cpus:
                 others |= cpus
     lost = had - has
     parts = []

@@ -39,7 +39,7 @@ from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
-from nodeagent.core.model.promises import LostPod, Promises
+from nodeagent.core.model.promises import Promises, UnrecoveredPod
 from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED
 from nodeagent.core.model.state import (
     ContainerStatus,
@@ -50,6 +50,7 @@ from nodeagent.core.model.state import (
     RecordedRefusal,
     RefusedChange,
 )
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of, with_default_set
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.adoption import found, may_run, populated_pods
 from nodeagent.core.turn.changes import Occupancy, exchanged
@@ -140,9 +141,9 @@ Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
 
 def admitted_beside(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
     """Decide on a pod: with CPUs that it can use at once, where no orphaned process runs, if there are enough of them."""
-    taken = promises.default & orphans
+    taken = default_set(promises) & orphans
     if taken:
-        decision = admit(managers, replace(promises, default=promises.default - taken), pod)
+        decision = admit(managers, with_default_set(promises, default_set(promises) - taken), pod)
         if isinstance(decision, Admitted):
             return replace(decision, promises=_with_shared(decision.promises, taken))
         if decision.is_of_a_failure:
@@ -152,7 +153,7 @@ def admitted_beside(managers: Managers, promises: Promises, pod: Pod, orphans: C
 
 
 def _with_shared(promises: Promises, cpus: CpuSet) -> Promises:
-    return replace(promises, default=promises.default | cpus)
+    return with_default_set(promises, default_set(promises) | cpus)
 
 
 def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Turn:
@@ -594,7 +595,7 @@ def _has_pinned(entry: PodEntry, state: NodeState, world: World) -> bool:
 
 def _without_gone(draft: _Draft, wanted: Mapping[str, Manifest], world: World) -> _Draft:
     """Give back what lost pods have had that run no more."""
-    lost = draft.state.promises.lost_pods
+    lost = draft.state.promises.unrecovered
     if not lost:
         return draft
     own = {manifest.pod.uid for manifest in wanted.values()}
@@ -607,8 +608,8 @@ def _without_gone(draft: _Draft, wanted: Mapping[str, Manifest], world: World) -
     return draft.plus(_with_lost(draft.state, tuple(one for _, one in sorted(left.items()))))
 
 
-def _with_lost(state: NodeState, lost: tuple[LostPod, ...]) -> NodeState:
-    return replace(state, promises=replace(state.promises, lost_pods=lost))
+def _with_lost(state: NodeState, lost: tuple[UnrecoveredPod, ...]) -> NodeState:
+    return replace(state, promises=replace(state.promises, unrecovered=lost))
 
 
 def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_Draft, list[Manifest]]:
@@ -627,11 +628,11 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
     left = [manifest for manifest in new if manifest.pod.uid not in waiting]
     if not there or world.runs is None:  # what they are is unknown: they wait as they are
         return draft, left
-    lost = {one.uid: one.held for one in draft.state.promises.lost_pods}
+    lost = {one.uid: one.held for one in draft.state.promises.unrecovered}
     known = found(world.managers, there, observed=world.observed, runs=world.runs, recorded=lost, now_ms=world.now_ms)
     pods = tuple(pod for pod in known if pod.claim.stays)
     adopted = {pod.entry.pod.uid for pod in pods}
-    others = tuple(one for one in draft.state.promises.lost_pods if one.uid not in adopted)
+    others = tuple(one for one in draft.state.promises.unrecovered if one.uid not in adopted)
     draft = draft.plus(_with_lost(draft.state, others))
     placed = settled(world.managers, tuple(pod.claim for pod in pods), draft.state.promises)
     assert not placed.refused, "running pods are never refused"
@@ -720,7 +721,7 @@ def _refused(
 
 def _with_last_cpus(entry: PodEntry, promises: Promises) -> PodEntry:
     uid = entry.pod.uid
-    kept = (replace(status, had_cpus=promises.own_set(uid, status.name)) for status in entry.containers)
+    kept = (replace(status, had_cpus=own_set_of(promises, uid, status.name)) for status in entry.containers)
     return replace(entry, containers=tuple(kept))
 
 

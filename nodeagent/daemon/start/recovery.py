@@ -13,14 +13,17 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, initial, resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.admission.records import Records
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, PodPromises
-from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.core.turn.adoption import claims_of, found, may_run, on_record, with_record
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import Manifest, wanted
@@ -148,7 +151,7 @@ def _carried_over(
         if entry.holds
     )
     managers = _knowing(node, (claim.pod for claim in claims), devices)
-    placed = settled(managers, claims, initial(node.managers, saved.state.promises.lost_pods))
+    placed = settled(managers, claims, initial(node.managers, saved.state.promises.unrecovered))
     state = replace(saved.state, promises=placed.promises)
     for entry in saved.state.entries:
         state = state.with_entry(_judged(entry, placed, now_ms))
@@ -200,7 +203,7 @@ def _made_anew(
     recorded = _recorded(node, problems, unusable)
     devices_of = recorded_devices(Path(node.config.state_directory), problems, unusable)
     records = on_record(devices_of, recorded_claims(node.config))
-    recorded |= {uid: with_record(recorded.get(uid, NOTHING), one) for uid, one in records.items()}
+    recorded |= {uid: with_record(recorded.get(uid, NOTHING), one.held) for uid, one in records.items()}
     gate = node.config.placement.gate("PodLevelResources")
     entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in wanted(manifests)]
     pods = found(

@@ -30,6 +30,8 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import RELEASED, StartRefused
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
 from nodeagent.core.model.violations import NodeOverdrawn, Shortfall
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus
+from nodeagent.core.resources.devices.holdings import taken_devices
 from nodeagent.core.turn.actions import (
     Action,
     Forget,
@@ -543,7 +545,7 @@ class Agent:
     def _allow_devices(self, *, rescan: bool) -> tuple[Trouble, ...]:
         """Have systemd's units be allowed the devices that are their own; returns what could not be done."""
         if self._unit_devices is None:
-            has_some = bool(self.state.promises.taken_devices() and self.state.pods_of_units())
+            has_some = bool(taken_devices(self.state.promises) and self.state.pods_of_units())
             if not has_some and not Path(self.node.config.runtime_directory, UNIT_DEVICES).exists():
                 return ()
             from nodeagent.daemon.domains.systemd.unit_devices import UnitDevices  # noqa: PLC0415 - few units have any
@@ -641,7 +643,7 @@ class Agent:
         if homeless := units_without_cpus(wanted):
             self.notices[_UNITS] = homeless
         self.notices.pop(_LOST, None)
-        if lost := lost_pods_problem(self.state.promises.lost_pods):
+        if lost := lost_pods_problem(self.state.promises.unrecovered):
             self.notices[_LOST] = lost
         self.notices.pop(_UNCLEAR, None)
         if unclear := unclear_units(world.observed):
@@ -689,7 +691,7 @@ class Agent:
         Where a partition is refused, systemd keeps its units off, as it does where the kernel has none.
         """
         self._alive()
-        exclusive = self.state.promises.exclusive()
+        exclusive = exclusive_cpus(self.state.promises)
         partitioned = CpuSet()
         for want in wanted:
             partitioned |= want.partition_cpus()

@@ -5,7 +5,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.model.promises import Blocks, HeldDevice, Promises
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
+from nodeagent.core.resources.devices.holdings import HeldDevice, pods_with_devices
+from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
 from nodeagent.formats.checkpoint.checkpoint_versions import DEVICES, OWN, Checkpoint, CheckpointError
 
 _POD_LEVEL = frozenset({"cpu-v3", "cpu-v4", "memory-v2", "memory-v3"})
@@ -77,25 +80,27 @@ def _text(text: str) -> _Said:
 
 
 def _cpus(promises: Promises, *, pod_level: bool) -> Iterator[tuple[_Key, _Said]]:
-    yield ("", "", "defaultCpuSet"), _text(str(promises.default))
+    yield ("", "", "defaultCpuSet"), _text(str(default_set(promises)))
     for uid, pod in promises.pods:
-        for name, cpus in pod.cpus:
+        held = pod.of(CpuHoldings)
+        for name, cpus in held.cpus:
             yield (uid, name, "cpus"), _text(str(cpus))
-        if pod_level and pod.pod_cpus is not None:
-            yield (uid, "", "cpus"), _text(str(pod.pod_cpus))
+        if pod_level and held.pod_cpus is not None:
+            yield (uid, "", "cpus"), _text(str(held.pod_cpus))
 
 
 def _memory(promises: Promises, *, pod_level: bool) -> Iterator[tuple[_Key, _Said]]:
-    for node in promises.memory:
+    for node in memory_accounts(promises):
         yield ("", "", f"NUMA node {node.id}"), _text(f"{node.assignments} assignments, with {node.cells}")
         for resource, t in node.tables:
             said = f"total {t.total}, reserved for the system {t.system_reserved}, promised {t.reserved}"
             yield ("", "", f"NUMA node {node.id}, {resource}"), _text(f"{said}, free {max(t.free, 0)}")
     for uid, pod in promises.pods:
-        for name, blocks in pod.memory:
+        own = pod.of(MemoryHoldings)
+        for name, blocks in own.memory:
             yield (uid, name, "memory"), _text(_blocks(blocks))
-        if pod_level and pod.pod_memory is not None:
-            yield (uid, "", "memory"), _text(_blocks(pod.pod_memory))
+        if pod_level and own.pod_memory is not None:
+            yield (uid, "", "memory"), _text(_blocks(own.pod_memory))
 
 
 def _blocks(blocks: Blocks) -> str:
@@ -103,7 +108,7 @@ def _blocks(blocks: Blocks) -> str:
 
 
 def _devices(promises: Promises) -> Iterator[tuple[_Key, _Said]]:
-    for uid, pod in promises.with_devices():
+    for uid, pod in pods_with_devices(promises):
         for name, devices in pod.devices:
             of_the_manager = [device for device in devices if not device.claim]  # as encode_devices writes them
             for resource in sorted({device.resource for device in of_the_manager}):

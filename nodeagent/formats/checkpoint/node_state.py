@@ -17,19 +17,7 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.podmap import Fold, PodMap
-from nodeagent.core.model.promises import (
-    Block,
-    Blocks,
-    CpuReuse,
-    HeldDevice,
-    Hint,
-    LostPod,
-    MemoryNode,
-    MemoryReuse,
-    MemoryTable,
-    PodPromises,
-    Promises,
-)
+from nodeagent.core.model.promises import Hint, PodPromises, Promises, UnrecoveredPod
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import (
     MANIFEST_DIRECTORY,
@@ -42,6 +30,19 @@ from nodeagent.core.model.state import (
     PodEntry,
     RecordedRefusal,
     RefusedChange,
+)
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, CpuReuse, default_set
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.memory.holdings import (
+    Block,
+    Blocks,
+    MemoryBooks,
+    MemoryHoldings,
+    MemoryNode,
+    MemoryReuse,
+    MemoryTable,
+    memory_accounts,
 )
 from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
 from nodeagent.formats.manifest.pod_fields import pod_to_document
@@ -189,18 +190,19 @@ def _promises_document(promises: Promises) -> Document:
 
 def _books_document(promises: Promises) -> Document:
     """Everything except the pods."""
-    document: Document = {"default": str(promises.default)}
-    if promises.lost_pods:
+    document: Document = {"default": str(default_set(promises))}
+    if promises.unrecovered:
         document["lostPods"] = [
-            {"uid": one.uid, "name": one.name, "held": _pod_document(one.held)} for one in promises.lost_pods
+            {"uid": one.uid, "name": one.name, "held": _pod_document(one.held)} for one in promises.unrecovered
         ]
-    if promises.memory:
-        document["memory"] = [_memory_node_document(node) for node in promises.memory]
-    if promises.cpu_reuse is not None:
-        document["cpuReuse"] = {"pod": promises.cpu_reuse.pod_uid, "cpus": str(promises.cpu_reuse.cpus)}
-    if promises.memory_reuse is not None:
-        amounts = [[str(nodes), resource, size] for (nodes, resource), size in promises.memory_reuse.amounts]
-        document["memoryReuse"] = {"pod": promises.memory_reuse.pod_uid, "amounts": amounts}
+    if memory_accounts(promises):
+        document["memory"] = [_memory_node_document(node) for node in memory_accounts(promises)]
+    cpu_reuse, memory_reuse = promises.of(CpuBooks).reuse, promises.of(MemoryBooks).reuse
+    if cpu_reuse is not None:
+        document["cpuReuse"] = {"pod": cpu_reuse.pod_uid, "cpus": str(cpu_reuse.cpus)}
+    if memory_reuse is not None:
+        amounts = [[str(nodes), resource, size] for (nodes, resource), size in memory_reuse.amounts]
+        document["memoryReuse"] = {"pod": memory_reuse.pod_uid, "amounts": amounts}
     return document
 
 
@@ -210,18 +212,17 @@ def _promises(document: JsonValue) -> Promises:
     pods: PodMap[PodPromises] = PodMap()
     for uid, pod in document.field("pods").by_name(_pod):
         pods = pods.put(uid, pod)
-    return Promises(
-        default=document.field("default").cpus(),
-        pods=pods,
-        memory=() if memory is None else memory.each(_memory_node),
-        cpu_reuse=None if cpu_reuse is None else _cpu_reuse(cpu_reuse),
-        memory_reuse=None if memory_reuse is None else _memory_reuse(memory_reuse),
-        lost_pods=() if lost is None else lost.each(_lost_pod),
+    return Promises(pods=pods, unrecovered=() if lost is None else lost.each(_lost_pod)).having(
+        CpuBooks(default=document.field("default").cpus(), reuse=None if cpu_reuse is None else _cpu_reuse(cpu_reuse)),
+        MemoryBooks(
+            nodes=() if memory is None else memory.each(_memory_node),
+            reuse=None if memory_reuse is None else _memory_reuse(memory_reuse),
+        ),
     )
 
 
-def _lost_pod(item: JsonValue) -> LostPod:
-    return LostPod(item.field("uid").text(), _pod(item.field("held")), item.field("name").text())
+def _lost_pod(item: JsonValue) -> UnrecoveredPod:
+    return UnrecoveredPod(item.field("uid").text(), _pod(item.field("held")), item.field("name").text())
 
 
 def _cpu_reuse(document: JsonValue) -> CpuReuse:
@@ -236,25 +237,27 @@ def _memory_reuse(document: JsonValue) -> MemoryReuse:
 
 def _pod_document(pod: PodPromises) -> Document:
     document: Document = {
-        "cpus": {name: str(cpus) for name, cpus in pod.cpus},
-        "memory": {name: _blocks_document(blocks) for name, blocks in pod.memory},
+        "cpus": {name: str(cpus) for name, cpus in pod.of(CpuHoldings).cpus},
+        "memory": {name: _blocks_document(blocks) for name, blocks in pod.of(MemoryHoldings).memory},
         "hints": {name: [None if h.mask is None else str(h.mask), h.preferred] for name, h in pod.hints},
     }
-    if pod.first_cpus:
-        document["firstCpus"] = {name: str(cpus) for name, cpus in pod.first_cpus}
-    if pod.devices:
-        document["devices"] = {name: [_device_document(one) for one in devices] for name, devices in pod.devices}
-    if pod.device_answers:
+    if pod.of(CpuHoldings).first_cpus:
+        document["firstCpus"] = {name: str(cpus) for name, cpus in pod.of(CpuHoldings).first_cpus}
+    if pod.of(DeviceHoldings).devices:
+        document["devices"] = {
+            name: [_device_document(one) for one in devices] for name, devices in pod.of(DeviceHoldings).devices
+        }
+    if pod.of(DeviceHoldings).answers:
         document["deviceAnswers"] = {
             name: {resource: base64.b64encode(answer).decode() for resource, answer in answers}
-            for name, answers in pod.device_answers
+            for name, answers in pod.of(DeviceHoldings).answers
         }
-    if pod.claims:
-        document["claims"] = [_claim_document(claim) for claim in pod.claims]
-    if pod.pod_cpus is not None:
-        document["podCpus"] = str(pod.pod_cpus)
-    if pod.pod_memory is not None:
-        document["podMemory"] = _blocks_document(pod.pod_memory)
+    if pod.of(ClaimHoldings).claims:
+        document["claims"] = [_claim_document(claim) for claim in pod.of(ClaimHoldings).claims]
+    if pod.of(CpuHoldings).pod_cpus is not None:
+        document["podCpus"] = str(pod.of(CpuHoldings).pod_cpus)
+    if (whole := pod.of(MemoryHoldings).pod_memory) is not None:
+        document["podMemory"] = _blocks_document(whole)
     return {key: value for key, value in document.items() if value != {}}
 
 
@@ -268,16 +271,21 @@ def _pod(document: JsonValue) -> PodPromises:
     pod_cpus, pod_memory = document.optional("podCpus"), document.optional("podMemory")
     first_cpus = document.optional("firstCpus")
     devices, answers, claims = (document.optional(name) for name in ("devices", "deviceAnswers", "claims"))
-    return PodPromises(
-        cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),
-        pod_cpus=None if pod_cpus is None else pod_cpus.cpus(),
-        memory=() if memory is None else memory.by_name(_blocks),
-        pod_memory=None if pod_memory is None else _blocks(pod_memory),
-        hints=() if hints is None else hints.by_name(_hint),
-        first_cpus=() if first_cpus is None else first_cpus.by_name(JsonValue.cpus),
-        devices=() if devices is None else devices.by_name(lambda own: own.each(_device)),
-        device_answers=() if answers is None else answers.by_name(lambda own: own.by_name(_answer)),
-        claims=() if claims is None else claims.each(_claim),
+    return PodPromises(hints=() if hints is None else hints.by_name(_hint)).having(
+        CpuHoldings(
+            cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),
+            pod_cpus=None if pod_cpus is None else pod_cpus.cpus(),
+            first_cpus=() if first_cpus is None else first_cpus.by_name(JsonValue.cpus),
+        ),
+        MemoryHoldings(
+            memory=() if memory is None else memory.by_name(_blocks),
+            pod_memory=None if pod_memory is None else _blocks(pod_memory),
+        ),
+        DeviceHoldings(
+            devices=() if devices is None else devices.by_name(lambda own: own.each(_device)),
+            answers=() if answers is None else answers.by_name(lambda own: own.by_name(_answer)),
+        ),
+        ClaimHoldings(claims=() if claims is None else claims.each(_claim)),
     )
 
 

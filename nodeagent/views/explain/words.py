@@ -20,7 +20,9 @@ from nodeagent.core.model.pod import CPU, ContainerKind
 from nodeagent.core.model.pod_resources import is_device
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
+from nodeagent.core.resources.cpu.holdings import CpuBooks
 from nodeagent.core.resources.cpu.pods import check_pod as check_cpus
+from nodeagent.core.resources.memory.holdings import MemoryBooks
 from nodeagent.core.resources.memory.pods import check_pod as check_memory
 from nodeagent.views.explain.lacking import (
     MOST_NODES,
@@ -59,7 +61,7 @@ def why_refused(before: WhatIf, trace: Trace) -> list[str]:
     before = replace(before, managers=replace(before.managers, providers=own))
     last = trace.steps[-1] if trace.steps else None
     there = decision.attempted  # with what the pod's earlier containers got
-    reuse = there.cpu_reuse
+    reuse = there.of(CpuBooks).reuse
     lent = CpuSet() if reuse is None or reuse.pod_uid != trace.pod.uid else reuse.cpus
     nodes = headroom(before.managers, there, (*before.pods, trace.pod), lent, trace.demand.core_class)
     if trace.demand.numa_node is not None:
@@ -193,7 +195,7 @@ def _reusable(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> Iterat
             f"{'CPU' if len(lent) == 1 else 'CPUs'} {lent} of the pod's init containers, on NUMA {before.managers.topology.numa_of(lent)}, "
             f"{'counts' if len(lent) == 1 else 'count'} as free for it, and it has to be there"
         )
-    reuse = there.memory_reuse
+    reuse = there.of(MemoryBooks).reuse
     for (nodes, resource), size in () if reuse is None or reuse.pod_uid != uid else reuse.amounts:
         if size:
             yield (

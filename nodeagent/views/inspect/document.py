@@ -18,6 +18,9 @@ from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.containers import ContainerView, container_document, kernel_values
 from nodeagent.views.inspect.differences import Difference, differences
@@ -125,7 +128,7 @@ def _node(view: NodeView) -> Document:
     shared = shared_pool(view.node.managers, promises, topology.online)
     cpu = view.node.managers.providers.cpu
     available = CpuSet(cpu.free_cpus(promises)) & topology.online if cpu.static else CpuSet()
-    exclusive = promises.exclusive()
+    exclusive = exclusive_cpus(promises)
     return {
         "agent": {
             "known": view.is_agent_known,
@@ -176,7 +179,7 @@ def _node(view: NodeView) -> Document:
 
 def _devices(view: NodeView) -> list[Document]:
     """Describe what there is of each resource that pods ask for by number, and what of it is left."""
-    taken = view.state.promises.taken_devices()
+    taken = taken_devices(view.state.promises)
     return [
         {
             "resource": pool.resource,
@@ -221,7 +224,7 @@ def _pod(
             closing=closed.get(container.name),
         )
         containers.append(container_document(subject, places))
-    pool = view.state.promises.pod_set(pod.uid)
+    pool = view.state.promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus
     return {
         "cgroup": None if entry.refusal is not None or entry.is_of_systemd else entry.pod_path,
         **({"claims": _claims(view, entry)} if pod.claims else {}),
@@ -250,7 +253,7 @@ def _pod(
 def _claims(view: NodeView, entry: PodEntry) -> list[Document]:
     from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
 
-    return claim_documents(view.state.promises.of_pod(entry.pod.uid).claims)
+    return claim_documents(view.state.promises.of_pod(entry.pod.uid).of(ClaimHoldings).claims)
 
 
 def _estimates(view: NodeView, entry: PodEntry) -> list[Document]:
@@ -316,8 +319,12 @@ def _orphans(view: NodeView, plan: Plan) -> list[Document]:
 
 def _lost_devices(state: NodeState, path: str) -> list[str]:
     """Return the devices that the pod in a cgroup has by records."""
-    pods = (one for one in state.promises.lost_pods if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass))
-    return sorted({device.id for one in pods for _, devices in one.held.devices for device in devices})
+    pods = (
+        one for one in state.promises.unrecovered if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass)
+    )
+    return sorted(
+        {device.id for one in pods for _, devices in one.held.of(DeviceHoldings).devices for device in devices}
+    )
 
 
 def _host(host: HostProcesses) -> Document:

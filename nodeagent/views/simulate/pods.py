@@ -15,7 +15,9 @@ from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, Isolation, PodPromises
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.manager import NOBODY
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
 from nodeagent.views.explain.resizes import resize_part
 
@@ -151,9 +153,9 @@ def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *
         else placed_containers(
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
-        **({"claims": _claims(held)} if held.claims else {}),
+        **({"claims": _claims(held)} if held.of(ClaimHoldings).claims else {}),
         "decision": "admitted" if refusal is None else "refused",
-        **({"devices": _devices(held)} if held.devices else {}),
+        **({"devices": _devices(held)} if held.of(DeviceHoldings).devices else {}),
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
         "namespace": pod.namespace,
@@ -173,7 +175,7 @@ def _devices(held: PodPromises) -> list[Document]:
             "numaNodes": str(device.nodes) if device.nodes else None,
             "resource": device.claim or device.resource,
         }
-        for name, own in held.devices
+        for name, own in held.of(DeviceHoldings).devices
         for device in own
     ]
 
@@ -181,7 +183,7 @@ def _devices(held: PodPromises) -> list[Document]:
 def _claims(held: PodPromises) -> list[Document]:
     from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
 
-    return claim_documents(held.claims)
+    return claim_documents(held.of(ClaimHoldings).claims)
 
 
 def _capacity(capacity: Capacity, copied: Sequence[Pod]) -> Document:

@@ -13,6 +13,7 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.promises import Isolation
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.errors import printable
 from nodeagent.formats.scenario.scenario import Scenario
 from nodeagent.views.explain.document import configuration, machine
@@ -181,7 +182,7 @@ def _placement(scenario: Scenario, result: Document, end: WhatIf, width: int) ->
     known = {pod.uid for pod in end.pods}
     for uid, of_pod in end.promises.pods:
         if uid not in known:
-            own = [_own(scenario, name, cpus) for name, cpus in of_pod.cpus]
+            own = [_own(scenario, name, cpus) for name, cpus in of_pod.of(CpuHoldings).cpus]
             placed.append((f"{_name(uid)} (of the files)", own))
     return list(placement_text(placed, width))
 

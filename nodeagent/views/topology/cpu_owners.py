@@ -7,6 +7,7 @@ from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation, Promises
+from nodeagent.core.resources.cpu.holdings import own_set_of
 
 
 def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
@@ -22,7 +23,7 @@ def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[
     holders: dict[int, dict[str, list[str]]] = {}
     for pod in pods:
         for container in pod.containers:
-            own = promises.own_set(pod.uid, container.name)
+            own = own_set_of(promises, pod.uid, container.name)
             level = isolation(managers, promises, pod, container.name)
             name = "(the pod's pool)" if level is Isolation.POD else container.name
             for cpu in own or ():

@@ -14,6 +14,7 @@ from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from tests.support.builders import MACHINE_A, PLRM, machine, managers, pod
 from tests.support.pods import app, exclusive, init, shared, sidecar
@@ -140,7 +141,7 @@ def test_a_pod_is_admitted_whole_or_not_at_all(errata: Errata) -> None:
 
 
 def own(promises: Promises, name: str, uid: str = "p3") -> str:
-    return str(promises.own_set(uid, name) or "")
+    return str(own_set_of(promises, uid, name) or "")
 
 
 POD_LEVEL = pod(

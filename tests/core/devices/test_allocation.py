@@ -26,6 +26,8 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.violations import Invariant
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.turn.recovery import Claim, settled
 from tests.support.builders import MACHINE_A, admitted, machine, managers, pod
@@ -59,7 +61,7 @@ def asking(uid: str, count: int = 1, cpu: str | None = "2", **more: Any) -> Pod:
 
 
 def held(promises: Promises, uid: str, name: str = "app") -> list[str]:
-    return [device.id for device in promises.of_pod(uid).devices_of(name)]
+    return [device.id for device in promises.of_pod(uid).of(DeviceHoldings).devices_of(name)]
 
 
 def refusal(node: Managers, promises: Promises, of: Pod) -> tuple[str, str]:
@@ -74,7 +76,7 @@ def test_cpus_and_devices_are_on_one_node() -> None:
     promises = admitted(node, asking("a", 2), asking("b", 2))
     for uid, cards in (("a", CARDS[:2]), ("b", CARDS[2:4])):
         assert held(promises, uid) == [one.address for one in cards]
-        own = promises.own_set(uid, "app")
+        own = own_set_of(promises, uid, "app")
         assert own is not None
         assert set(node.topology.numa_of(own)) == {one.numa_node for one in cards}
 
@@ -89,7 +91,7 @@ def test_a_device_is_one_containers_until_its_pod_is_gone() -> None:
     given_back, _ = remove_pod(node, promises, "a")
     assert given_back == initial(node)
     assert isinstance(admit(node, given_back, asking("b")), Admitted)
-    assert remove_container(node, promises, "a", "app")[0].of_pod("a").devices == ()
+    assert remove_container(node, promises, "a", "app")[0].of_pod("a").of(DeviceHoldings).devices == ()
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,9 @@ def test_a_pod_that_is_admitted_again_keeps_its_devices(scope: str) -> None:
     assert len(held(promises, "b")) == 2
     again = readmit(node, promises, pods)
     assert all(isinstance(result, Admitted) for _, result in again.results)
-    assert [again.promises.of_pod(p.uid).devices for p in pods] == [promises.of_pod(p.uid).devices for p in pods]
+    assert [again.promises.of_pod(p.uid).of(DeviceHoldings).devices for p in pods] == [
+        promises.of_pod(p.uid).of(DeviceHoldings).devices for p in pods
+    ]
     for each in pods:
         assert isinstance(admit(node, promises, each), Admitted)
 
@@ -216,16 +220,22 @@ def test_of_another_resource_a_given_device_is_given_too() -> None:
 def test_two_owners_are_a_violation() -> None:
     node = giving()
     promises = admitted(node, asking("a"))
-    of_a = promises.of_pod("a").devices
-    twice = with_pod(promises, "b", replace(promises.of_pod("b"), devices=of_a))
+    of_a = promises.of_pod("a").of(DeviceHoldings).devices
+    twice = with_pod(
+        promises, "b", promises.of_pod("b").having(replace(promises.of_pod("b").of(DeviceHoldings), devices=of_a))
+    )
     found = violations(node, twice, (asking("a"), asking("b")))
     assert [each.invariant for each in found] == [Invariant.DEVICES_HAVE_ONE_OWNER]
     assert found[0].text == "pod a, container app: device 0000:00:00.0 is also held by pod b, container app"
     claimed = tuple((name, tuple(replace(one, claim="c") for one in own)) for name, own in of_a)
     shared = with_pod(
-        with_pod(promises, "a", replace(promises.of_pod("a"), devices=claimed)),
+        with_pod(
+            promises,
+            "a",
+            promises.of_pod("a").having(replace(promises.of_pod("a").of(DeviceHoldings), devices=claimed)),
+        ),
         "b",
-        replace(promises.of_pod("b"), devices=claimed),
+        promises.of_pod("b").having(replace(promises.of_pod("b").of(DeviceHoldings), devices=claimed)),
     )
     assert violations(node, shared, (asking("a"), asking("b"))) == ()
     nobodys = violations(node, promises, ())
@@ -278,8 +288,8 @@ def test_whatever_comes_and_goes_no_device_has_two_owners(
         if isinstance(decision, Admitted):
             there.append(new)
             held_now = promises.of_pod(new.uid)
-            assert len(held_now.devices_of("app")) == of_app
-            assert len(held_now.devices_of("init")) == of_init
+            assert len(held_now.of(DeviceHoldings).devices_of("app")) == of_app
+            assert len(held_now.of(DeviceHoldings).devices_of("init")) == of_init
         if goes and there:
             promises, _ = remove_pod(every, promises, there.pop(0).uid)
         assert violations(every, promises, tuple(there)) == ()

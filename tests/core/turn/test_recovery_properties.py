@@ -9,7 +9,9 @@ from nodeagent.core.admission.managers import Managers, build, resume, violation
 from nodeagent.core.model.demand import Gates
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Block, Hint, PodPromises, Promises
+from nodeagent.core.model.promises import Hint, PodPromises, Promises
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_sets, own_set_of
+from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings, memory_accounts
 from nodeagent.core.turn.recovery import Claim, Settled, lacking_cpus, settled
 from tests.support import invariants
 from tests.support.strategies import Event, lived, lives, nodes, pods
@@ -23,10 +25,12 @@ def claims_of(promises: Promises, active: tuple[Pod, ...], running: frozenset[in
 
 def expect_nothing_new(claim: Claim, promises: Promises) -> None:
     after = promises.of_pod(claim.pod.uid)
-    assert all(cpus <= (claim.held.own_set(name) or CpuSet()) for name, cpus in after.cpus)
-    assert after.pod_cpus in {None, claim.held.pod_cpus}
-    assert set(after.memory) <= set(claim.held.memory)
-    assert after.pod_memory in {None, claim.held.pod_memory}
+    assert all(
+        cpus <= (claim.held.of(CpuHoldings).own_set(name) or CpuSet()) for name, cpus in after.of(CpuHoldings).cpus
+    )
+    assert after.of(CpuHoldings).pod_cpus in {None, claim.held.of(CpuHoldings).pod_cpus}
+    assert set(after.of(MemoryHoldings).memory) <= set(claim.held.of(MemoryHoldings).memory)
+    assert after.of(MemoryHoldings).pod_memory in {None, claim.held.of(MemoryHoldings).pod_memory}
 
 
 def lived_through(node: Managers, events: list[Event]) -> tuple[Promises, tuple[Pod, ...]]:
@@ -49,15 +53,15 @@ def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tu
         assert all(difference.pod != claim.pod for difference in made.differences)
     for pod in kept:
         for container in pod.containers:
-            own = made.promises.own_set(pod.uid, container.name)
+            own = own_set_of(made.promises, pod.uid, container.name)
             wanted = invariants.wanted_cpus(_generous(node), pod, container)
-            assert len(own or ()) <= max(wanted, len(made.promises.pod_set(pod.uid) or ()))
+            assert len(own or ()) <= max(wanted, len(made.promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus or ()))
             if pod.uid in ending:
                 continue
             reported = [
                 d for d in made.differences if (d.pod, d.container, d.resource) == (pod, container.name, "CPUs")
             ]
-            before = next(c.held.own_set(container.name) for c in claims if c.pod is pod)
+            before = next(c.held.of(CpuHoldings).own_set(container.name) for c in claims if c.pod is pod)
             assert bool(reported) >= (own != before), "what is not as it was is told"
             if lacking_cpus(node, made.promises, pod, container.name):
                 assert any("degraded" in d.why for d in reported)
@@ -81,7 +85,7 @@ def with_gate(node: Managers, *, is_on: bool) -> Managers:
 def as_it_is(promises: Promises) -> object:
     pods = {uid: replace(held, hints=()) for uid, held in promises.pods}
     settled_books = invariants.settled(promises)
-    return promises.default, pods, settled_books.memory
+    return default_set(promises), pods, memory_accounts(settled_books)
 
 
 RUNNING = st.frozensets(st.integers(0, 7))
@@ -96,8 +100,8 @@ def test_on_the_same_node_nothing_changes(node: Managers, events: list[Event], r
     expect_sound(node, claims, made)
     before, after = as_it_is(promises), as_it_is(made.promises)
     assert before == after or [d for d in made.differences if d.before not in {"shared", "any"}] == []
-    kept = {(uid, name): cpus for uid, name, cpus in promises.containers}
-    assert {key: made.promises.own_set(*key) for key in kept} == kept
+    kept = {(uid, name): cpus for uid, name, cpus in exclusive_sets(promises)}
+    assert {key: own_set_of(made.promises, *key) for key in kept} == kept
 
 
 @EXAMPLES
@@ -130,8 +134,8 @@ def test_on_any_other_node_the_promises_are_sound(
         now,
         tuple(replace(c, held=made.promises.of_pod(c.pod.uid), stays=not c.ends) for c in left),
     )
-    sets = {(uid, name): cpus for uid, name, cpus in made.promises.containers}
-    assert {key: again.promises.own_set(*key) for key in sets} == sets, "once made anew, they stay"
+    sets = {(uid, name): cpus for uid, name, cpus in exclusive_sets(made.promises)}
+    assert {key: own_set_of(again.promises, *key) for key in sets} == sets, "once made anew, they stay"
 
 
 @st.composite
@@ -150,7 +154,10 @@ def hostile_claims(draw: Any) -> tuple[Claim, ...]:
         own = tuple((name, cpus) for name in chosen if (cpus := draw(sets)) is not None)
         memory = tuple((name, draw(blocks)) for name in chosen if draw(st.booleans()))
         hints = tuple((name, Hint(draw(st.none() | groups), draw(st.booleans()))) for name in chosen)
-        held = PodPromises(own, draw(sets), memory, draw(st.none() | blocks), hints if draw(st.booleans()) else ())
+        held = PodPromises(hints=hints if draw(st.booleans()) else ()).having(
+            CpuHoldings(cpus=own, pod_cpus=draw(sets)),
+            MemoryHoldings(memory=memory, pod_memory=draw(st.none() | blocks)),
+        )
         stays, ends = draw(st.sampled_from([(True, False), (False, False), (False, True)]))
         claims.append(Claim(pod, held, stays, ends))
     return tuple(claims)

@@ -28,15 +28,25 @@ from nodeagent.core.metrics.manager_metrics import (
 from nodeagent.core.model.config import CpuPlugin, Placement
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum, reproduced
+from nodeagent.core.model.holdings import put
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.promises import CpuReuse, Promises, dropped, put, with_pod
+from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused, unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa import hint_family
 from nodeagent.core.numa.resource_manager import Allocation
 from nodeagent.core.resources.cpu.assignment import Picking
 from nodeagent.core.resources.cpu.distribution import Distributing
+from nodeagent.core.resources.cpu.holdings import (
+    CpuBooks,
+    CpuHoldings,
+    CpuReuse,
+    default_set,
+    exclusive_cpus,
+    own_set_of,
+    with_default_set,
+)
 from nodeagent.core.resources.cpu.layout import CpuGroup, CpuLayout, NodeSet
 from nodeagent.core.resources.cpu.observing import Choosing, PickObserver, Source
 from nodeagent.core.resources.cpu.options import CpuOptions, judge_cpu_options, misfits
@@ -174,7 +184,7 @@ class CpuManager(Struct, frozen=True):
 
     def free_pool(self, promises: Promises) -> CpuMask:
         """The shared pool without the reserved CPUs."""
-        return CpuMask(promises.default.bits & ~self.reserved.bits)
+        return CpuMask(default_set(promises).bits & ~self.reserved.bits)
 
     def free_cpus(self, promises: Promises) -> CpuMask:
         """What can still be allocated exclusively."""
@@ -347,7 +357,7 @@ def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
     """The values of the metrics after the manager has started."""
     if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
         return ()
-    exclusive = promises.exclusive()
+    exclusive = exclusive_cpus(promises)
     return (
         set_gauge(CPU_SHARED_POOL, 1000 * manager.free_pool(promises).bit_count()),
         set_gauge(CPU_EXCLUSIVE, len(exclusive)),
@@ -362,7 +372,7 @@ def allocate_container(
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     requests = plus(CPU_REQUESTS)
-    held = promises.own_set(pod.uid, container.name)
+    held = own_set_of(promises, pod.uid, container.name)
     kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
     full_cores = manager.options.full_pcpus_only
     reusable = reusable_cpus(promises, pod.uid)
@@ -385,8 +395,9 @@ def allocate_container(
     if veto is not None:
         return _failed(manager, promises, (requests,), veto)
     of_pod = promises.of_pod(pod.uid)
-    given = replace(of_pod, cpus=put(of_pod.cpus, container.name, cpus))
-    after = replace(promises, default=promises.default - cpus, pods=promises.pods.put(pod.uid, given))
+    own = of_pod.of(CpuHoldings)
+    given = of_pod.having(replace(own, cpus=put(own.cpus, container.name, cpus)))
+    after = with_default_set(with_pod(promises, pod.uid, given), default_set(promises) - cpus)
     deltas = (
         requests,
         *full,
@@ -411,7 +422,7 @@ def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
     if whole_only:
         free = manager.usable(asked, asked.free.bits)
     else:
-        free = CpuMask(asked.promises.default.bits & ~manager.reserved_cores & manager.grantable)
+        free = CpuMask(default_set(asked.promises).bits & ~manager.reserved_cores & manager.grantable)
     available = free.bit_count()
     if not layout.adds_up(free, count) if whole_only else count > available:
         return Refusal(
@@ -492,7 +503,7 @@ def _aligned_cpus(manager: CpuManager, mask: NumaMask) -> CpuMask:
 
 def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
     """CPUs that the pod's next container may take over from its init containers."""
-    reuse = promises.cpu_reuse
+    reuse = promises.of(CpuBooks).reuse
     return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else CpuMask(0)
 
 
@@ -500,8 +511,8 @@ def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) 
     """Let later containers of the pod reuse what an init container got, until another takes it. Reuse sets of other pods end."""
     so_far = CpuSet(reusable_cpus(promises, uid))
     reusable = so_far | own if kind is ContainerKind.INIT else so_far - own
-    reuse = CpuReuse(uid, reusable) if reusable else None
-    return promises if reuse == promises.cpu_reuse else replace(promises, cpu_reuse=reuse)
+    reuse, books = CpuReuse(uid, reusable) if reusable else None, promises.of(CpuBooks)
+    return promises if reuse == books.reuse else promises.having(replace(books, reuse=reuse))
 
 
 def _failed(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
@@ -520,7 +531,7 @@ def taken_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricD
             *deltas,
             gauge(CPU_EXCLUSIVE, count),
             gauge(CPU_SHARED_POOL, -1000 * count),
-            *_numa_deltas(manager, after.exclusive().bits),
+            *_numa_deltas(manager, exclusive_cpus(after).bits),
         )
     return deltas
 
@@ -533,38 +544,40 @@ def _numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
 def release_container(manager: CpuManager, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
     """Take back what one container has, unless another container of its pod has it too."""
     pod = promises.of_pod(uid)
-    own = pod.own_set(name)
+    held = pod.of(CpuHoldings)
+    own = held.own_set(name)
     if own is None:
         return promises, ()
-    left = replace(pod, cpus=dropped(pod.cpus, name), first_cpus=dropped(pod.first_cpus, name))
+    left = held.without(name)
     released = own
-    if pod.pod_cpus is not None:
+    if left.pod_cpus is not None:
         if left.cpus:
-            return with_pod(promises, uid, left), ()
-        released, left = pod.pod_cpus, replace(left, pod_cpus=None)
+            return with_pod(promises, uid, pod.having(left)), ()
+        released, left = left.pod_cpus, replace(left, pod_cpus=None)
     else:
         for _, other in left.cpus:
             released -= other
-    return _released(manager, with_pod(promises, uid, left), released)
+    return _released(manager, with_pod(promises, uid, pod.having(left)), released)
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
     """Take back a pod set that has no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
-    if pod.pod_cpus is None or pod.cpus:
+    held = pod.of(CpuHoldings)
+    if held.pod_cpus is None or held.cpus:
         return promises, ()
-    return _released(manager, with_pod(promises, uid, replace(pod, pod_cpus=None)), pod.pod_cpus)
+    return _released(manager, with_pod(promises, uid, pod.having(replace(held, pod_cpus=None))), held.pod_cpus)
 
 
 def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
         # CPUs that went offline in the meantime belong to nobody until they return.
         cpus &= CpuSet(manager.universe)
-    after = replace(promises, default=promises.default | cpus)
+    after = with_default_set(promises, default_set(promises) | cpus)
     if Erratum.GAUGES_DRIFT not in manager.quirks:
         return after, ()
     return after, (
         gauge(CPU_EXCLUSIVE, -len(cpus)),
         gauge(CPU_SHARED_POOL, 1000 * len(cpus)),
-        *_numa_deltas(manager, after.exclusive().bits & ~cpus.bits),
+        *_numa_deltas(manager, exclusive_cpus(after).bits & ~cpus.bits),
     )

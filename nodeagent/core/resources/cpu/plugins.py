@@ -16,6 +16,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import exclusive_sets
 from nodeagent.core.resources.cpu.observing import PickObserver, PluginAnswered, Rule, Took
 from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, Point, Question, ReturnedCpus, Scores
 
@@ -158,8 +159,8 @@ class Note(Struct, frozen=True):
 def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
     """Ask Deallocate about the CPUs that containers no longer hold, be it that they hold others."""
     found = []
-    holds = {(uid, name): cpus for uid, name, cpus in after.containers}
-    gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in before.containers]
+    holds = {(uid, name): cpus for uid, name, cpus in exclusive_sets(after)}
+    gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in exclusive_sets(before)]
     back = [held for held in gone if held[2]]
     for plugin in plugins:
         if plugin.code is None or Point.DEALLOCATE.value not in plugin.code.points:

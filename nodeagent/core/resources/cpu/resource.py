@@ -25,6 +25,7 @@ from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
 from nodeagent.core.resources.cpu import hints, pods
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
 from nodeagent.core.resources.cpu.invariants import cpu_shortfalls, cpu_violations
 from nodeagent.core.resources.cpu.manager import (
     CpuManager,
@@ -61,19 +62,23 @@ class CpuResource(Struct, frozen=True):
             return None
         cpus = manager.layout.cpus_of_nodes(NumaMask(1 << node))
         whole = (cpus & ~manager.reserved.bits).bit_count()
-        return (promises.exclusive().bits & cpus).bit_count() * 100 // whole if whole else 0
+        return (exclusive_cpus(promises).bits & cpus).bit_count() * 100 // whole if whole else 0
 
     def is_asked(self, container: ContainerDemand) -> bool:
         return self.manager.static and container.cpus > 0
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        return held.own_set(container.name) is not None or not self.is_asked(container)
+        return held.of(CpuHoldings).own_set(container.name) is not None or not self.is_asked(container)
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
-        return held.pod_cpus is not None or bool(held.cpus) or not (self.manager.static and pod.cpus)
+        return (
+            held.of(CpuHoldings).pod_cpus is not None
+            or bool(held.of(CpuHoldings).cpus)
+            or not (self.manager.static and pod.cpus)
+        )
 
     def place(self, held: PodPromises, name: str) -> NumaSet:
-        own = held.own_set(name) or CpuSet()
+        own = held.of(CpuHoldings).own_set(name) or CpuSet()
         return NumaSet.from_ids(node.id for node in self.manager.nodes if node.cpus & own.bits)
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
@@ -101,7 +106,7 @@ class CpuResource(Struct, frozen=True):
         manager = self.manager
         if not manager.static:
             return ()
-        exclusive = promises.exclusive()
+        exclusive = exclusive_cpus(promises)
         return (
             (Series(CPU_SHARED_POOL), 1000 * manager.free_pool(promises).bit_count()),
             (Series(CPU_EXCLUSIVE), len(exclusive)),

@@ -13,13 +13,14 @@ from nodeagent.core.model.device_selection import DeviceSelection
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
-from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises, dropped, with_pod
+from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.violations import DevicesGone, Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import UNSATISFIABLE
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
 from nodeagent.core.resources.devices.hints import pool_hints
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, count_devices, taken_devices
 from nodeagent.core.resources.devices.manager import DeviceManager, allocate_container, allocate_pod, reusable
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice, pools_of
 
@@ -53,13 +54,16 @@ class DeviceResource(Struct, frozen=True):
         return tuple(
             (
                 resource,
-                self._hints(promises, held, pod, resource, wanted, held.devices_of(container.name, resource)),
+                self._hints(
+                    promises, held, pod, resource, wanted, held.of(DeviceHoldings).devices_of(container.name, resource)
+                ),
             )
             for resource, wanted in container.devices
         )
 
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
         held = promises.of_pod(pod.uid)
+        every = held.of(DeviceHoldings).devices
         return tuple(
             (
                 resource,
@@ -69,7 +73,7 @@ class DeviceResource(Struct, frozen=True):
                     pod,
                     resource,
                     wanted,
-                    tuple({d.id: d for _, devices in held.devices for d in devices if d.resource == resource}.values()),
+                    tuple({d.id: d for _, devices in every for d in devices if d.resource == resource}.values()),
                 ),
             )
             for resource, wanted in pod.devices
@@ -112,14 +116,16 @@ class DeviceResource(Struct, frozen=True):
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
         is_back = container.kind is ContainerKind.INIT
-        return is_back or all(len(held.devices_of(container.name, name)) == count for name, count in container.devices)
+        return is_back or all(
+            len(held.of(DeviceHoldings).devices_of(container.name, name)) == count for name, count in container.devices
+        )
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         return all(self.has_container(held, container) for container in pod.containers)
 
     def place(self, held: PodPromises, name: str) -> NumaSet:
         nodes = NumaSet()
-        for device in held.devices_of(name):
+        for device in held.of(DeviceHoldings).devices_of(name):
             nodes |= device.nodes
         return nodes
 
@@ -131,10 +137,10 @@ class DeviceResource(Struct, frozen=True):
 
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
         held = promises.of_pod(uid)
-        if not held.devices_of(name):
+        own = held.of(DeviceHoldings)
+        if not own.devices_of(name):
             return promises, ()
-        left = replace(held, devices=dropped(held.devices, name), device_answers=dropped(held.device_answers, name))
-        return with_pod(promises, uid, left), ()
+        return with_pod(promises, uid, held.having(own.without(name))), ()
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:  # noqa: ARG002 -- it has none as a whole
         return promises, ()
@@ -153,14 +159,14 @@ class DeviceResource(Struct, frozen=True):
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
         """A device that is gone, or not healthy any more, stays its holder's."""
-        if not promises.taken_devices():
+        if not taken_devices(promises):
             return
         there = {
             device.held(pool.resource).key: device.is_healthy for pool in self.manager.pools for device in pool.devices
         }
         known = {pool.resource for pool in self.manager.pools}
         for uid, held in promises.pods:
-            for name, devices in held.devices:
+            for name, devices in held.of(DeviceHoldings).devices:
                 for resource in sorted({device.resource for device in devices} & known):
                     gone = tuple(d.id for d in devices if d.resource == resource and not there.get(d.key, False))
                     if gone:
@@ -175,5 +181,5 @@ class DeviceResource(Struct, frozen=True):
         """Return what can be asked for of each resource: what is healthy, and at least what is given (kubelet: sanitizeNodeAllocatable)."""
         given: dict[str, int] = {}
         for pool in self.manager.pools:
-            given[pool.resource] = max(len(pool.healthy), promises.devices_given().get(pool.resource, 0))
+            given[pool.resource] = max(len(pool.healthy), count_devices(promises).get(pool.resource, 0))
         return given

@@ -17,6 +17,7 @@ from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
 from nodeagent.core.resources.memory import hints, pods
+from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
 from nodeagent.core.resources.memory.invariants import memory_shortfalls, memory_violations
 from nodeagent.core.resources.memory.manager import (
     MemoryManager,
@@ -54,7 +55,7 @@ class MemoryResource(Struct, frozen=True):
         if not self.manager.static:
             return None
         assigned = promises.pods.fold(_ALONE).get(node, 0)
-        accounting = next((n for n in promises.memory if n.id == node), None)
+        accounting = next((n for n in memory_accounts(promises) if n.id == node), None)
         table = None if accounting is None else accounting.table(MEMORY)
         return assigned * 100 // table.allocatable if table is not None and table.allocatable else 0
 
@@ -64,14 +65,18 @@ class MemoryResource(Struct, frozen=True):
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
         # A plain init container returns its memory when the one after it starts.
         is_back = container.kind is ContainerKind.INIT
-        return is_back or held.blocks(container.name) is not None or not self.is_asked(container)
+        return is_back or held.of(MemoryHoldings).blocks(container.name) is not None or not self.is_asked(container)
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
-        return held.pod_memory is not None or bool(held.memory) or not (self.manager.static and pod.memory)
+        return (
+            held.of(MemoryHoldings).pod_memory is not None
+            or bool(held.of(MemoryHoldings).memory)
+            or not (self.manager.static and pod.memory)
+        )
 
     def place(self, held: PodPromises, name: str) -> NumaSet:
         nodes = NumaSet()
-        for block in held.blocks(name) or ():
+        for block in held.of(MemoryHoldings).blocks(name) or ():
             nodes |= block.nodes
         return nodes
 
@@ -110,7 +115,7 @@ def _listed(found: hints.MemoryHints) -> ResourceHints:
 
 def _alone(_uid: str, pod: PodPromises) -> BytesByNode:
     found: dict[int, int] = {}
-    for _, blocks in pod.memory:
+    for _, blocks in pod.of(MemoryHoldings).memory:
         for block in blocks:
             if block.resource == MEMORY and len(block.nodes) == 1:
                 (node,) = block.nodes

@@ -46,9 +46,9 @@ from nodeagent.core.model.nri import (
     Update,
 )
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import HeldDevice
 from nodeagent.core.model.runtime_containers import ContainerKey, MadeContainer, Stage
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.turn.containers import (
     Node,
     Stated,
@@ -447,12 +447,12 @@ class Containers:
             return found
         key = ContainerKey.of(call.sandbox, call.container)
         held = state.promises.of_pod(key.pod_uid)
-        if not (devices := held.devices_of(key.name)):
+        if not (devices := held.of(DeviceHoldings).devices_of(key.name)):
             return found
         from nodeagent.daemon.domains.runtime.device_access import access_of  # noqa: PLC0415 - few containers have any
 
         assert self._runtime is not None
-        answers = next((own for name, own in held.device_answers if name == key.name), ())
+        answers = next((own for name, own in held.of(DeviceHoldings).answers if name == key.name), ())
         takes_cdi = self._runtime.nri_version >= _CDI_SINCE
         access = access_of(devices, answers, call.container.variables, takes_cdi=takes_cdi)
         taken = () if isinstance(access, str) else tuple(file.path for file in access.files if file.path in of_units)
