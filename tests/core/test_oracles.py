@@ -20,7 +20,9 @@ from nodeagent.core.resources.cpu.distribution import Distributing, distribute
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.core.resources.cpu.layout import CpuLayout
 from nodeagent.core.resources.cpu.points import CpuShortage
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import memory_accounts, memory_nodes_of
+from nodeagent.core.resources.memory.resource import MemoryResource
 from tests.support.builders import GIB, machine, managers, pod
 from tests.support.invariants import core_errors
 from tests.support.pods import app
@@ -174,7 +176,7 @@ def test_single_numa_node_admits_if_and_only_if_some_node_fits(
 ) -> None:
     node, (count, size) = node_like(like, "single-numa-node"), amounts
     promises = lived_through(node, events)
-    pinned = node.providers.memory.static
+    pinned = node.providers.of(MemoryResource).manager.static
     fits = any(
         free_cpus(node, promises, group) >= count and (not pinned or has_memory(promises, group, size))
         for group in groups_of(node)
@@ -196,7 +198,7 @@ def test_restricted_admits_if_and_only_if_some_smallest_group_fits(
     """Smallest for each resource on an empty machine; a group that is not so for both is no good."""
     node, (count, size) = node_like(like, "restricted"), amounts
     promises = lived_through(node, events)
-    pinned = node.providers.memory.static
+    pinned = node.providers.of(MemoryResource).manager.static
     sizes = {smallest_for_cpus(node, count)} if count else set()
     sizes |= {smallest_for_memory(node, size)} if pinned else set()
     fits = not sizes or any(
@@ -226,7 +228,7 @@ def test_without_alignment_a_pod_is_admitted_if_and_only_if_it_fits_anywhere(
     promises = lived_through(node, events)
     everywhere = frozenset(n.id for n in node.topology.numa)
     fits, fitting = free_cpus(node, promises, everywhere) >= count, []
-    if node.providers.memory.static:
+    if node.providers.of(MemoryResource).manager.static:
         fitting = [len(group) for group in groups_of(node) if has_memory(promises, group, size)]
         fits = fits and bool(fitting)
     decision = core.admit(node, promises, asking(count, size))
@@ -260,7 +262,7 @@ def test_a_pod_of_several_containers_fits_one_node_by_its_sum(
     node = core.build(alone.topology, replace(alone.placement, topology_manager_scope="pod"))
     assert isinstance(node, Managers)
     promises = lived_through(node, events)
-    pinned = node.providers.memory.static
+    pinned = node.providers.of(MemoryResource).manager.static
     fits = any(
         free_cpus(node, promises, group) >= count and (not pinned or has_memory(promises, group, 2 * size))
         for group in groups_of(node)
@@ -421,4 +423,4 @@ def test_machines_without_memory_managers_take_any_amount() -> None:
     node = core.build(machine(), Placement(cpu_manager_policy="static", reserved_cpu_milli=1000, errata=Errata.FIXED))
     assert isinstance(node, Managers)
     assert isinstance(core.admit(node, core.initial(node), asking(2, 2**50)), Admitted)
-    assert CpuSet(node.providers.cpu.universe) == node.topology.online
+    assert CpuSet(node.providers.of(CpuResource).manager.universe) == node.topology.online

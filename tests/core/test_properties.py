@@ -18,6 +18,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import CpuBooks, default_set, exclusive_cpus
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import MemoryBooks, memory_accounts
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
@@ -65,7 +66,7 @@ def test_the_shared_pool_is_what_nobody_has(node: Managers, events: list[Event])
 @examples
 @given(nodes(), lives())
 def test_everybody_has_what_was_asked_for(node: Managers, events: list[Event]) -> None:
-    full_cores = node.providers.cpu.options.full_pcpus_only
+    full_cores = node.providers.of(CpuResource).manager.options.full_pcpus_only
     for moment in lived(node, events):
         none_of(size_errors(node, moment.after, moment.pods))
         none_of(core_errors(node, moment.after) if full_cores else ())

@@ -96,7 +96,7 @@ def test_what_it_tells_is_given_with_its_nodes_and_its_answer_kept(kubelet: Kube
     assert variables(answer) == (("GPU_VISIBLE", "b"),)
     assert plugin.asked == [("allocate", ["a"]), ("allocate", ["b"])]
     assert isinstance(admit(node, promises, asking("r")), Rejected), "an unhealthy one is nobody's"
-    assert isinstance(admit(node.unasking(), initial(node), asking("s")), Admitted)
+    assert isinstance(admit(node.tried_out(), initial(node), asking("s")), Admitted)
     assert len(plugin.asked) == 2, "a trial asks nobody"
 
 

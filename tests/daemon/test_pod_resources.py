@@ -28,6 +28,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.devices.pools import DevicePool
+from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
@@ -154,7 +155,7 @@ def test_devices_are_listed_one_by_one_with_their_numa_nodes(tmp_path: Path) -> 
     cards = [Device(f"0000:0{n}:00.0", DeviceKind.NETWORK, 0, numa_node=node) for n, node in enumerate((0, 0, 1, None))]
     of = managers(NUMA, reserved="0", topology_manager_policy="best-effort", devices=kinds)
     of = of.knowing(PlacedDevices.of(tuple(cards), NUMA))
-    owned = of.providers.owned
+    owned = of.providers.find(DeviceResource)
     assert owned is not None
     state = decided(of, pod("owner", app(cpu="1", devices={NIC: 2}), app("none")))
     with served(tmp_path, of, state, owned.manager.pools) as kubelet:

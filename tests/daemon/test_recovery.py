@@ -416,8 +416,8 @@ def test_with_the_gate_off_they_keep_it_where_the_rest_of_the_state_must_be_made
 
     assert found.state.promises.of_pod("uid-rest") == life.before.promises.of_pod("uid-rest")
     assert found.state.promises.of_pod("uid-pool").of(CpuHoldings).pod_cpus is None, "a CPU of it is reserved now"
-    reported = [d for d in recovery(found).differences if d.resource == "CPUs"]
-    assert {(d.pod.name, d.after, d.why.partition(";")[0]) for d in reported} == {
+    reported = [d for d in recovery(found).differences if d.what.resource == "CPUs"]
+    assert {(d.pod.name, d.what.after, d.what.why.partition(";")[0]) for d in reported} == {
         ("pool", "shared", "CPUs 1 are reserved"),
         ("pool", "shared", "its set could not stay as it was"),
     }
@@ -475,10 +475,15 @@ def test_a_numa_node_that_is_gone_degrades_who_runs_and_refuses_who_does_not(tmp
         assert refusal.reason == "TopologyAffinityError"
     else:
         cpus, memory = recovery(found).differences
-        assert (cpus.pod.name, cpus.resource, cpus.before, cpus.after) == ("b", "CPUs", "2,6", "shared")
-        assert cpus.why.startswith("CPUs 2,6 are not online; degraded: has 0 of 2 CPUs")
-        assert (memory.pod.name, memory.resource, memory.before, memory.after) == ("b", "memory nodes", "1", "any")
-        assert memory.why.startswith("NUMA nodes 1 are gone; degraded: ")
+        assert (cpus.pod.name, cpus.what.resource, cpus.what.before, cpus.what.after) == ("b", "CPUs", "2,6", "shared")
+        assert cpus.what.why.startswith("CPUs 2,6 are not online; degraded: has 0 of 2 CPUs")
+        assert (memory.pod.name, memory.what.resource, memory.what.before, memory.what.after) == (
+            "b",
+            "memory nodes",
+            "1",
+            "any",
+        )
+        assert memory.what.why.startswith("NUMA nodes 1 are gone; degraded: ")
     assert sets(found.state)["uid-a", "app"] == CpuSet.of(1, 5)
     life.go_on(found)
 

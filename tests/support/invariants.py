@@ -12,6 +12,7 @@ from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass, qo
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, MemoryNode, memory_accounts, with_memory_accounts
+from nodeagent.core.resources.memory.resource import MemoryResource
 
 INIT, SIDECAR = ContainerKind.INIT, ContainerKind.SIDECAR
 
@@ -169,7 +170,7 @@ def memory_errors(node: Managers, promises: Promises) -> Iterator[str]:
             key = (each.cells.bits, resource)
             taken[key] = taken.get(key, 0) + table.reserved
     for key in taken.keys() | promised.keys():
-        if node.providers.memory.static and taken.get(key, 0) != promised.get(key, 0):
+        if node.providers.of(MemoryResource).manager.static and taken.get(key, 0) != promised.get(key, 0):
             yield f"group {key[0]:b}, {key[1]}: {taken.get(key, 0)} taken, {promised.get(key, 0)} promised"
 
 

@@ -45,6 +45,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.cpu.restore import given_cpus
 from nodeagent.core.turn.actions import (
     Action,
@@ -775,7 +776,7 @@ class Agent:
                     assert machine.fallback(path) >= cpus
                     assert not both, f"{path} may fall back on {both} of {other}"
         self._check_units(desired_by_path)
-        universe = CpuSet(machine.node.managers.providers.cpu.universe)
+        universe = CpuSet(machine.node.managers.providers.of(CpuResource).manager.universe)
         if default_set(state.promises):
             assert default_set(state.promises) | given_cpus(state.promises) == universe, "a CPU is lost"
 

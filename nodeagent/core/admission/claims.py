@@ -29,10 +29,12 @@ from nodeagent.core.resources.claims.matching import Allowed, Looks, NoWayError,
 from nodeagent.core.resources.claims.selectors import SelectorError
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of, with_default_set
 from nodeagent.core.resources.cpu.manager import allocate_container as allocate_cpus, taken_deltas
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
 from nodeagent.core.resources.memory.accounting import free_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
 from nodeagent.core.resources.memory.manager import allocate_container as allocate_memory
+from nodeagent.core.resources.memory.resource import MemoryResource
 
 MOST_TRIED = 256
 """Ways to meet a pod's claims that are tried, and the pod decided on with each that does, until one of them is admitted."""
@@ -133,14 +135,14 @@ class _Placing:
     ) -> None:
         self._providers = providers
         self._machine = machine
-        self._there = claimable(machine, providers.cpu.reserved, cards.placed)
+        self._there = claimable(machine, providers.of(CpuResource).manager.reserved, cards.placed)
         self._nodes = {device.address: node for device, node in cards.placed}
         self._names = {device.address: (device.kind.value, device.names) for device, _ in cards.placed}
         self._promises = promises
         self._pod = pod
         self._demand = demand
         self._taken = taken_devices(promises)
-        self._free = CpuSet(providers.cpu.free_cpus(promises))
+        self._free = CpuSet(providers.of(CpuResource).manager.free_cpus(promises))
         self._looks = Looks()
 
     def ways(self, wishes: Sequence[Wish]) -> Iterator[Met | Refusal]:
@@ -277,7 +279,7 @@ class _Placing:
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
         """Have the CPU manager choose, by its policy and options, as for a container that asks for so many."""
-        manager = self._providers.cpu
+        manager = self._providers.of(CpuResource).manager
         if not manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
         bits = 0
@@ -309,7 +311,7 @@ class _Placing:
         there: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
-        if not self._providers.memory.static:
+        if not self._providers.of(MemoryResource).manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for memory: that needs memoryManagerPolicy: Static")
         near = self._machine.numa_of(draft.cpus.get(user.name, CpuSet())) | NumaSet(mask or NumaMask(0))
         chosen = tuple(sorted(there, key=lambda device: (device.memory or (0, ""))[0] not in near)[: each.count])
@@ -340,7 +342,7 @@ class _Placing:
         after = with_pod(with_default_set(promises, draft.default), self._pod.uid, held)
         deltas: MetricDeltas = ()
         for cpus in draft.cpus.values():
-            moved = taken_deltas(self._providers.cpu, after, cpus.bits)
+            moved = taken_deltas(self._providers.of(CpuResource).manager, after, cpus.bits)
             deltas += (*moved, allocations("cpu", "node"), assignments("cpu", "node_exclusive"))
         for name, nodes in draft.nodes.items():
             after, moved = self._with_memory(after, name, nodes, draft.amounts[name])
@@ -387,7 +389,7 @@ class _Placing:
         before = promises.of_pod(self._pod.uid)
         hinted = replace(before, hints=put(before.hints, name, Hint(nodes, preferred=False)))
         allocation = allocate_memory(
-            replace(self._providers.memory, keeps_one_node=True),
+            replace(self._providers.of(MemoryResource).manager, keeps_one_node=True),
             with_pod(promises, self._pod.uid, hinted),
             self._demand,
             demand,

@@ -31,6 +31,7 @@ from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 
 CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
@@ -171,7 +172,7 @@ def _pod_cgroups(
         if own_set_of(state.promises, entry.pod.uid, container.name):
             cpus |= want.fallback_cpus()
         else:
-            cpus |= default_set(state.promises) if managers.providers.cpu.static else kernel.online
+            cpus |= default_set(state.promises) if managers.providers.of(CpuResource).manager.static else kernel.online
     pod = DesiredCgroup(
         entry.pod_path,
         controllers,
@@ -242,7 +243,9 @@ def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Cont
 def _shared_by_all(managers: Managers, promises: Promises) -> CpuSet:
     """Return the fallback CPUs of shared containers. A thread needs them that has pinned itself to a CPU of the pool that goes offline."""
     return (
-        default_set(promises) if managers.providers.cpu.static else managers.topology.online | managers.topology.offline
+        default_set(promises)
+        if managers.providers.of(CpuResource).manager.static
+        else managers.topology.online | managers.topology.offline
     )
 
 
@@ -251,7 +254,7 @@ def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSe
 
     Policy none doesn't track the pool (kubelet's default set stays empty), so it is all online CPUs.
     """
-    pool = default_set(promises) & online if managers.providers.cpu.static else online
+    pool = default_set(promises) & online if managers.providers.of(CpuResource).manager.static else online
     of_class = managers.topology.core_classes.get(managers.placement.shared_core_class, CpuSet())
     return pool & of_class or pool
 

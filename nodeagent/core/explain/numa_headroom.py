@@ -11,6 +11,7 @@ from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import memory_accounts
 
 
@@ -74,7 +75,7 @@ def headroom(
         for name, cpus in (own.cpus if own.pod_cpus is None else ((None, own.pod_cpus),))
     ]
     held.sort(key=lambda holder: (holder.pod, holder.container or ""))
-    cpu = managers.providers.cpu
+    cpu = managers.providers.of(CpuResource).manager
     free = CpuSet(cpu.free_cpus(promises)) | lent if cpu.static else CpuSet()
     topology = managers.topology
     counted = topology.online if core_class is None else topology.core_classes[core_class]

@@ -19,8 +19,10 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Hint, Promises
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
 from nodeagent.core.resources.cpu.observing import Choosing, PluginAnswered, Rule, Source, Spread, Took
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
+from nodeagent.core.resources.resource import Resource
 
 
 class TakenTogether(Struct, frozen=True):
@@ -90,7 +92,16 @@ class DeviceStep(Struct, frozen=True):
     refused: bool
 
 
-TraceStep = MergeTrace | CpuStep | MemoryStep | DeviceStep
+class ResourceStep(Struct, frozen=True):
+    """What a further resource did for a container, or for all of a pod, in its own words."""
+
+    container: str | None
+    resource: str
+    given: str
+    """Empty if it was refused."""
+
+
+TraceStep = MergeTrace | CpuStep | MemoryStep | DeviceStep | ResourceStep
 
 
 class Trace(Struct, frozen=True):
@@ -127,8 +138,8 @@ def _observed(managers: Managers, seen: list[_Seen]) -> Managers:
         else:
             seen.append(event)
 
-    watched = managers.providers.cpu.observed_by(seen.append)
-    return replace(managers, providers=replace(managers.providers, cpu=watched, observer=allocated))
+    watched = CpuResource(managers.providers.of(CpuResource).manager.observed_by(seen.append))
+    return replace(managers, providers=replace(managers.providers.having(watched), observer=allocated))
 
 
 def _steps(
@@ -160,7 +171,7 @@ def _steps(
         if merges and (merges[0].container is None or merges[0].container == event.container):
             steps.append(merge())
         promises = event.after
-        step = _step(event, picks, pod)
+        step = _step(what_if.managers, event, picks, pod)
         if step is not None:
             steps.append(step)
         picks = []
@@ -170,14 +181,26 @@ def _steps(
     return steps
 
 
-def _step(event: Allocated, picks: list[_Pick], pod: Pod) -> TraceStep | None:
+def _step(managers: Managers, event: Allocated, picks: list[_Pick], pod: Pod) -> TraceStep | None:
     match event.manager:
         case "cpu":
             return _cpu_step(event, picks, pod)
+        case "memory":
+            return _memory_step(event, pod)
         case "devices":
             return _device_step(event, pod)
-        case _:
-            return _memory_step(event, pod)
+        case name:
+            return _resource_step(next(one for one in managers.providers.resources if one.name == name), event, pod)
+
+
+def _resource_step(resource: Resource, event: Allocated, pod: Pod) -> ResourceStep | None:
+    names = [c.name for c in pod.containers] if event.container is None else [event.container]
+    held = event.after.of_pod(pod.uid)
+    given = ", ".join(filter(None, (resource.describe(held, name) for name in names)))
+    if event.refusal is not None:
+        return ResourceStep(event.container, resource.name, "")
+    is_new = held.of(resource.holdings) != event.before.of_pod(pod.uid).of(resource.holdings)
+    return ResourceStep(event.container, resource.name, given) if is_new else None
 
 
 def _device_step(event: Allocated, pod: Pod) -> DeviceStep | None:

@@ -5,7 +5,7 @@ passes what was observed.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,29 +13,29 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.admission.records import Records
-from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_of_systemd, pod_path
 from nodeagent.core.model.claims import ClaimAllocation, card_name
-from nodeagent.core.model.demand import PodDemand, demand_of
-from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
-from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass
+from nodeagent.core.model.demand import demand_of
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.pod import ContainerKind, Pod, QosClass
 from nodeagent.core.model.promises import NOTHING, PodPromises, UnrecoveredPod
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_prefix
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.records import CpuRecord
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.memory.holdings import Block, Blocks, MemoryHoldings
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.core.turn.lifecycle import Run, Runs, with_units_seen
-from nodeagent.core.turn.recovery import Claim
+from nodeagent.core.turn.recovery import RecoveredPod
 
 
 class Found(Struct, frozen=True):
     """A pod that is known to have been admitted."""
 
     entry: PodEntry
-    claim: Claim
+    claim: RecoveredPod
 
 
 def found(
@@ -75,7 +75,7 @@ def found(
         is_running = entry.is_of_systemd or any(group is not None and group.is_populated for group in there)
         known = _with_past(entry, past, observed, now_ms)
         held = _held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
-        pods.append(Found(known, Claim(entry.pod, held, is_running)))
+        pods.append(Found(known, RecoveredPod(entry.pod, held, is_running)))
     return tuple(sorted(pods, key=lambda pod: pod.entry.decided_at_ms))
 
 
@@ -150,15 +150,26 @@ def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]
 def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
     recorded = with_claims(recorded, entry.pod)
     groups = {c.name: _of_pod(entry, c.name, observed) for c in entry.containers}
-    found = _found(managers, entry, groups, observed)
-    online = managers.topology.online
-    if any(_contradicts(recorded, container, groups[container.name], online) for container in entry.pod.containers):
-        return with_record(found, recorded)
-    # The hints are in no cgroup. Each of the two managers has a file, and one may be lost.
-    parts = (
-        recorded.of(kind) if recorded.of(kind) != kind() else found.of(kind) for kind in (CpuHoldings, MemoryHoldings)
+    demand = demand_of(managers.rules, entry.pod)
+    by_pod = is_by_pod(managers.providers.topology, demand)
+    resources = managers.providers.resources
+    is_contradicted = any(
+        group is not None and resource.is_contradicted(recorded, container.name, group, is_mixed=container.is_mixed)
+        for container in entry.pod.containers
+        for group in (groups[container.name],)
+        for resource in resources
     )
-    return with_record(PodPromises(hints=recorded.hints).having(*parts), recorded)
+    held = replace(recorded, hints=()) if is_contradicted else recorded
+    for resource in resources:
+        found = resource.found(entry, demand, groups, observed, by_pod=by_pod)
+        if found is None:
+            continue
+        # The exclusive CPUs of a skipped pod, if it got any before its gate was turned off, look just like a small shared pool.
+        found = resource.holdings() if demand.is_skipped else found
+        # Each record is a file of its own, and one may be lost.
+        if is_contradicted or recorded.of(resource.holdings) == resource.holdings():
+            held = held.having(found)
+    return held
 
 
 def with_claims(recorded: PodPromises, pod: Pod) -> PodPromises:
@@ -179,104 +190,6 @@ def with_claims(recorded: PodPromises, pod: Pod) -> PodPromises:
                     own = {*devices.devices_of(container.name), card}
                     devices = devices.with_devices(container.name, own)
     return recorded.having(devices, ClaimHoldings(tuple(claims)))
-
-
-def _found(
-    managers: Managers, entry: PodEntry, groups: Mapping[str, ObservedCgroup | None], observed: ObservedCgroups
-) -> PodPromises:
-    """Return what a pod has according to its cgroups."""
-    demand = demand_of(managers.rules, entry.pod)
-    cpus = {name: own for name, group in groups.items() if group is not None and (own := _cpus(group))}
-    for container in entry.pod.containers:
-        if container.is_mixed and container.name in cpus:
-            cpus[container.name] -= _of_others(entry, container, observed)
-    nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
-    if demand.is_skipped:
-        # Its exclusive CPUs, if it got any before its gate was turned off, look just like a small shared pool.
-        return NOTHING
-    if is_by_pod(managers.providers.topology, demand):
-        return _held_by_pod(demand, cpus, nodes)
-    # A set larger than what is asked for is not an exclusive one: the container is in the shared pool.
-    sets = tuple(sorted((c.name, cpus[c.name]) for c in demand.containers if 0 < len(cpus.get(c.name, ())) <= c.cpus))
-    return NOTHING.having(CpuHoldings(cpus=sets), MemoryHoldings(memory=tuple(sorted(_memory(entry, demand, nodes)))))
-
-
-def _of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
-    """CPUs that other containers have too, so the shared pool: not init containers of its pod, which may have had its exclusive ones."""
-    apart = {entry.container_path(c.name) for c in entry.pod.containers if c is mixed or c.kind is ContainerKind.INIT}
-    above = {path.rpartition("/")[0] for path in observed}
-    cpus = CpuSet()
-    for path, group in observed.items():
-        if path not in above and path not in apart:
-            cpus |= _cpus(group)
-    return cpus
-
-
-def _memory(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> Iterator[tuple[str, Blocks]]:
-    """Return each container's blocks. What init containers have beyond what later ones took over counts once: for the first."""
-    lasting: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for container in demand.containers:
-        sums = peak if container.kind is ContainerKind.INIT else lasting
-        for resource, size in container.memory or ():
-            sums[resource] = max(sums.get(resource, 0), size) if sums is peak else sums.get(resource, 0) + size
-    left = {resource: max(0, size - lasting.get(resource, 0)) for resource, size in peak.items()}
-    for position, container in enumerate(demand.containers):
-        if not container.memory or container.name not in nodes:
-            continue
-        amounts = container.memory
-        if container.kind is ContainerKind.INIT:
-            if any(status.attempt for status in entry.containers[position + 1 :]):
-                continue  # released when the container after it was started
-            amounts = tuple((resource, left.pop(resource, 0)) for resource, _ in amounts)
-        yield container.name, _blocks(nodes[container.name], amounts)
-
-
-def _held_by_pod(demand: PodDemand, cpus: Mapping[str, CpuSet], nodes: Mapping[str, NumaSet]) -> PodPromises:
-    """Reassemble a pod's set from the slices and the pool that its containers are in."""
-    whole = CpuSet()
-    for each in cpus.values():
-        whole |= each
-    if len(whole) != demand.cpus or len(cpus) != len(demand.containers):
-        return NOTHING
-    groups = set(nodes.values())
-    if len(groups) != 1 or not demand.memory or any(c.memory is None for c in demand.containers):
-        return NOTHING.having(CpuHoldings(cpus=tuple(sorted(cpus.items())), pod_cpus=whole))
-    group = groups.pop()
-    left = dict(demand.memory)
-    for container in demand.containers:
-        for resource, size in container.memory or () if container.kind is not ContainerKind.INIT else ():
-            left[resource] = max(0, left.get(resource, 0) - size)
-    pool = tuple(sorted((resource, size) for resource, size in left.items() if size))
-    parts = [(c.name, _blocks(group, c.memory or pool)) for c in demand.containers]
-    return NOTHING.having(
-        CpuHoldings(cpus=tuple(sorted(cpus.items())), pod_cpus=whole),
-        MemoryHoldings(memory=tuple(sorted(parts)), pod_memory=_blocks(group, demand.memory)),
-    )
-
-
-def _contradicts(recorded: PodPromises, container: Container, group: ObservedCgroup | None, online: CpuSet) -> bool:
-    """Whether a cgroup holds something that the record doesn't promise. Less is fine: CPUs may be offline. What a mixed one holds beside
-    its exclusive CPUs may be the shared pool.
-    """
-    own = recorded.of(CpuHoldings).own_set(container.name)
-    if group is None or own is None:
-        return False
-    return not own & online <= _cpus(group) if container.is_mixed else not _cpus(group) <= own
-
-
-def _cpus(group: ObservedCgroup) -> CpuSet:
-    value = group.get(Attribute.CPUSET_CPUS)
-    return value if isinstance(value, CpuSet) else CpuSet()
-
-
-def _mems(group: ObservedCgroup) -> NumaSet:
-    value = group.get(Attribute.CPUSET_MEMS)
-    return value if isinstance(value, NumaSet) else NumaSet()
-
-
-def _blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
-    return tuple(Block(nodes, resource, size) for resource, size in sorted(amounts))
 
 
 def populated_pods(observed: ObservedCgroups) -> frozenset[str]:

@@ -39,11 +39,11 @@ def exchanged(
         promises, _ = remove_pod(managers, promises, pod.uid)
         usage = usage.minus(pod, pod_level_resources=gate)
     if allocatable is not None:
-        there = managers.with_devices(allocatable, promises)
+        there = managers.with_amounts(allocatable, promises)
         short = insufficient(new, usage, there, pod_level_resources=gate)
         if short is not None:
             return short
-    decision = admit(managers.unasking(), promises, new)
+    decision = admit(managers.tried_out(), promises, new)
     if isinstance(decision, Rejected):
         return decision
     return Occupancy(decision.promises, (*left, new), usage.plus(new, pod_level_resources=gate))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, Report, remove_container, remove_pod
 from nodeagent.core.admission.node_capacity import insufficient, usage_of
-from nodeagent.core.admission.resize import NotResized, differences, is_resize, resized
+from nodeagent.core.admission.resize import differences, is_resize, resized
 from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
 from nodeagent.core.domains.runtime.answers import Occupant, Response, WantedPlacement, gate, response
 from nodeagent.core.domains.runtime.pod_model import runtime_pod
@@ -49,12 +49,15 @@ from nodeagent.core.model.refusals import (
     RESIZE_DEFERRED,
     RESIZE_INFEASIBLE,
     UID_TAKEN,
+    NotResized,
 )
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import CONTAINERD, ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal
 from nodeagent.core.resources.cpu.holdings import default_set
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.turn.recovery import kept_devices
+from nodeagent.core.resources.devices.keep import kept_devices
+from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.turn.step import EventKind, TurnEvent, World, admitted_beside, cpus_of_orphans
 
 _ORIGIN = Origin(CONTAINERD, CONTAINERD)
@@ -363,7 +366,7 @@ def _admitted(
         return _resized(taken, decide, pod, before, change, node)
     if world.config.check_allocatable:
         others = tuple(entry.pod for entry in state.entries if entry.holds and entry.pod.uid != pod.uid)
-        there = world.managers.with_devices(world.allocatable, state.promises)
+        there = world.managers.with_amounts(world.allocatable, state.promises)
         short = insufficient(pod, usage_of(others, pod_level_resources=gate), there, pod_level_resources=gate)
         if short is not None:
             _, made = _made(state.runtime, decide.key, decide.id)
@@ -489,8 +492,8 @@ def _holds(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str], ...] | Non
     found = next((one for one in demand_of(managers.rules, pod).containers if one.name == name), None)
     if found is None:
         return None
-    cpus = found.cpus if managers.providers.cpu.static else 0
-    memory = dict(found.memory or ()) if managers.providers.memory.static else {}
+    cpus = found.cpus if managers.providers.of(CpuResource).manager.static else 0
+    memory = dict(found.memory or ()) if managers.providers.of(MemoryResource).manager.static else {}
     said = ", ".join(f"{resource} {size}" for resource, size in sorted(memory.items())) or "none"
     return (("exclusive CPUs", str(cpus)), ("memory", said))
 

@@ -23,11 +23,10 @@ from nodeagent.core.admission.managers import (
 )
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
 from nodeagent.core.admission.resize import (
-    NotResized,
     differences,
-    gives_back,
     is_resizable,
     is_resize,
+    lowers_request,
     moves_instead,
     resized,
     restarted,
@@ -40,7 +39,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises, UnrecoveredPod
-from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED
+from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED, NotResized
 from nodeagent.core.model.state import (
     ContainerStatus,
     Idle,
@@ -254,7 +253,7 @@ def _resize(draft: _Draft, successors: Mapping[str, Manifest], world: World) -> 
         if is_resizable(entry) and is_resize(entry.pod, successors[entry.pod.uid].pod)
     ]
     # those that give something back come first: others may have waited for it
-    for entry, manifest in sorted(found, key=lambda one: not gives_back(one[0].pod, one[1].pod)):
+    for entry, manifest in sorted(found, key=lambda one: not lowers_request(one[0].pod, one[1].pod)):
         resized_to = _resized(draft, entry, manifest, world) if _is_to_try(entry, manifest, world) else draft
         if resized_to is not None:
             draft = resized_to
@@ -685,7 +684,7 @@ def _decision(
     state: NodeState, pod: Pod, usage: Usage, orphans: CpuSet, world: World, decide: Decide
 ) -> Admitted | Rejected | Insufficient:
     gate = world.config.placement.gate("PodLevelResources")
-    there = world.managers.with_devices(world.allocatable, state.promises)
+    there = world.managers.with_amounts(world.allocatable, state.promises)
     short = insufficient(pod, usage, there, pod_level_resources=gate)
     if world.config.check_allocatable and short is not None:
         return short

@@ -27,7 +27,7 @@ from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.core.turn.adoption import claims_of, found, may_run, on_record, with_record
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import Manifest, wanted
-from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
+from nodeagent.core.turn.recovery import Deviation, RecoveredPod, Settled, settled
 from nodeagent.core.turn.step import EventKind, new_entry
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.reports.logs import Log, about
@@ -175,12 +175,12 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
     return Start(after, Recovery((f"the machine or its reservation differs from {STATE_FILE}: accepted",)))
 
 
-def _claim(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> Claim:
+def _claim(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> RecoveredPod:
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
     runs = entry.is_of_runtime or any(group is not None and group.is_populated for group in groups)
     ends = not runs and entry.deleting_since_ms is not None
     # A unit that isn't active has what systemd was told, and a pod that is refused gives nothing back.
-    return Claim(entry.pod, held, stays=runs or entry.is_of_systemd, ends=ends)
+    return RecoveredPod(entry.pod, held, stays=runs or entry.is_of_systemd, ends=ends)
 
 
 def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:

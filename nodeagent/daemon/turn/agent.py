@@ -29,8 +29,9 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import RELEASED, StartRefused
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
-from nodeagent.core.model.violations import NodeOverdrawn, Shortfall
+from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import taken_devices
 from nodeagent.core.turn.actions import (
     Action,
@@ -438,8 +439,7 @@ class Agent:
 
     def _pools(self) -> "tuple[DevicePool, ...]":
         """Return the devices that pods may ask for by number."""
-        owned = self._knowing().providers.owned
-        return () if owned is None else owned.manager.pools
+        return self._knowing().pools
 
     def _requested(self) -> tuple[tuple[TurnRequest, ...], frozenset[str]]:
         """Return what was asked for, and the pods to decide on again: those that somebody named, and those that wait for a plugin."""
@@ -580,7 +580,7 @@ class Agent:
 
     def _note_returned(self, before: NodeState) -> None:
         """Log what CPU plugins have to say about CPUs that have been given back, and are so on disk."""
-        plugins = self.node.managers.providers.cpu.plugins
+        plugins = self.node.managers.providers.of(CpuResource).manager.plugins
         if not plugins or before.promises.pods == self.state.promises.pods:
             return
         from nodeagent.core.resources.cpu.plugins import notes_on  # noqa: PLC0415 - only where there are plugins
@@ -594,7 +594,7 @@ class Agent:
 
     def _follow_plugins(self) -> None:
         self.notices.pop(_PLUGINS, None)
-        plugins = self.node.managers.providers.cpu.plugins
+        plugins = self.node.managers.providers.of(CpuResource).manager.plugins
         if plugins:
             from nodeagent.core.resources.cpu.plugins import held_off as late  # noqa: PLC0415 - only where there are plugins
 
@@ -866,10 +866,9 @@ class Agent:
         self._kept = replace(self._kept, shortfalls=found)
 
     def _about(self, short: Shortfall) -> dict[str, str]:
-        if isinstance(short, NodeOverdrawn):
-            return {}
-        entry = self.state.entry(short.uid)
-        return {} if entry is None else about(entry.pod, short.container)
+        uid, container = short.holder or ("", None)
+        entry = self.state.entry(uid)
+        return {} if entry is None else about(entry.pod, container)
 
 
 def _has_gone_back(unit: str, before: UnitSettings, observed: ObservedCgroups) -> bool:

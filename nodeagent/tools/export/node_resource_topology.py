@@ -13,6 +13,7 @@ from nodeagent.core.model.pod import CPU, MEMORY
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import memory_accounts
 
 Document = dict[str, Any]
@@ -76,7 +77,7 @@ def _zone_name(node: int) -> str:
 
 
 def _cpus(cpus: CpuSet, managers: Managers, promises: Promises) -> Document:
-    cpu = managers.providers.cpu
+    cpu = managers.providers.of(CpuResource).manager
     given_out = CpuSet(cpu.grantable) & cpus - managers.reserved if cpu.static else CpuSet()
     free = CpuSet(cpu.free_cpus(promises)) & given_out
     return _resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(given_out)), Quantity.of(len(free)))

@@ -16,7 +16,7 @@ from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
 from nodeagent.core.explain.remedy import Remedy
-from nodeagent.core.explain.trace import CpuChoice, CpuStep, DeviceStep, MemoryStep, Trace, TraceStep
+from nodeagent.core.explain.trace import CpuChoice, CpuStep, DeviceStep, MemoryStep, ResourceStep, Trace, TraceStep
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.config import Config
@@ -352,6 +352,8 @@ def step_document(step: TraceStep) -> Document:
                 "refused": step.refused,
                 "step": "devices",
             }
+        case ResourceStep():
+            return {"container": step.container, "given": step.given, "resource": step.resource, "step": "resource"}
         case MemoryStep():
             hint = step.hint
             return {

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodeagent.core.admission.managers import container_reports
-from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Container, Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.views.explain.document import Document, placed_containers

@@ -247,6 +247,8 @@ def _step(number: int, step: Document, config: Document, width: int, node: int |
             title = f"{who}: which CPUs? {step['cpus'] or 'refused'}"
         case "devices":
             title = f"{who}: which devices? {', '.join(map(device_text, step['devices'])) or 'refused'}"
+        case "resource":
+            title = f"{who}: which {step['resource']}? {step['given'] or 'refused'}"
         case _:
             title = f"{who}: whose memory? {_blocks(step)}"
     yield from _wrapped(f"{_INDENT}{number}. {title}", width)

@@ -12,7 +12,7 @@ from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange
-from nodeagent.core.explain.trace import CpuStep, DeviceStep, MemoryStep, Trace
+from nodeagent.core.explain.trace import CpuStep, DeviceStep, MemoryStep, ResourceStep, Trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.demand import Amounts, why_shared
 from nodeagent.core.model.idset import CpuSet
@@ -22,8 +22,10 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.resources.cpu.holdings import CpuBooks
 from nodeagent.core.resources.cpu.pods import check_pod as check_cpus
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import MemoryBooks
 from nodeagent.core.resources.memory.pods import check_pod as check_memory
+from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.views.explain.lacking import (
     MOST_NODES,
     demands_of,
@@ -70,7 +72,7 @@ def why_refused(before: WhatIf, trace: Trace) -> list[str]:
         return [*_merge(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
     if isinstance(last, CpuStep):
         return [*_cpus(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
-    if isinstance(last, DeviceStep):
+    if isinstance(last, DeviceStep | ResourceStep):
         return ["the message says it all"]
     if isinstance(last, MemoryStep):
         return [*_memory(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, CpuSet())]
@@ -209,9 +211,13 @@ def _over_budget(before: WhatIf, trace: Trace) -> str | None:
     demand, providers = trace.demand, before.managers.providers
     if not demand.is_managed:
         return None
-    refusal = check_cpus(providers.cpu, demand) if providers.cpu.static and demand.cpus else None
-    if refusal is None and providers.memory.static and demand.memory is not None:
-        refusal = check_memory(providers.memory, demand)
+    refusal = (
+        check_cpus(providers.of(CpuResource).manager, demand)
+        if providers.of(CpuResource).manager.static and demand.cpus
+        else None
+    )
+    if refusal is None and providers.of(MemoryResource).manager.static and demand.memory is not None:
+        refusal = check_memory(providers.of(MemoryResource).manager, demand)
     return None if refusal is None else refusal.message
 
 
@@ -223,9 +229,9 @@ def _wants(cpus: int, memory: Amounts, core_class: str | None) -> str:
 
 def _cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
     who, cpus, _ = _wanted(trace, step.container)
-    layout = before.managers.providers.cpu.layout
+    layout = before.managers.providers.of(CpuResource).manager.layout
     free = sum(len(node.free) for node in nodes)
-    options = before.managers.providers.cpu.options
+    options = before.managers.providers.of(CpuResource).manager.options
     if options.full_pcpus_only:
         cores = sum(node.whole_cores for node in nodes)
         split = [str(node.split) for node in nodes if node.split]

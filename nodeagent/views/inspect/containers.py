@@ -29,6 +29,7 @@ from nodeagent.core.turn.recovery import lacking_cpus
 from nodeagent.formats.kernel.cgroup_values import print_value
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.wording.cpu_places import Places
+from nodeagent.views.wording.further_holdings import further_holdings
 
 Document = dict[str, Any]
 
@@ -88,8 +89,11 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
     lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
+    held = observed.promises.of_pod(uid)
+    further = further_holdings(observed.managers.providers.resources, held, container.name)
     return {
         "cgroup": observed.view.shown_cgroup(observed.path),
+        **({"further": further} if further else {}),
         "closedToHost": _closed_to_host(observed, own),
         "near": list(observed.container.near),
         "devices": _devices(observed),

@@ -20,6 +20,7 @@ from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.containers import ContainerView, container_document, kernel_values
@@ -126,7 +127,7 @@ def _node(view: NodeView) -> Document:
     topology, promises = view.node.topology, view.state.promises
     placement = view.node.config.placement
     shared = shared_pool(view.node.managers, promises, topology.online)
-    cpu = view.node.managers.providers.cpu
+    cpu = view.node.managers.providers.of(CpuResource).manager
     available = CpuSet(cpu.free_cpus(promises)) & topology.online if cpu.static else CpuSet()
     exclusive = exclusive_cpus(promises)
     return {

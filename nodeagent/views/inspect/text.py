@@ -446,6 +446,7 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
         *([] if container["unit"] is None else [("unit", container["unit"])]),
         *([("near", ", ".join(container["near"]))] if container["near"] else []),
         *(("device", _device(device)) for device in container["devices"]),
+        *container.get("further", {}).items(),
         ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
         ("process", _processes(container)),
         ("promised", f"{cpus}{_on_cores(container)}{mems}"),

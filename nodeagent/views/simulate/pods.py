@@ -6,7 +6,6 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
@@ -15,11 +14,14 @@ from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, Isolation, PodPromises
+from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.manager import NOBODY
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
 from nodeagent.views.explain.resizes import resize_part
+from nodeagent.views.wording.further_holdings import further_holdings
 
 Document = dict[str, Any]
 VERSION = 1
@@ -126,7 +128,7 @@ def _replaced(pods: Sequence[Pod]) -> list[bool]:
 def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
     """Return what each NUMA node has left, how many CPUs in all, and at most for one container on one node."""
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
-    cpu = what_if.managers.providers.cpu
+    cpu = what_if.managers.providers.of(CpuResource).manager
     anyone = cpu.asking(what_if.promises, NOBODY, None, 0, 0)
     return (
         [{**headroom_document(node), "fragmentationPercent": _fragmentation(node)} for node in left],
@@ -147,6 +149,8 @@ def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *
     if isinstance(decision, Admitted):
         held = (decision.promises if replaced else run.after.promises).of_pod(pod.uid)
     resize = next((one for one in run.resizes if one.new is pod), None)
+    resources = run.after.managers.providers.resources
+    further = {c.name: found for c in pod.containers if (found := further_holdings(resources, held, c.name))}
     return {
         "containers": []
         if not isinstance(decision, Admitted)
@@ -156,6 +160,7 @@ def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *
         **({"claims": _claims(held)} if held.of(ClaimHoldings).claims else {}),
         "decision": "admitted" if refusal is None else "refused",
         **({"devices": _devices(held)} if held.of(DeviceHoldings).devices else {}),
+        **({"further": further} if further else {}),
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
         "namespace": pod.namespace,

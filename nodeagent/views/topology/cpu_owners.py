@@ -8,6 +8,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.cpu.resource import CpuResource
 
 
 def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
@@ -33,7 +34,7 @@ def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[
     held = {cpu: "; ".join(f"{pod} {', '.join(names)}" for pod, names in pods.items()) for cpu, pods in holders.items()}
     shared = dict.fromkeys(shared_pool(managers, promises, managers.topology.online), "shared")
     # With sharedCoreClass nobody runs on some that nobody holds.
-    manager = managers.providers.cpu
+    manager = managers.providers.of(CpuResource).manager
     left = CpuSet(manager.free_cpus(promises)) & managers.topology.online if manager.static else CpuSet()
     free = dict.fromkeys(left, "free")
     return free | shared | held | dict.fromkeys(managers.reserved, "reserved")

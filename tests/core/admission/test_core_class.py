@@ -32,6 +32,7 @@ from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.core.model.topology import CORE_CLASSES, Topology
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.cpu.resource import CpuResource
 from tests.support.builders import ALPHA, MACHINE_A, PLRM, admitted, hybrid, managers
 from tests.support.pods import app, exclusive, init, mixed, pod, sidecar
 from tests.support.strategies import Add, Event, lived, lives, nodes
@@ -241,7 +242,7 @@ def test_a_pod_that_runs_keeps_what_it_has() -> None:
 def test_others_are_decided_by_the_same_managers() -> None:
     node = managers(SMALL, reserved="0")
     assert seen_by(node.providers, demand_of(node.rules, pod("other", app(cpu="2")))) is node.providers
-    assert managers(MACHINE_A).providers.cpu.classes == ()
+    assert managers(MACHINE_A).providers.of(CpuResource).manager.classes == ()
 
 
 def test_the_nodes_wish_is_the_default_and_the_pods_own_comes_first() -> None:

@@ -39,6 +39,7 @@ from nodeagent.core.resources.cpu.holdings import (
 )
 from nodeagent.core.resources.cpu.options import OPTIONS
 from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings
 from tests.support.builders import ALPHA, MACHINE_A, MACHINE_B, PLRM, admitted, machine, managers, pod
 from tests.support.pods import app, exclusive, init, shared, sidecar
@@ -156,7 +157,7 @@ def test_deviations_are_compared_in_thousandths_and_halves_are_rounded_up(
 
 def listed(node: Managers, promises: Promises, one: Pod, name: str | None = None) -> Any:
     """The CPU manager's hints for a container, or for the pod as a whole."""
-    demand, cpu = demanded(node, one), node.providers.managers[0]
+    demand, cpu = demanded(node, one), node.providers.resources[0]
     containers = {c.name: c for c in demand.containers}
     ((_, hints),) = (
         cpu.pod_hints(promises, demand) if name is None else cpu.container_hints(promises, demand, containers[name])
@@ -280,7 +281,7 @@ def test_half_a_core_is_not_available(count: str, message: str) -> None:
 def test_what_is_held_is_allocated_again_and_lent_on(kind: Any) -> None:
     node = managers(errata=KUBELET)
     one = pod("p", kind("c", "2"), app("z", "2"))
-    demand, cpu = demanded(node, one), node.providers.managers[0]
+    demand, cpu = demanded(node, one), node.providers.resources[0]
     first = cpu.allocate_container(core.initial(node), demand, demand.containers[0])
     after = first.promises.having(replace(first.promises.of(CpuBooks), reuse=CpuReuse("other", CpuSet.of(5))))
     again = cpu.allocate_container(after, demand, demand.containers[0])
@@ -466,7 +467,7 @@ def test_options_need_their_gates(option: str, gates: Any, refused: str | None) 
     built = build(MACHINE_A, placed)
     if refused is None:
         assert isinstance(built, Managers)
-        options = built.providers.cpu.options
+        options = built.providers.of(CpuResource).manager.options
         assert [name for name in OPTIONS if getattr(options, name.replace("-", "_"))] == [option]
     else:
         assert start_refused(built) == (
@@ -579,13 +580,13 @@ def test_the_fuller_of_two_nodes(a: int, b: int, expected: int | None) -> None:
     node = managers(machine(nodes=3), reserved="0", topology_manager_policy="single-numa-node")
     held = NOTHING.having(CpuHoldings(cpus=(("a", CpuSet.of(4, 5, 6)),)))
     promises = replace(core.initial(node), pods=PodMap().put("p", held))
-    assert preferred_of_two(node.providers.managers, promises, a, b) == expected
+    assert preferred_of_two(node.providers.resources, promises, a, b) == expected
 
 
 def test_nodes_that_can_give_nothing_have_given_nothing() -> None:
     node = managers(machine(nodes=2, cores=1), reserved="1,3")
     providers, promises = node.providers, core.initial(node)
-    assert preferred_of_two(providers.managers, promises, 0, 1) is None
+    assert preferred_of_two(providers.resources, promises, 0, 1) is None
 
 
 @pytest.mark.parametrize(

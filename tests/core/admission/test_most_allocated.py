@@ -56,8 +56,8 @@ def holding(of: Managers, *, cpus: str = "", memory: tuple[tuple[str, int, int],
 
 
 def chosen(of: Managers, promises: Promises, a: int = 0, b: int = 1) -> int | None:
-    want = preferred_of_two(of.providers.managers, promises, a, b)
-    assert want == preferred_of_two(of.providers.managers, promises, b, a), "the order of asking"
+    want = preferred_of_two(of.providers.resources, promises, a, b)
+    assert want == preferred_of_two(of.providers.resources, promises, b, a), "the order of asking"
     return want
 
 

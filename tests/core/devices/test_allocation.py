@@ -29,7 +29,8 @@ from nodeagent.core.model.violations import Invariant
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
-from nodeagent.core.turn.recovery import Claim, settled
+from nodeagent.core.resources.devices.resource import DeviceResource
+from nodeagent.core.turn.recovery import RecoveredPod, settled
 from tests.support.builders import MACHINE_A, admitted, machine, managers, pod
 from tests.support.pods import app, init, sidecar
 
@@ -124,11 +125,11 @@ def test_what_nobody_gives_is_refused() -> None:
 def test_what_the_node_has_counts_first() -> None:
     node = giving()
     promises = admitted(node, asking("a", 2))
-    there = node.with_devices(Allocatable(10, (("cpu", 1000),)), promises)
+    there = node.with_amounts(Allocatable(10, (("cpu", 1000),)), promises)
     assert there.amounts == (("cpu", 1000), (DISK, 1), (NIC, 4))
     fewer = knowing(node, CARDS[2])
-    assert dict(fewer.with_devices(Allocatable(10, ()), promises).amounts) == {DISK: 0, NIC: 2}, "what is given counts"
-    assert managers().with_devices(Allocatable(10, ()), promises) == Allocatable(10, ())
+    assert dict(fewer.with_amounts(Allocatable(10, ()), promises).amounts) == {DISK: 0, NIC: 2}, "what is given counts"
+    assert managers().with_amounts(Allocatable(10, ()), promises) == Allocatable(10, ())
 
 
 def test_devices_near_the_affinity_come_first_then_others_then_those_of_unknown_nodes() -> None:
@@ -196,7 +197,7 @@ def test_what_the_configuration_has_come_to_give_no_plugin_gives() -> None:
     node = managers(topology_manager_policy="restricted", devices=SELECTIONS)
     told = tuple(DevicePool(name, (PoolDevice("other"),)) for name in (NIC, "example.com/gpu"))
     node = node.knowing(PlacedDevices.of(CARDS, node.topology), told)
-    own = node.providers.owned
+    own = node.providers.find(DeviceResource)
     assert own is not None
     assert [(pool.resource, len(pool.devices)) for pool in own.manager.pools] == [
         (NIC, 4),
@@ -246,10 +247,10 @@ def test_a_recovery_leaves_devices_where_they_are() -> None:
     node = giving()
     pods = (asking("a", 1), asking("b", 2), asking("c", 1, None))
     promises = admitted(node, *pods)
-    claims = [Claim(each, promises.of_pod(each.uid), stays=True) for each in pods]
+    claims = [RecoveredPod(each, promises.of_pod(each.uid), stays=True) for each in pods]
     placed = settled(knowing(node, *CARDS[1:]), claims)
     assert [held(placed.promises, each.uid) for each in pods] == [held(promises, each.uid) for each in pods]
-    both = settled(node, [claims[0], Claim(asking("z"), promises.of_pod("a"), stays=True)])
+    both = settled(node, [claims[0], RecoveredPod(asking("z"), promises.of_pod("a"), stays=True)])
     assert set(held(both.promises, "a")).isdisjoint(held(both.promises, "z")), "the first has it"
 
 

@@ -21,7 +21,6 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.numa import hint_family
 from nodeagent.core.numa.hints import DONT_CARE
-from nodeagent.core.numa.resource_manager import ResourceHints, ResourceManager
 from nodeagent.core.resources.memory.accounting import (
     breaks_group,
     charge,
@@ -41,6 +40,7 @@ from nodeagent.core.resources.memory.holdings import (
     with_memory_accounts,
 )
 from nodeagent.core.resources.memory.records import MemoryRecord
+from nodeagent.core.resources.resource import Resource, ResourceHints
 from tests.support.builders import GIB, MACHINE_A, PLRM, admitted, machine, managers, pod
 from tests.support.pods import app, exclusive, init, shared, sidecar
 
@@ -57,8 +57,8 @@ def demanded(node: Managers, one: Pod) -> PodDemand:
     return demand_of(node.rules, one)
 
 
-def memory_of(node: Managers) -> ResourceManager:
-    _, memory = node.providers.managers
+def memory_of(node: Managers) -> Resource:
+    _, memory = node.providers.resources
     return memory
 
 

@@ -12,18 +12,18 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Hint, PodPromises, Promises
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_sets, own_set_of
 from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings, memory_accounts
-from nodeagent.core.turn.recovery import Claim, Settled, lacking_cpus, settled
+from nodeagent.core.turn.recovery import RecoveredPod, Settled, lacking_cpus, settled
 from tests.support import invariants
 from tests.support.strategies import Event, lived, lives, nodes, pods
 
 EXAMPLES = settings(max_examples=150)
 
 
-def claims_of(promises: Promises, active: tuple[Pod, ...], running: frozenset[int]) -> tuple[Claim, ...]:
-    return tuple(Claim(pod, promises.of_pod(pod.uid), n in running) for n, pod in enumerate(active))
+def claims_of(promises: Promises, active: tuple[Pod, ...], running: frozenset[int]) -> tuple[RecoveredPod, ...]:
+    return tuple(RecoveredPod(pod, promises.of_pod(pod.uid), n in running) for n, pod in enumerate(active))
 
 
-def expect_nothing_new(claim: Claim, promises: Promises) -> None:
+def expect_nothing_new(claim: RecoveredPod, promises: Promises) -> None:
     after = promises.of_pod(claim.pod.uid)
     assert all(
         cpus <= (claim.held.of(CpuHoldings).own_set(name) or CpuSet()) for name, cpus in after.of(CpuHoldings).cpus
@@ -38,7 +38,7 @@ def lived_through(node: Managers, events: list[Event]) -> tuple[Promises, tuple[
     return last.after, last.pods
 
 
-def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tuple[Pod, ...]:
+def expect_sound(node: Managers, claims: tuple[RecoveredPod, ...], made: Settled) -> tuple[Pod, ...]:
     """Give the pods that were kept."""
     refused = {uid for uid, _ in made.refused}
     assert all(not claim.stays for claim in claims if claim.pod.uid in refused), "who runs is never refused"
@@ -59,12 +59,12 @@ def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tu
             if pod.uid in ending:
                 continue
             reported = [
-                d for d in made.differences if (d.pod, d.container, d.resource) == (pod, container.name, "CPUs")
+                d for d in made.differences if (d.pod, d.container, d.what.resource) == (pod, container.name, "CPUs")
             ]
             before = next(c.held.of(CpuHoldings).own_set(container.name) for c in claims if c.pod is pod)
             assert bool(reported) >= (own != before), "what is not as it was is told"
             if lacking_cpus(node, made.promises, pod, container.name):
-                assert any("degraded" in d.why for d in reported)
+                assert any("degraded" in d.what.why for d in reported)
     return kept
 
 
@@ -99,7 +99,7 @@ def test_on_the_same_node_nothing_changes(node: Managers, events: list[Event], r
     made = settled(node, claims)
     expect_sound(node, claims, made)
     before, after = as_it_is(promises), as_it_is(made.promises)
-    assert before == after or [d for d in made.differences if d.before not in {"shared", "any"}] == []
+    assert before == after or [d for d in made.differences if d.what.before not in {"shared", "any"}] == []
     kept = {(uid, name): cpus for uid, name, cpus in exclusive_sets(promises)}
     assert {key: own_set_of(made.promises, *key) for key in kept} == kept
 
@@ -139,7 +139,7 @@ def test_on_any_other_node_the_promises_are_sound(
 
 
 @st.composite
-def hostile_claims(draw: Any) -> tuple[Claim, ...]:
+def hostile_claims(draw: Any) -> tuple[RecoveredPod, ...]:
     """Claims that no admission would have made: sets of any size and place, two pods on the same, nodes that are not there."""
     sets = st.none() | st.integers(0, 2**12 - 1).map(CpuSet)
     groups = st.integers(0, 31).map(NumaSet)
@@ -159,11 +159,11 @@ def hostile_claims(draw: Any) -> tuple[Claim, ...]:
             MemoryHoldings(memory=memory, pod_memory=draw(st.none() | blocks)),
         )
         stays, ends = draw(st.sampled_from([(True, False), (False, False), (False, True)]))
-        claims.append(Claim(pod, held, stays, ends))
+        claims.append(RecoveredPod(pod, held, stays, ends))
     return tuple(claims)
 
 
 @EXAMPLES
 @given(nodes(), hostile_claims())
-def test_claims_that_cannot_be_are_taken_apart(node: Managers, claims: tuple[Claim, ...]) -> None:
+def test_claims_that_cannot_be_are_taken_apart(node: Managers, claims: tuple[RecoveredPod, ...]) -> None:
     expect_sound(node, claims, settled(node, claims))

@@ -6,13 +6,12 @@ from random import Random
 from hypothesis import settings
 from msgspec import Struct
 
-from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.explain.resizing import resizing
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Pod
-from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED
+from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED, NotResized
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts

@@ -35,7 +35,6 @@ from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused, unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa import hint_family
-from nodeagent.core.numa.resource_manager import Allocation
 from nodeagent.core.resources.cpu.assignment import Picking
 from nodeagent.core.resources.cpu.distribution import Distributing
 from nodeagent.core.resources.cpu.holdings import (
@@ -51,6 +50,7 @@ from nodeagent.core.resources.cpu.layout import CpuGroup, CpuLayout, NodeSet
 from nodeagent.core.resources.cpu.observing import Choosing, PickObserver, Source
 from nodeagent.core.resources.cpu.options import CpuOptions, judge_cpu_options, misfits
 from nodeagent.core.resources.cpu.points import CpuShortage, Filter, Question, Select
+from nodeagent.core.resources.resource import Allocation
 
 _PREFIX = "new static policy error: "
 NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)

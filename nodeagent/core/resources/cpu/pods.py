@@ -23,11 +23,11 @@ from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
-from nodeagent.core.numa.resource_manager import Allocation
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over, taken_deltas
 from nodeagent.core.resources.cpu.observing import Choosing, Source
 from nodeagent.core.resources.cpu.points import CpuShortage, Question
+from nodeagent.core.resources.resource import Allocation
 
 
 def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:

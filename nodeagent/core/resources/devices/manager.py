@@ -13,10 +13,10 @@ from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import unexpected
-from nodeagent.core.numa.resource_manager import Allocation
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
 from nodeagent.core.resources.devices.plugins import DevicePluginFailedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.resources.resource import Allocation
 
 
 class DeviceManager(Struct, frozen=True):
@@ -72,16 +72,6 @@ def allocate_container(
         if answer is not None:
             of_devices = of_devices.with_answer(container.name, resource, answer)
         promises = with_pod(promises, pod.uid, held.having(of_devices))
-    return Allocation(promises)
-
-
-def allocate_pod(manager: DeviceManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Promise each container of the pod its own: devices aren't shared."""
-    for container in pod.containers:
-        allocation = allocate_container(manager, promises, pod, container)
-        if allocation.refusal is not None:
-            return allocation
-        promises = allocation.promises
     return Allocation(promises)
 
 

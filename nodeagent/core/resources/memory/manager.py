@@ -27,7 +27,6 @@ from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused, unexpected
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.numa.resource_manager import Allocation
 from nodeagent.core.resources.memory.accounting import (
     NodeAccounts,
     breaks_group,
@@ -46,7 +45,8 @@ from nodeagent.core.resources.memory.holdings import (
     memory_accounts,
     with_memory_accounts,
 )
-from nodeagent.core.resources.memory.reservation import reserved_by_node
+from nodeagent.core.resources.memory.reservation import invalid_entries, reserved_by_node
+from nodeagent.core.resources.resource import Allocation
 
 NOT_REPRESENTABLE = "[memorymanager] failed to represent quantity as int64"
 
@@ -100,6 +100,12 @@ def judge_memory_policy(placement: Placement) -> tuple[StartRefused, ...]:
     if placement.memory_manager_policy in {"None", "Static"}:
         return ()
     return (StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy"),)
+
+
+def judge_memory_configuration(placement: Placement) -> tuple[StartRefused, ...]:
+    """Judge the policy's name and the reserved amounts."""
+    invalid = invalid_entries(placement) if placement.memory_manager_policy == "Static" else None
+    return (*judge_memory_policy(placement), *(() if invalid is None else (invalid,)))
 
 
 def allocate_container(

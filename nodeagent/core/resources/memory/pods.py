@@ -20,7 +20,6 @@ from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
-from nodeagent.core.numa.resource_manager import Allocation
 from nodeagent.core.resources.memory.accounting import UINT64, take
 from nodeagent.core.resources.memory.holdings import (
     Block,
@@ -30,6 +29,7 @@ from nodeagent.core.resources.memory.holdings import (
     with_memory_accounts,
 )
 from nodeagent.core.resources.memory.manager import NOT_REPRESENTABLE, MemoryManager, choose_nodes
+from nodeagent.core.resources.resource import Allocation
 
 _REPRESENTABLE = "amounts that aren't whole bytes were refused before"
 
