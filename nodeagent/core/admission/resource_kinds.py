@@ -12,7 +12,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.manager import build_cpu_manager, judge_cpu_configuration
-from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.resources.memory.manager import build_memory_manager, judge_memory_configuration
 from nodeagent.core.resources.memory.resource import MemoryResource
@@ -36,7 +36,11 @@ class ResourceKind(Struct, frozen=True):
 
 def _build_cpus(topology: Topology, placement: Placement) -> CpuResource | tuple[StartRefused, ...]:
     manager = build_cpu_manager(topology, placement)
-    return manager if isinstance(manager, tuple) else CpuResource(manager)
+    return (
+        manager
+        if isinstance(manager, tuple)
+        else CpuResource(with_cpu_plugins(manager, placement.cpu_plugins if manager.static else ()))
+    )
 
 
 def _build_memory(topology: Topology, placement: Placement) -> MemoryResource | tuple[StartRefused, ...]:

@@ -5,6 +5,7 @@ clock. Pods with pod-level resources are handled in pods.py.
 """
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,6 +78,25 @@ class WholeCores(Struct, frozen=True):
         return CpuSet(self.layout.whole_cores(question.free.bits))
 
 
+class Chooser(Protocol):
+    """Asks CPU plugins, and judges their answers (core/resources/cpu/plugins.py). Each method raises PluginFailedError."""
+
+    @property
+    def plugins(self) -> tuple[CpuPlugin, ...]: ...
+
+    def filtered(self, manager: "CpuManager", asked: Question, *, is_for_hints: bool) -> Question:
+        """Ask Filter, and PostFilter where too little is left."""
+
+    def offered(self, manager: "CpuManager", asked: Question) -> Question:
+        """Ask Filter, PostFilter and PreScore."""
+
+    def selected(self, manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
+        """Ask Select and Score, beside the policy."""
+
+    def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
+        """Ask Allocate."""
+
+
 class CpuManager(Struct, frozen=True):
     static: bool
     topology: Topology
@@ -104,8 +124,12 @@ class CpuManager(Struct, frozen=True):
     """All of it, if `layout` has the cores of one class only."""
     keeps_first: bool = True
     """A resize leaves a container the CPUs that it was admitted with."""
-    plugins: tuple[CpuPlugin, ...] = ()
-    """Asked beside the policy; their code is in `nodeagent.core.resources.cpu.plugins`, which is loaded where there are any."""
+    chooser: Chooser | None = None
+    """Asked beside the policy. None means that there are no CPU plugins."""
+
+    @property
+    def plugins(self) -> tuple[CpuPlugin, ...]:
+        return () if self.chooser is None else self.chooser.plugins
 
     @property
     def policy(self) -> Select:
@@ -116,29 +140,21 @@ class CpuManager(Struct, frozen=True):
         """Choose CPUs: by the policy, if no plugin selects or scores."""
         if question.count < 1:
             return CpuSet()
-        if self.plugins:
-            from nodeagent.core.resources.cpu.plugins import selected  # noqa: PLC0415 - only where there are plugins
-
-            return selected(self, question)
+        if self.chooser is not None:
+            return self.chooser.selected(self, question)
         return (self.distributing or self.picking).select(question)
 
     def for_hints(self, asked: Question) -> Question:
         """Return what plugins leave of the CPUs that a pod is asking for, before it is known on which nodes."""
-        from nodeagent.core.resources.cpu.plugins import filtered  # noqa: PLC0415 - as above
-
-        return filtered(self, asked, is_for_hints=True)
+        return asked if self.chooser is None else self.chooser.filtered(self, asked, is_for_hints=True)
 
     def offered(self, asked: Question) -> Question:
         """Return what plugins leave of the CPUs that a pod is asking for, and how they like each."""
-        from nodeagent.core.resources.cpu.plugins import offered  # noqa: PLC0415 - as above
-
-        return offered(self, asked)
+        return asked if self.chooser is None else self.chooser.offered(self, asked)
 
     def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
         """Return why plugins don't let it have what was chosen."""
-        from nodeagent.core.resources.cpu.plugins import vetoed  # noqa: PLC0415 - as above
-
-        return vetoed(self.plugins, asked, cpus)
+        return None if self.chooser is None else self.chooser.vetoed(asked, cpus)
 
     def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
         """Put the question."""
@@ -230,7 +246,7 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
     if refused:
         return tuple(refused)
     made = _cpu_manager(placement, topology, layout, options, reserved, static=True)
-    made = replace(made, classes=tuple(_core_classes(topology, made)), plugins=placement.cpu_plugins)
+    made = replace(made, classes=tuple(_core_classes(topology, made)))
     match placement.isolated_cpus:
         case "only":
             return replace(made, grantable=isolated)

@@ -17,6 +17,7 @@ from nodeagent.core.metrics.manager_metrics import (
     plus,
 )
 from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
@@ -41,6 +42,15 @@ from nodeagent.core.resources.cpu.manager import (
 from nodeagent.core.resources.cpu.resize import resize_cpus
 from nodeagent.core.resources.cpu.restore import validated_cpus
 from nodeagent.core.resources.resource import Allocation, Difference, ResourceHints
+
+
+def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> CpuManager:
+    """Return the manager so that it asks these plugins. What asks them is loaded only where there are any."""
+    if not plugins:
+        return replace(manager, chooser=None)
+    from nodeagent.core.resources.cpu.plugins import PluginChooser  # noqa: PLC0415 - as said
+
+    return replace(manager, chooser=PluginChooser(plugins))
 
 
 class CpuResource(Struct, frozen=True):
