@@ -45,7 +45,7 @@ class Violation(Struct, frozen=True, kw_only=True):
     node: int | None = None
     resource: str = ""
     difference: str = ""
-    """Difference in the memory manager's accounting, in kubelet's words."""
+    """HoldingChange in the memory manager's accounting, in kubelet's words."""
 
     @property
     def text(self) -> str:

@@ -40,7 +40,7 @@ class Allocation(Struct, frozen=True):
     refusal: Refusal | None = None
 
 
-class Difference(Struct, frozen=True):
+class HoldingChange(Struct, frozen=True):
     """Something that a container no longer has as before."""
 
     resource: str
@@ -182,7 +182,7 @@ class Resource(Protocol):
 
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
-    ) -> Iterator[Difference]:
+    ) -> Iterator[HoldingChange]:
         """Return how a container differs from before, or from its request, after all pods were placed."""
 
     # What must always hold, and what is shown of it

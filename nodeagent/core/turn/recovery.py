@@ -24,7 +24,7 @@ from nodeagent.core.resources.cpu.invariants import pod_violations
 from nodeagent.core.resources.cpu.keep import due_cpus
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.resource import Difference
+from nodeagent.core.resources.resource import HoldingChange
 
 
 class RecoveredPod(Struct, frozen=True):
@@ -43,7 +43,7 @@ class Deviation(Struct, frozen=True):
 
     pod: Pod
     container: str
-    what: Difference
+    what: HoldingChange
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:

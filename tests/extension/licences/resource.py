@@ -17,7 +17,7 @@ from nodeagent.core.model.violations import Shortage, Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import UNSATISFIABLE, masks_by_size
 from nodeagent.core.numa.topology_manager import TopologyManager
-from nodeagent.core.resources.resource import AGAIN, Allocation, Difference, ResourceHints, allocate_each
+from nodeagent.core.resources.resource import AGAIN, Allocation, HoldingChange, ResourceHints, allocate_each
 
 LICENCE = "example.com/licence"
 GIVEN = MetricSpec("example_licences_allocated", "gauge", "Licences that pods have")
@@ -171,10 +171,10 @@ class Licences(Struct, frozen=True):
 
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
-    ) -> Iterator[Difference]:
+    ) -> Iterator[HoldingChange]:
         had, has = self.describe(before, name), self.describe(promises.of_pod(pod.uid), name)
         if had != has:
-            yield Difference("licences", had or "none", has or "none", f"there are others now; {AGAIN}")
+            yield HoldingChange("licences", had or "none", has or "none", f"there are others now; {AGAIN}")
 
     def validated(self, promises: Promises) -> Promises:
         return promises

@@ -14,7 +14,7 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with
 from nodeagent.core.resources.cpu.manager import CpuManager, choose_near, release_container
 from nodeagent.core.resources.cpu.points import CpuShortage
 from nodeagent.core.resources.cpu.restore import given_cpus
-from nodeagent.core.resources.resource import AGAIN, Difference
+from nodeagent.core.resources.resource import AGAIN, HoldingChange
 
 
 def found_cpus(
@@ -141,14 +141,14 @@ def cpu_differences(
     name: str,
     *,
     by_pod: bool,
-) -> Iterator[Difference]:
+) -> Iterator[HoldingChange]:
     """Return how the CPUs of a container differ from before, or from its request."""
     container = next(one for one in demand.containers if one.name == name)
     had, has = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
     wanted = due_cpus(manager, demand, container, by_pod=by_pod)
     if had != has or (len(has or ()) < wanted and container.kind is not ContainerKind.INIT):
         why = _why(manager, pod, promises, had or CpuSet(), has or CpuSet(), wanted)
-        yield Difference("CPUs", str(had) if had else "shared", str(has) if has else "shared", why)
+        yield HoldingChange("CPUs", str(had) if had else "shared", str(has) if has else "shared", why)
 
 
 def _why(manager: CpuManager, pod: Pod, promises: Promises, had: CpuSet, has: CpuSet, wanted: int) -> str:

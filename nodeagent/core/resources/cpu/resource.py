@@ -41,7 +41,7 @@ from nodeagent.core.resources.cpu.manager import (
 )
 from nodeagent.core.resources.cpu.resize import resize_cpus
 from nodeagent.core.resources.cpu.restore import validated_cpus
-from nodeagent.core.resources.resource import Allocation, Difference, ResourceHints
+from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
 
 
 def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> CpuManager:
@@ -176,7 +176,7 @@ class CpuResource(Struct, frozen=True):
 
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
-    ) -> Iterator[Difference]:
+    ) -> Iterator[HoldingChange]:
         return cpu_differences(self.manager, promises, pod, demand, before.of(CpuHoldings), name, by_pod=by_pod)
 
     def validated(self, promises: Promises) -> Promises | StartRefused:

@@ -26,7 +26,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.devices.keep import kept_devices
 from nodeagent.core.resources.devices.manager import DeviceManager, allocate_container, reusable
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice, pools_of
-from nodeagent.core.resources.resource import Allocation, Difference, ResourceHints, allocate_each
+from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, allocate_each
 
 
 def owned(
@@ -117,7 +117,7 @@ class DeviceResource(Struct, frozen=True):
         name: str,
         *,
         by_pod: bool,
-    ) -> Iterator[Difference]:
+    ) -> Iterator[HoldingChange]:
         yield from ()
 
     def describe(self, held: PodPromises, name: str) -> str:

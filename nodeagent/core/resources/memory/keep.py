@@ -17,7 +17,7 @@ from nodeagent.core.resources.memory.holdings import (
     with_memory_accounts,
 )
 from nodeagent.core.resources.memory.manager import MemoryManager
-from nodeagent.core.resources.resource import AGAIN, Difference
+from nodeagent.core.resources.resource import AGAIN, HoldingChange
 
 
 def found_memory(
@@ -137,14 +137,14 @@ def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
 
 def memory_differences(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings, name: str
-) -> Iterator[Difference]:
+) -> Iterator[HoldingChange]:
     """Return how the NUMA nodes of a container's memory differ from before."""
     stood, stands = before.nodes(name), promises.of_pod(pod.uid).of(MemoryHoldings).nodes(name)
     if stood == stands:
         return
     container = next(one for one in demand.containers if one.name == name)
     lacks = not stands and not demand.is_skipped and bool(container.memory)
-    yield Difference("memory nodes", str(stood or "any"), str(stands or "any"), _why(manager, stood, lacks=lacks))
+    yield HoldingChange("memory nodes", str(stood or "any"), str(stands or "any"), _why(manager, stood, lacks=lacks))
 
 
 def _why(manager: MemoryManager, stood: NumaSet, *, lacks: bool) -> str:

@@ -33,7 +33,7 @@ from nodeagent.core.resources.memory.manager import (
 )
 from nodeagent.core.resources.memory.resize import resize_memory
 from nodeagent.core.resources.memory.restore import validated_memory
-from nodeagent.core.resources.resource import Allocation, Difference, ResourceHints
+from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
 
 BytesByNode = Mapping[int, int]
 """Regular memory of blocks that lie on one NUMA node alone, by that node."""
@@ -160,7 +160,7 @@ class MemoryResource(Struct, frozen=True):
         name: str,
         *,
         by_pod: bool,
-    ) -> Iterator[Difference]:
+    ) -> Iterator[HoldingChange]:
         return memory_differences(self.manager, promises, pod, demand, before.of(MemoryHoldings), name)
 
     def validated(self, promises: Promises) -> Promises | StartRefused:
