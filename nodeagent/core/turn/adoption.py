@@ -35,7 +35,7 @@ class Found(Struct, frozen=True):
     """A pod that is known to have been admitted."""
 
     entry: PodEntry
-    claim: RecoveredPod
+    recovered: RecoveredPod
 
 
 def found(
@@ -254,7 +254,7 @@ def may_run(
     return tuple(left)
 
 
-def claims_of(records: Records) -> dict[str, PodPromises]:
+def recorded_holdings(records: Records) -> dict[str, PodPromises]:
     """Read what kubelet's files say that pods hold, whatever else they say: claims are judged one by one. Invalid sets count as missing."""
     cpus, memory = defaultdict[str, CpuHoldings](CpuHoldings), defaultdict[str, MemoryHoldings](MemoryHoldings)
     if isinstance(records.cpu, CpuRecord):

@@ -64,24 +64,24 @@ class Settled(Struct, frozen=True):
     differences: tuple[Deviation, ...] = ()
 
 
-def settled(managers: Managers, claims: Sequence[RecoveredPod], promises: Promises | None = None) -> Settled:
-    """Place every claim.
+def settled(managers: Managers, pods: Sequence[RecoveredPod], promises: Promises | None = None) -> Settled:
+    """Place every recovered.
 
     Args:
         managers: for the current machine and configuration.
-        claims: in the order of the pods' admission: if two claim the same, the first gets it.
+        pods: in the order of their admission. If two hold the same, the first keeps it.
         promises: to the pods that are already placed, and to lost ones; None: to none.
     """
     promises = initial(managers) if promises is None else promises
-    if any(claim.held.of(DeviceHoldings).devices for claim in claims):
+    if any(recovered.held.of(DeviceHoldings).devices for recovered in pods):
         managers = managers.knowing(managers.providers.devices, has_devices=True)
-    for claim in claims:
-        promises = _with_kept(managers, promises, claim)
+    for recovered in pods:
+        promises = _with_kept(managers, promises, recovered)
     refused: list[tuple[str, Rejected]] = []
-    for claim in claims:
-        after = _completed(managers, promises, claim)
+    for recovered in pods:
+        after = _completed(managers, promises, recovered)
         if isinstance(after, Rejected):
-            refused.append((claim.pod.uid, after))
+            refused.append((recovered.pod.uid, after))
             promises = after.promises
         else:
             promises = after
@@ -90,9 +90,9 @@ def settled(managers: Managers, claims: Sequence[RecoveredPod], promises: Promis
     gone = {uid for uid, _ in refused}
     differences = [
         difference
-        for claim in claims
-        if claim.pod.uid not in gone and not claim.ends
-        for difference in _differences(managers, claim, balanced)
+        for recovered in pods
+        if recovered.pod.uid not in gone and not recovered.ends
+        for difference in _differences(managers, recovered, balanced)
     ]
     return Settled(balanced, tuple(refused), tuple(differences))
 
@@ -111,24 +111,26 @@ def lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) ->
 # What can be kept
 
 
-def _with_kept(managers: Managers, promises: Promises, claim: RecoveredPod) -> Promises:
+def _with_kept(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:
     """Promise a pod what it holds and may keep: the rest follows once every pod has what it keeps."""
-    demand = _demand_behind(managers, claim)
+    demand = _demand_behind(managers, recovered)
     for resource in managers.providers.resources:
-        promises = resource.keep(promises, claim.pod, demand, claim.held)
-    held = with_held_claims(promises.of_pod(claim.pod.uid).having(claim.held.of(ClaimHoldings)))
+        promises = resource.keep(promises, recovered.pod, demand, recovered.held)
+    held = with_held_claims(promises.of_pod(recovered.pod.uid).having(recovered.held.of(ClaimHoldings)))
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
-        names = {c.name for c in claim.pod.containers}
-        held = replace(held, hints=tuple((n, h) for n, h in claim.held.hints if n in names and _is_here(managers, h)))
-    return with_pod(promises, claim.pod.uid, held)
+        names = {c.name for c in recovered.pod.containers}
+        held = replace(
+            held, hints=tuple((n, h) for n, h in recovered.held.hints if n in names and _is_here(managers, h))
+        )
+    return with_pod(promises, recovered.pod.uid, held)
 
 
-def _demand_behind(managers: Managers, claim: RecoveredPod) -> PodDemand:
+def _demand_behind(managers: Managers, recovered: RecoveredPod) -> PodDemand:
     """What the pod asked for when it got what it holds: that stays, even with the gates turned off (KEP-5526)."""
-    demand = demand_of(managers.rules, claim.pod)
-    if not demand.is_skipped or not claim.held.parts:
+    demand = demand_of(managers.rules, recovered.pod)
+    if not demand.is_skipped or not recovered.held.parts:
         return demand
-    return demand_of(replace(managers.rules, gates=Gates(True, True)), claim.pod)
+    return demand_of(replace(managers.rules, gates=Gates(True, True)), recovered.pod)
 
 
 def _is_here(managers: Managers, hint: Hint) -> bool:
@@ -138,35 +140,35 @@ def _is_here(managers: Managers, hint: Hint) -> bool:
 # What is missing
 
 
-def _completed(managers: Managers, promises: Promises, claim: RecoveredPod) -> Promises | Rejected:
+def _completed(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises | Rejected:
     """Get a pod what it lacks, moving as little of it as possible."""
-    if claim.ends:
+    if recovered.ends:
         return promises
-    held = promises.of_pod(claim.pod.uid)
-    demand = demand_of(managers.rules, claim.pod)
+    held = promises.of_pod(recovered.pod.uid)
+    demand = demand_of(managers.rules, recovered.pod)
     resources, topology = managers.providers.resources, managers.providers.topology
     by_pod = is_by_pod(topology, demand)
     lacks = not demand.is_skipped and any(resource.lacks(held, demand, by_pod=by_pod) for resource in resources)
-    waits = not claim.stays and any(resource.is_away(held) for resource in resources)
+    waits = not recovered.stays and any(resource.is_away(held) for resource in resources)
     # What its claims allow, only they know: what runs gets the nearest instead, all else is decided on anew.
-    has_lost = not claim.stays and held.of(ClaimHoldings) != claim.held.of(ClaimHoldings)
+    has_lost = not recovered.stays and held.of(ClaimHoldings) != recovered.held.of(ClaimHoldings)
     if not lacks and not waits and not has_lost:
-        return _with_hints(managers, promises, claim.pod)
+        return _with_hints(managers, promises, recovered.pod)
     attempts = [] if waits or has_lost else [promises]
     for resource in resources:
-        attempts = [way for one in attempts for way in resource.fill(topology, one, claim.pod, demand)]
-    attempts.append(remove_pod(managers, promises, claim.pod.uid)[0])
+        attempts = [way for one in attempts for way in resource.fill(topology, one, recovered.pod, demand)]
+    attempts.append(remove_pod(managers, promises, recovered.pod.uid)[0])
     last: Rejected | None = None
     for attempt in attempts:
-        decision = admit(managers, attempt, claim.pod)
+        decision = admit(managers, attempt, recovered.pod)
         if isinstance(decision, Rejected):
             last = decision
-        elif not any(pod_violations(claim.pod, decision.promises.of_pod(claim.pod.uid).of(CpuHoldings))):
+        elif not any(pod_violations(recovered.pod, decision.promises.of_pod(recovered.pod.uid).of(CpuHoldings))):
             # A later container may already have what init containers lend, if an earlier one is looked after only now.
             return decision.promises
     assert last is not None
     # CPUs that are only offline may return: until then D14 holds.
-    return promises if claim.stays or not (lacks or has_lost) else last
+    return promises if recovered.stays or not (lacks or has_lost) else last
 
 
 def _with_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
@@ -182,10 +184,10 @@ def _with_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
 # What differs
 
 
-def _differences(managers: Managers, claim: RecoveredPod, promises: Promises) -> Iterator[Deviation]:
-    demand = demand_of(managers.rules, claim.pod)
+def _differences(managers: Managers, recovered: RecoveredPod, promises: Promises) -> Iterator[Deviation]:
+    demand = demand_of(managers.rules, recovered.pod)
     by_pod = is_by_pod(managers.providers.topology, demand)
-    for container in claim.pod.containers:
+    for container in recovered.pod.containers:
         for resource in managers.providers.resources:
-            found = resource.differences(promises, claim.pod, demand, claim.held, container.name, by_pod=by_pod)
-            yield from (Deviation(claim.pod, container.name, each) for each in found)
+            found = resource.differences(promises, recovered.pod, demand, recovered.held, container.name, by_pod=by_pod)
+            yield from (Deviation(recovered.pod, container.name, each) for each in found)

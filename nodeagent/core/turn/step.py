@@ -629,11 +629,11 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
         return draft, left
     lost = {one.uid: one.held for one in draft.state.promises.unrecovered}
     known = found(world.managers, there, observed=world.observed, runs=world.runs, recorded=lost, now_ms=world.now_ms)
-    pods = tuple(pod for pod in known if pod.claim.stays)
+    pods = tuple(pod for pod in known if pod.recovered.stays)
     adopted = {pod.entry.pod.uid for pod in pods}
     others = tuple(one for one in draft.state.promises.unrecovered if one.uid not in adopted)
     draft = draft.plus(_with_lost(draft.state, others))
-    placed = settled(world.managers, tuple(pod.claim for pod in pods), draft.state.promises)
+    placed = settled(world.managers, tuple(pod.recovered for pod in pods), draft.state.promises)
     assert not placed.refused, "running pods are never refused"
     state = replace(draft.state, promises=placed.promises, entries=(*draft.state.entries, *(pod.entry for pod in pods)))
     events = [TurnEvent(EventKind.POD_ADOPTED, pod.entry.pod, pod.entry.origin) for pod in pods]

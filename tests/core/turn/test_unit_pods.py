@@ -256,11 +256,11 @@ def test_a_unit_with_the_cpus_of_a_lost_state_keeps_them_and_goes_back_to_what_i
     machine, agent = begun(db())
     own = own_set_of(agent.state.promises, "uid-db", "db")
     (known,) = adopted(machine, db())
-    assert (known.claim.held.of(CpuHoldings).own_set("db"), known.claim.stays) == (own, True)
+    assert (known.recovered.held.of(CpuHoldings).own_set("db"), known.recovered.stays) == (own, True)
     assert [status.unit_before for status in known.entry.containers] == [BEFORE]
     machine.units["db.service"].is_active = False
     (known,) = adopted(machine, db())
-    assert (known.claim.held.of(CpuHoldings).own_set("db"), known.claim.stays) == (own, True), (
+    assert (known.recovered.held.of(CpuHoldings).own_set("db"), known.recovered.stays) == (own, True), (
         "it isn't active, but has them"
     )
 
