@@ -28,4 +28,4 @@ def held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
 
 def with_held_claims(held: PodPromises) -> PodPromises:
     """Return a pod without what its claims had of containers that have finished."""
-    return held.having(ClaimHoldings(held_claims(held)))
+    return held.having(ClaimHoldings(held_claims(held))) if held.of(ClaimHoldings).claims else held

@@ -36,7 +36,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
-from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.points import PluginFailedError
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.cpu.restore import restored_cpus
@@ -282,7 +282,7 @@ def _run(
 ) -> tuple[AdmissionResult, PodDemand]:
     """Return the outcome, and what was asked for in the end: a class that is preferred is required first, and then not at all."""
     demand = demand_of(managers.rules, pod)
-    untold = _untold(managers, pod) if managers.providers.of(CpuResource).manager.plugins else None
+    untold = _untold(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
     wish = preferred_class(managers, pod, demand)
     if wish is not None and untold is None:
         first = replace(demand, core_class=wish)
@@ -384,12 +384,12 @@ def _report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodD
 
 def container_reports(managers: Managers, promises: Promises, pod: Pod) -> tuple[ContainerReport, ...]:
     """Say for each container of a pod what it has."""
-    held = promises.of_pod(pod.uid)
+    held = promises.of_pod(pod.uid).of(CpuHoldings)
     containers = []
     for container in pod.containers:
         level = isolation(managers, promises, pod, container.name)
         why = None if level.has_own_cpus else reason_for_sharing(managers.placement, pod, container)
-        containers.append(ContainerReport(container.name, held.of(CpuHoldings).own_set(container.name), why))
+        containers.append(ContainerReport(container.name, held.own_set(container.name), why))
     return tuple(containers)
 
 
@@ -469,6 +469,8 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
             promises, moved = manager.release_pod(promises, pod_uid)
             deltas += moved
     left = promises.of_pod(pod_uid)
+    if left.is_nothing:
+        return promises, deltas
     for name in left.holders:  # devices may be given back where nobody has looked which there are
         left = left.without(name)
     return with_pod(promises, pod_uid, replace(with_held_claims(left), hints=())), deltas
@@ -476,9 +478,10 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
 
 def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Isolation:
     """Return which containers share a container's CPUs."""
-    if own_set_of(promises, pod.uid, name) is None:
+    held = promises.of_pod(pod.uid).of(CpuHoldings)
+    if held.own_set(name) is None:
         return Isolation.HOST
-    has_pod_set = managers.is_pod_level(pod) or promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus is not None
+    has_pod_set = held.pod_cpus is not None or managers.is_pod_level(pod)
     if has_pod_set and not qualifies_alone(pod.container(name)):
         return Isolation.POD
     return Isolation.MIXED if pod.container(name).is_mixed else Isolation.CONTAINER

@@ -75,9 +75,10 @@ class Providers(Struct, frozen=True):
 
     def of(self, kind: type[R]) -> R:
         """Return the resource of this type, which every node has."""
-        found = self.find(kind)
-        assert found is not None, "the node has this resource"
-        return found
+        for one in self.resources:
+            if isinstance(one, kind):
+                return one
+        raise AssertionError("the node has this resource")
 
     def find(self, kind: type[R]) -> R | None:
         """Return the resource of this type. None means that there is nothing of it."""

@@ -25,21 +25,18 @@ class Holdings(Protocol):
 P = TypeVar("P", bound=Books)
 
 
-def part_of(parts: tuple[Books, ...], kind: type[P]) -> P:
-    """Return the part of this type, or an empty one."""
-    for part in parts:
-        if isinstance(part, kind):
-            return part
-    return kind()
+def with_part(parts: tuple[P, ...], changed: P) -> tuple[P, ...]:
+    """Replace the part of the same type, or leave it out if it is empty now. Parts are in the order of their types' names."""
+    kind = type(changed)
+    new = () if changed == kind() else (changed,)
+    for at, part in enumerate(parts):
+        if type(part) is kind:
+            return (*parts[:at], *new, *parts[at + 1 :])
+    return tuple(sorted((*parts, *new), key=_name)) if parts else new
 
 
-def with_parts(parts: tuple[P, ...], changed: Iterable[P]) -> tuple[P, ...]:
-    """Replace parts by those of the same types, and leave out empty ones. They are in the order of their types' names: equal contents are
-    equal.
-    """
-    by_type = {type(part): part for part in (*parts, *changed)}
-    left = [(kind.__name__, part) for kind, part in by_type.items() if part != kind()]
-    return tuple(part for _, part in sorted(left, key=itemgetter(0)))
+def _name(part: Books) -> str:
+    return type(part).__name__
 
 
 def put(items: tuple[tuple[str, V], ...], name: str, value: V) -> tuple[tuple[str, V], ...]:

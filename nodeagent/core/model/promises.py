@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.model.holdings import Books, Holdings, part_of, with_parts
+from nodeagent.core.model.holdings import Books, Holdings, with_part
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.podmap import PodMap
 
@@ -40,16 +40,22 @@ class PodPromises(Struct, frozen=True):
 
     def of(self, kind: type[H]) -> H:
         """Return what it has of a resource, by the type of that resource's holdings."""
-        return part_of(self.parts, kind)
+        for part in self.parts:
+            if isinstance(part, kind):
+                return part
+        return kind()
 
     def having(self, *parts: Holdings) -> "PodPromises":
         """Return it with other holdings of these resources."""
-        return PodPromises(self.hints, with_parts(self.parts, parts))
+        own = self.parts
+        for part in parts:
+            own = with_part(own, part)
+        return PodPromises(self.hints, own)
 
     def without(self, name: str) -> "PodPromises":
         """Return it without what one container has."""
         hints = tuple(item for item in self.hints if item[0] != name)
-        return PodPromises(hints, with_parts(self.parts, (part.without(name) for part in self.parts)))
+        return PodPromises(hints).having(*(part.without(name) for part in self.parts))
 
     def hint(self, name: str) -> Hint:
         return next((hint for key, hint in self.hints if key == name), NO_HINT)
@@ -87,11 +93,17 @@ class Promises(Struct, frozen=True):
 
     def of(self, kind: type[B]) -> B:
         """Return what a resource keeps of the node, by the type of its books."""
-        return part_of(self.parts, kind)
+        for part in self.parts:
+            if isinstance(part, kind):
+                return part
+        return kind()
 
     def having(self, *parts: Books) -> "Promises":
         """Return them with other books of these resources."""
-        return Promises(self.pods, self.unrecovered, with_parts(self.parts, parts))
+        own = self.parts
+        for part in parts:
+            own = with_part(own, part)
+        return Promises(self.pods, self.unrecovered, own)
 
     def of_pod(self, uid: str) -> PodPromises:
         pod = self.pods.get(uid)

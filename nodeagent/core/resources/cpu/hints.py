@@ -51,7 +51,7 @@ def _own_hints(manager: CpuManager, asked: Question) -> Hints:
 
 
 def _hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
-    if manager.plugins:
+    if manager.chooser is not None:
         offered = manager.for_hints(over(asked, CpuMask(asked.free.bits | reusable), asked.count)).free.bits
         reusable = CpuMask(reusable & offered)
         asked = over(asked, CpuMask(offered & ~reusable), asked.count)

@@ -106,7 +106,7 @@ def fill_cpus(
     run, or are not worth moving the others for. Nothing is returned if the options allow no such set, or if plugins choose: they are asked
     about the whole pod then.
     """
-    if manager.plugins:
+    if manager.chooser is not None:
         return ()
     machine, layout, of_pod = manager.topology, manager.layout, promises.of_pod(demand.uid)
     for wanted in demand.containers:

@@ -44,7 +44,6 @@ from nodeagent.core.resources.cpu.holdings import (
     CpuReuse,
     default_set,
     exclusive_cpus,
-    own_set_of,
     with_default_set,
 )
 from nodeagent.core.resources.cpu.layout import CpuGroup, CpuLayout, NodeSet
@@ -388,13 +387,15 @@ def allocate_container(
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     requests = plus(CPU_REQUESTS)
-    held = own_set_of(promises, pod.uid, container.name)
+    of_pod = promises.of_pod(pod.uid)
+    own = of_pod.of(CpuHoldings)
+    held = own.own_set(container.name)
     kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
     full_cores = manager.options.full_pcpus_only
     reusable = reusable_cpus(promises, pod.uid)
     free = CpuSet(CpuMask(manager.free_cpus(promises) | reusable))
     asked = Question(manager.topology, promises, pod, container.name, free, container.cpus)
-    if held is None and manager.plugins:
+    if held is None and manager.chooser is not None:
         asked = manager.offered(asked)
     if full_cores and not kept_unchecked:
         refusal = check_full_cores(manager, asked)
@@ -407,11 +408,9 @@ def allocate_container(
     cpus = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(cpus, CpuShortage):
         return _failed(manager, promises, (requests,), unexpected(cpus.message))
-    veto = manager.vetoed(asked, cpus) if manager.plugins else None
+    veto = manager.vetoed(asked, cpus) if manager.chooser is not None else None
     if veto is not None:
         return _failed(manager, promises, (requests,), veto)
-    of_pod = promises.of_pod(pod.uid)
-    own = of_pod.of(CpuHoldings)
     given = of_pod.having(replace(own, cpus=put(own.cpus, container.name, cpus)))
     after = with_default_set(with_pod(promises, pod.uid, given), default_set(promises) - cpus)
     deltas = (
@@ -525,10 +524,13 @@ def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
 
 def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
     """Let later containers of the pod reuse what an init container got, until another takes it. Reuse sets of other pods end."""
+    books = promises.of(CpuBooks)
+    if books.reuse is None and kind is not ContainerKind.INIT:
+        return promises
     so_far = CpuSet(reusable_cpus(promises, uid))
     reusable = so_far | own if kind is ContainerKind.INIT else so_far - own
-    reuse, books = CpuReuse(uid, reusable) if reusable else None, promises.of(CpuBooks)
-    return promises if reuse == books.reuse else promises.having(replace(books, reuse=reuse))
+    reuse = CpuReuse(uid, reusable) if reusable else None
+    return promises if reuse == books.reuse else promises.having(CpuBooks(books.default, reuse))
 
 
 def _failed(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:

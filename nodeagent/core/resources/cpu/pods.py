@@ -74,7 +74,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     if refusal is not None:
         return _failed(promises, (), refusal)
     asked = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
-    if manager.plugins:
+    if manager.chooser is not None:
         asked = manager.offered(asked)
     if manager.options.full_pcpus_only:
         refusal = check_full_cores(manager, asked) or _check_slices(manager, asked)
@@ -84,7 +84,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     chosen = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(chosen, CpuShortage):
         return _failed(promises, (), unexpected(chosen.message))
-    veto = manager.vetoed(asked, chosen) if manager.plugins else None
+    veto = manager.vetoed(asked, chosen) if manager.chooser is not None else None
     if veto is not None:
         return _failed(promises, (), veto)
     of_pod = promises.of_pod(pod.uid)

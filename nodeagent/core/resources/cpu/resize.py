@@ -82,7 +82,7 @@ def _more(
         )
     missing, left = now.cpus - len(own), CpuSet(free) | (_left_by_init(promises, pod, now) & CpuSet(all_cpus))
     asked = Question(manager.topology, promises, pod, now.name, own | left, now.cpus)
-    if manager.plugins:
+    if manager.chooser is not None:
         asked = replace(manager.offered(over(asked, left.bits, missing)), count=now.cpus)
         left = asked.free
         asked = over(asked, (own | left).bits, now.cpus)
@@ -94,7 +94,7 @@ def _more(
             f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}{stays}"
         )
     chosen = _among(manager, asked, own, NumaMask(nodes.bits))
-    veto = manager.vetoed(asked, chosen) if manager.plugins and isinstance(chosen, CpuSet) else None
+    veto = manager.vetoed(asked, chosen) if manager.chooser is not None and isinstance(chosen, CpuSet) else None
     return chosen if veto is None else resized_later(veto.message)
 
 
