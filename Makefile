@@ -11,7 +11,7 @@ AT_ONCE := --numprocesses $(PROCESSES) --dist loadscope
 # Tests start many interpreters: bytecode is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall
+.PHONY: all demo test test-all test-unit test-guests soak guest guest-packages install uninstall
 .PHONY: format reference shown docs screens
 .PHONY: bench bench-matrix bench-docs figures
 .PHONY: dist deb clean
@@ -30,17 +30,19 @@ guest-packages: $(VENV)/.ready
 demo: guest-packages
 	$(BIN)/python -m integration.demo
 
-# Linters, types, import contracts and unit tests, and the integration tests in guests but for their long forms: in at most four guests
-# (a failure takes one more), two at a time.
+# Linters, types, import contracts, unit tests, and the main job in one guest, in at most eight minutes on two processors, and five
+# in later runs. It leaves out three things, which `make test-all` has: tests that are marked `whole`, as each takes more than three
+# processor seconds; three quarters of the examples, recorded decisions and crash points (the first lines tell the seed of the
+# quarter); and the tests in guests that aren't marked `main_job`.
 test: guest-packages
 	$(PYTEST) $(AT_ONCE) tests integration
 
+# Every test but the long forms in guests, in at most 25 minutes: in at most four guests (a failure takes one more), two at a time.
+test-all: guest-packages
+	$(PYTEST) $(AT_ONCE) --all tests integration
+
 test-unit: $(VENV)/.ready
 	$(PYTEST) $(AT_ONCE) tests
-
-# Every reference decision, where `make test` runs a quarter.
-test-vectors: $(VENV)/.ready
-	$(PYTEST) $(AT_ONCE) tests/core/test_vectors.py --all-vectors
 
 # The integration tests, those in their long form (`long` is what it is marked in integration/) among them.
 test-guests: guest-packages
@@ -97,7 +99,7 @@ bench-docs: $(VENV)/.ready
 
 # What the tests of reliability count, into docs/reliability.md; what guests counted stays as it was kept.
 figures: $(VENV)/.ready
-	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) -q tests/daemon/test_crash_points.py tests/daemon/test_damage.py tests/daemon/test_full_disk.py tests/daemon/test_write_failures.py
+	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) -q --all tests/daemon/test_crash_points.py tests/daemon/test_damage.py tests/daemon/test_full_disk.py tests/daemon/test_write_failures.py
 	$(BIN)/python scripts/reliability.py
 
 # The wheel, with units, documents, examples, manual pages and completions in its share, and the source archive; in dist.

@@ -11,7 +11,9 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from integration import processor_time
 from integration.lanes import lane_of
+from integration.processor_time import ProcessorTimes
 from integration.progress import ProgressReports
 from integration.repeats import Repeats
 
@@ -38,6 +40,38 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TwoLane
     return TwoLanes(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="every test but `long` ones, with all examples and decision vectors; without it, no test that is marked `whole`, a quarter of "
+        "examples and vectors, and of the tests in guests those that are marked `main_job`",
+    )
+    parser.addoption("--long", action="store_true", help="the tests in guests, their long forms among them")
+    parser.addoption("--soak", action="store_true", help="hours of churn in guests")
+    parser.addoption(
+        "--host-soak", action="store_true", help="load on the host in full: a thousand pods, 100,000 file events"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_long = config.getoption("--long") or config.getoption("--soak")
+    is_all = is_long or config.getoption("--all") or config.getoption("--host-soak")
+    left_out = {item for item in items if (_is_long(item) and not is_long) or (_is_whole(item) and not is_all)}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is not None
+
+
+def _is_whole(item: pytest.Item) -> bool:
+    """Return whether only a run of all tests has it."""
+    is_in_guest = lane_of(item.nodeid) is not None
+    return item.get_closest_marker("whole") is not None or (is_in_guest and item.get_closest_marker("main_job") is None)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Stand back in a process that begins with other tests: the guests are in others. Those go on with the rest when they are done."""
     config = item.config
@@ -49,9 +83,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(processor_time)
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if isinstance(terminal, pytest.TerminalReporter):
         config.pluginmanager.register(Repeats(terminal))
+        config.pluginmanager.register(ProcessorTimes(terminal))
         if config.get_verbosity() == 0:
             config.pluginmanager.register(ProgressReports(terminal))
 

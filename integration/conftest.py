@@ -13,16 +13,7 @@ from integration.guests import KINDS, GivenUpError, Guests
 from integration.lanes import lane_of
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="the long forms of the integration tests")
-    parser.addoption("--soak", action="store_true", help="hours of churn")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not (config.getoption("--long") or config.getoption("--soak")):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
     for item in items:
         if _kind_of(item):

@@ -20,7 +20,7 @@ from pathlib import Path
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived, StreamEnded
-from nodeagent.edge.plugins.device_plugins import DevicePluginConnection
+from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcServerKind
 from nodeagent.formats.wire.device_plugins import LIST_AND_WATCH, REGISTER
 from nodeagent.formats.wire.grpc_messages import CONTENT_TYPE, framed
 
@@ -47,7 +47,8 @@ def serve(channel):
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(str(directory / "plugin.sock"))
 listener.listen()
-with DevicePluginConnection(directory / "kubelet.sock", time.monotonic() + 60) as kubelet:
+agent = GrpcServerKind("the agent", hint="")
+with GrpcClient(agent, directory / "kubelet.sock", time.monotonic() + 60, 4 << 20) as kubelet:
     kubelet.call(REGISTER, (answers / "Register").read_bytes())
 while True:
     channel, _ = listener.accept()

@@ -94,6 +94,7 @@ def test_the_tutorial_goes_as_it_is_written(reader: Reader) -> None:
                 carry_out(reader, command)
 
 
+@pytest.mark.main_job
 def test_the_demo_comes_to_its_end(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     """`make demo`, except the boot."""
     assert demonstrate(node)

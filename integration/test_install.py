@@ -15,6 +15,8 @@ from integration.guest.releases import DEBIAN_12, DEBIAN_13, Release
 from integration.guest.trees import in_copy_of
 from integration.node import CONFIG
 
+pytestmark = pytest.mark.whole
+
 IN_A_TREE = f"""
     rm -rf {VENV}
     {install_script()}

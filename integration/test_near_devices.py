@@ -52,7 +52,7 @@ def test_each_is_on_the_node_of_its_card(two_cards: Guest) -> None:
     assert "it asks to be near eth77, and this machine has none: it has " in message
     assert f"{interface} (network)" in message
     explained = node.run("nodeagent explain default/one").stdout
-    assert f"it asks to be near {interface} (NUMA 1)" in explained
+    assert f"it prefers to be near {interface} (NUMA 1)" in explained
 
 
 def test_a_full_node_refuses_unless_cpus_count_for_more(two_cards: Guest) -> None:

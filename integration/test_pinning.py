@@ -6,6 +6,7 @@ from integration.guest.guest import Guest
 from integration.node import ROOT, STATE, Node, container, pod
 from tests.support.figures import Recorder, report
 
+pytestmark = pytest.mark.main_job
 TELL = "grep -h _allowed_list /proc/self/status | tr '\\n' ' ' >/run/$0; echo >>/run/$0; exec sleep infinity"
 """First the process writes down where it may run, into the file named by `$0`."""
 

@@ -23,7 +23,7 @@ def test_a_released_pod_ends_by_sigterm_and_stays_ended_over_a_restart(node: Nod
     told = node.run("nodeagent release polite").stdout
 
     assert "default/polite app: SIGTERM" in told
-    assert f"default/polite: gone; CPUs {cpus}" in told
+    assert f"default/polite: ended; CPUs {cpus}" in told
     assert node.run(f"ls -d {ROOT}/poduid-polite", check=False).returncode != 0
     assert node.entry("polite")["refusal"][0] == "Released"
     node.restart_agent()

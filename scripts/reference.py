@@ -360,7 +360,7 @@ def refusals() -> str:
         RESIZE_DEFERRED,
         *OF_RUNTIMES,
     ]
-    plugins = {Reason.CPU_PLUGIN_FAILED.value, Reason.CPU_PLUGIN_REFUSED.value}
+    plugins = {Reason.CPU_PLUGIN_FAILED.value, Reason.CPU_PLUGIN_REFUSED.value, Reason.DEVICE_PLUGINS_SLOW.value}
     of_nodes = {Reason.CORE_CLASS.value, Reason.DEVICE.value}
     own = {STATE_NOT_SAVED, RELEASED, UNIT_TAKEN, RESIZE_DEFERRED, *of_nodes, *plugins, *OF_RUNTIMES}
     rows = "\n".join(

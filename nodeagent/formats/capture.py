@@ -1,7 +1,9 @@
-"""A node in one file (`nodeagent capture`), for tests, for offline use with every command, and for bug reports: Capture ↔ JSON.
+"""Captures (`nodeagent capture`): a node in one file for tests, bug reports and offline use with every command.
 
-Holds what was read of the machine, what the agent has promised under which configuration, and the observed cgroups and processes.
-Containers' commands, arguments and environments are left out: they may hold secrets. docs/capture.md describes the format.
+A capture has the machine's files, the agent's allocations and configuration, and the observed cgroups and processes.
+Commands,
+arguments and environments of containers are left out, because they may be secret. docs/capture.md describes the
+format.
 """
 
 from collections.abc import Mapping
@@ -34,14 +36,14 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
 
 KIND = "NodeCapture"
 VERSION = 1
-"""New fields don't increase it; no field is renamed or removed."""
+"""Version of the format. New fields don't increase it, and fields are never renamed or removed."""
 MAX_BYTES = 256 * 2**20
 _ELSEWHERE = "elsewhere"
-"""Beside the texts of a cgroup's files: CPUs that its processes may run on, and are not to."""
+"""Key next to the files of a cgroup: CPUs that its processes may use but should not."""
 _ALLOWED_CPUS, _ALLOWED_MEMORY_NODES = "AllowedCPUs", "AllowedMemoryNodes"
-"""Beside these texts, too: what systemd was told, if the cgroup is that of a unit."""
+"""Keys next to the files of a unit's cgroup: the properties set in systemd."""
 LEFT_OUT = ("left-out",)
-"""Stands for the command of a container that has one."""
+"""Replacement for the command of a container."""
 
 Document = dict[str, Any]
 
@@ -52,28 +54,28 @@ class CaptureError(NodeAgentError):
     def __init__(self, path: str, why: str) -> None:
         super().__init__(
             f"{path} is not a capture of a node: {why}",
-            hint="make one with `nodeagent capture --out FILE`; for the machine alone, `nodeagent topology -o json` will do",
+            hint="create one with `nodeagent capture --out FILE`, or use `nodeagent topology -o json` for the machine alone",
         )
 
 
 class Capture(Struct, frozen=True):
     nodeagent: str
-    """Version of the program that took it."""
+    """Version of the program that created the capture."""
     kernel: str
-    """Release; empty: unknown, for instance for a copied root."""
+    """Kernel release. Empty if unknown, for instance for a copied root."""
     hostname: str
-    """Empty: unknown."""
+    """Name of the host. Empty if unknown."""
     sample: SysfsSample
     observation: Observation
     agent: NodeView | None = None
-    """None: there was neither an agent nor a configuration."""
+    """The agent's view. None if there was neither an agent nor a configuration."""
     settings: Settings = field(default_factory=Settings)
     devices: SysfsSample | None = None
-    """What was read of devices beside CPUs. None: they were not looked at, as by older versions."""
+    """Files of PCI devices. None if they were not read, as by older versions."""
 
 
 def encode_capture(capture: Capture) -> str:
-    """Spell it; equal captures are equal texts, and names in it can't control a terminal."""
+    """Encode a capture as text. Equal captures have equal texts, and names in it can't control a terminal."""
     return ascii_json(capture_document(capture), indent=1) + "\n"
 
 
@@ -87,41 +89,41 @@ def capture_document(capture: Capture) -> Document:
         "hostname": capture.hostname,
         "atMs": observed.at_ms,
         "pageBytes": observed.page_bytes,
-        "machine": _sample_document(capture.sample),
+        "machine": _format_sample(capture.sample),
         "settings": {
-            **_sample_document(capture.settings.sample),
+            **_format_sample(capture.settings.sample),
             "unreadable": list(capture.settings.unreadable),
         },
-        "agent": None if agent is None else _agent_document(agent),
+        "agent": None if agent is None else _format_agent(agent),
         "cgroups": None
         if observed.cgroups is None
-        else {path: _texts(found) for path, found in observed.cgroups.items()},
+        else {path: _format_cgroup(found) for path, found in observed.cgroups.items()},
         "cgroupProblems": list(observed.problems),
-        "devices": None if capture.devices is None else _sample_document(capture.devices),
+        "devices": None if capture.devices is None else _format_sample(capture.devices),
         "processes": {
             "beside": dict(observed.beside),
             "counts": dict(observed.process_counts),
             "strays": dict(observed.strays),
         },
-        "hostProcesses": None if observed.host is None else _host_document(observed.host),
+        "hostProcesses": None if observed.host is None else _format_host(observed.host),
     }
 
 
-def _agent_document(agent: NodeView) -> Document:
-    """Spell what the agent knows, without secrets and without its paths."""
+def _format_agent(agent: NodeView) -> Document:
+    """Format the agent's view without secrets and paths."""
     document = view_document(replace(agent, state=without_secrets(agent.state)))
     return {name: value for name, value in document.items() if name != "manifestDirectory"}
 
 
-def _sample_document(sample: SysfsSample) -> Document:
+def _format_sample(sample: SysfsSample) -> Document:
     return {
-        "files": {path: _lasting(path, text) for path, text in sample.files.items()},
+        "files": {path: _filter_content(path, text) for path, text in sample.files.items()},
         "directories": {path: list(names) for path, names in sample.directories.items()},
     }
 
 
-def _lasting(path: str, text: str) -> str:
-    """Leave out what changes all the time, and what nobody needs and may be secret."""
+def _filter_content(path: str, text: str) -> str:
+    """Remove values that change all the time, and unneeded ones that may be secret."""
     name = path.rpartition("/")[2]
     if name == "cmdline":
         return known_parameters(text)
@@ -132,7 +134,7 @@ def _lasting(path: str, text: str) -> str:
 
 
 def without_secrets(state: NodeState) -> NodeState:
-    """Remove from every pod what may contain a secret; whether a container has a command is kept."""
+    """Remove possible secrets from every pod. Whether a container has a command is kept."""
 
     def bare(container: Container) -> Container:
         return replace(container, command=LEFT_OUT if container.command else (), args=(), env=())
@@ -148,8 +150,8 @@ def without_secrets(state: NodeState) -> NodeState:
     return replace(state, entries=tuple(entries))
 
 
-def _texts(observed: ObservedCgroup) -> dict[str, str]:
-    """Return the cgroup's files as the kernel has them."""
+def _format_cgroup(observed: ObservedCgroup) -> dict[str, str]:
+    """Format the files of a cgroup as the kernel does."""
     effective = {EFFECTIVE_CPUS: observed.cpus_effective, EFFECTIVE_MEMS: observed.mems_effective}
     return {
         "cgroup.controllers": " ".join(sorted(observed.controllers)),
@@ -158,7 +160,7 @@ def _texts(observed: ObservedCgroup) -> dict[str, str]:
         "memory.events": f"oom_kill {observed.oom_kills}",
         **{name: str(ids) for name, ids in effective.items() if ids is not None},
         **({_ELSEWHERE: str(observed.elsewhere)} if observed.elsewhere else {}),
-        **({} if observed.unit is None else _unit_texts(observed.unit)),
+        **({} if observed.unit is None else _format_unit(observed.unit)),
         **{
             attribute.value: "" if isinstance(value, CpuSet | NumaSet) and not value else print_value(value)
             for attribute, value in observed.attributes
@@ -166,11 +168,11 @@ def _texts(observed: ObservedCgroup) -> dict[str, str]:
     }
 
 
-def _unit_texts(unit: UnitSettings) -> dict[str, str]:
+def _format_unit(unit: UnitSettings) -> dict[str, str]:
     return {_ALLOWED_CPUS: str(unit.allowed_cpus), _ALLOWED_MEMORY_NODES: str(unit.allowed_memory_nodes)}
 
 
-def _host_document(host: HostProcesses) -> Document:
+def _format_host(host: HostProcesses) -> Document:
     return {
         "processes": [{"pid": p.pid, "name": p.name, "cpus": str(p.cpus)} for p in host.processes],
         "kernelThreads": host.kernel_threads,
@@ -183,21 +185,21 @@ def _host_document(host: HostProcesses) -> Document:
 
 
 def decode_capture(content: bytes, path: str) -> Capture | Document:
-    """Read a capture, or return the document if it is something else (a described machine).
+    """Decode a capture. A document of another kind (a described machine) is returned undecoded.
 
     Raises:
-        CaptureError: naming what does not fit.
+        CaptureError: the document is invalid; the error names the field.
     """
     try:
         document = parsed(content)
         if document.object().get("kind") != KIND:
             return dict(document.object())
-        return _capture(document, path)
+        return _decode_capture(document, path)
     except (MisfitError, NodeStateError, CgroupValueError) as err:
         raise CaptureError(path, str(err)) from err
 
 
-def _capture(document: JsonValue, path: str) -> Capture:
+def _decode_capture(document: JsonValue, path: str) -> Capture:
     version = document.field("version").whole(1)
     if version > VERSION:
         raise MisfitError(f"version {version} was written by a later nodeagent; this one reads up to {VERSION}")
@@ -207,27 +209,27 @@ def _capture(document: JsonValue, path: str) -> Capture:
         nodeagent=document.field("nodeagent").text(),
         kernel=document.field("kernel").text(),
         hostname=document.field("hostname").text(),
-        sample=_sample(document.field("machine"), path),
-        observation=_observation(document),
+        sample=_decode_sample(document.field("machine"), path),
+        observation=_decode_observation(document),
         agent=None if agent is None else ViewReader()(agent),
-        settings=Settings(_sample(settings, path), settings.field("unreadable").each(JsonValue.text)),
-        devices=None if devices is None else _sample(devices, path),
+        settings=Settings(_decode_sample(settings, path), settings.field("unreadable").each(JsonValue.text)),
+        devices=None if devices is None else _decode_sample(devices, path),
     )
 
 
-def _sample(document: JsonValue, path: str) -> SysfsSample:
+def _decode_sample(document: JsonValue, path: str) -> SysfsSample:
     files = document.field("files").by_name(JsonValue.text)
     directories = document.field("directories").by_name(lambda names: names.each(JsonValue.text))
     return SysfsSample(MappingProxyType(dict(files)), MappingProxyType(dict(directories)), path)
 
 
-def _observation(document: JsonValue) -> Observation:
+def _decode_observation(document: JsonValue) -> Observation:
     cgroups, processes = document.optional("cgroups"), document.field("processes")
     host, beside = document.optional("hostProcesses"), processes.optional("beside")
     observed: ObservedCgroups | None = None
     if cgroups is not None:
         observed = {
-            path: _observed_cgroups(path, dict(texts))
+            path: _decode_cgroup(path, dict(texts))
             for path, texts in cgroups.by_name(lambda c: c.by_name(JsonValue.text))
         }
     return Observation(
@@ -238,11 +240,11 @@ def _observation(document: JsonValue) -> Observation:
         process_counts=dict(processes.field("counts").by_name(JsonValue.whole)),
         strays=dict(processes.field("strays").by_name(JsonValue.whole)),
         beside={} if beside is None else dict(beside.by_name(JsonValue.whole)),
-        host=None if host is None else _host(host),
+        host=None if host is None else _decode_host(host),
     )
 
 
-def _observed_cgroups(path: str, texts: Mapping[str, str]) -> ObservedCgroup:
+def _decode_cgroup(path: str, texts: Mapping[str, str]) -> ObservedCgroup:
     events = parse_flat_keyed(texts.get("cgroup.events", ""))
     cpus, mems = texts.get(EFFECTIVE_CPUS), texts.get(EFFECTIVE_MEMS)
     return ObservedCgroup(
@@ -265,8 +267,8 @@ def _observed_cgroups(path: str, texts: Mapping[str, str]) -> ObservedCgroup:
     )
 
 
-def _host(document: JsonValue) -> HostProcesses:
-    interrupts = document.optional("interrupts")  # older captures lack them
+def _decode_host(document: JsonValue) -> HostProcesses:
+    interrupts = document.optional("interrupts")  # missing in older captures
     return HostProcesses(
         processes=document.field("processes").each(
             lambda p: HostProcess(p.field("pid").whole(), p.field("name").text(), p.field("cpus").cpus())
@@ -274,11 +276,11 @@ def _host(document: JsonValue) -> HostProcesses:
         kernel_threads=document.field("kernelThreads").whole(),
         kernel_thread_cpus=document.field("kernelThreadCPUs").cpus(),
         hidden=document.field("hidden").whole(),
-        interrupts=() if interrupts is None else interrupts.each(_interrupt),
+        interrupts=() if interrupts is None else interrupts.each(_decode_interrupt),
     )
 
 
-def _interrupt(document: JsonValue) -> HostInterrupt:
+def _decode_interrupt(document: JsonValue) -> HostInterrupt:
     return HostInterrupt(
         document.field("number").whole(),
         document.field("name").text(),

@@ -1,4 +1,4 @@
-"""A checkpoint as text. Adds words and layout to what formats/checkpoint/checkpoint_versions.py has read, no facts."""
+"""A checkpoint as text. Adds words and layout to the facts from formats/checkpoint/checkpoint_versions.py."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,11 +14,11 @@ from nodeagent.views.wording.words import bytes_text, counted
 
 
 def summary(checkpoint: Checkpoint) -> Iterator[str]:
-    """Describe it in a few lines, and whether it is intact."""
-    return map(printable, _summary(checkpoint))
+    """Summarise a checkpoint in a few lines, with whether it is intact."""
+    return map(printable, _summarise(checkpoint))
 
 
-def _summary(checkpoint: Checkpoint) -> Iterator[str]:
+def _summarise(checkpoint: Checkpoint) -> Iterator[str]:
     pods = checkpoint.promises.pods
     containers = len(checkpoint.by_id) or sum(len(pod.holders) for _, pod in pods)
     said = [f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items())]
@@ -34,7 +34,7 @@ def _summary(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def agreement(found: Sequence[Disagreement]) -> Iterator[str]:
-    """Say whether it agrees with the node's state, and where it doesn't."""
+    """Report whether the file agrees with the node's state, and list the differences."""
     yield "  DIFFERS from the node's state:" if found else "  agrees with the node's state"
     for each in found:
         where = (
@@ -50,11 +50,13 @@ def agreement(found: Sequence[Disagreement]) -> Iterator[str]:
 
 
 def render_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
-    """Print everything: what is left for all, then a line per container. Names in it are as hostile as the file."""
-    return map(printable, _lines(checkpoint))
+    """Format the whole checkpoint: the values of the node, then a line per container. Names are escaped, because the
+    file may be hostile.
+    """
+    return map(printable, _format_lines(checkpoint))
 
 
-def _lines(checkpoint: Checkpoint) -> Iterator[str]:
+def _format_lines(checkpoint: Checkpoint) -> Iterator[str]:
     yield from summary(checkpoint)
     promises = checkpoint.promises
     for resource, ids in sorted(checkpoint.registered.items()):
@@ -65,11 +67,11 @@ def _lines(checkpoint: Checkpoint) -> Iterator[str]:
         for resource, t in node.tables:
             yield (
                 f"NUMA node {node.id}, {resource}: {bytes_text(t.total)}, free {bytes_text(max(t.free, 0))}, "
-                f"promised {bytes_text(t.reserved)}, reserved for the system {bytes_text(t.system_reserved)}"
+                f"allocated {bytes_text(t.reserved)}, reserved for the system {bytes_text(t.system_reserved)}"
             )
     rows = [(each, str(cpus), "", "") for each, cpus in sorted(checkpoint.by_id.items())]
-    rows += [row for uid, pod in promises.pods for row in _rows(uid, pod)]
-    rows += [row for lost in promises.unrecovered for row in _rows(f"{lost.uid} (lost)", lost.held)]
+    rows += [row for uid, pod in promises.pods for row in _format_pod(uid, pod)]
+    rows += [row for lost in promises.unrecovered for row in _format_pod(f"{lost.uid} (lost)", lost.held)]
     if rows:
         columns = (
             (0, 3) if checkpoint.version == DEVICES else (0, 1, 2, 3) if any(row[3] for row in rows) else (0, 1, 2)
@@ -82,28 +84,28 @@ def _lines(checkpoint: Checkpoint) -> Iterator[str]:
         yield from (f"  {e.pod.full_name} ({e.pod.uid}): {e.phase.value}, {e.origin.name}" for e in state.entries)
 
 
-def _rows(uid: str, pod: PodPromises) -> Iterator[tuple[str, str, str, str]]:
+def _format_pod(uid: str, pod: PodPromises) -> Iterator[tuple[str, str, str, str]]:
     if pod.of(CpuHoldings).pod_cpus is not None or pod.of(MemoryHoldings).pod_memory is not None:
         yield (
             f"{uid} (as a whole)",
             str(pod.of(CpuHoldings).pod_cpus or ""),
-            _memory(pod.of(MemoryHoldings).pod_memory or ()),
+            _format_memory(pod.of(MemoryHoldings).pod_memory or ()),
             "",
         )
     for name in pod.holders:
-        devices = ", ".join(map(_device, pod.of(DeviceHoldings).devices_of(name)))
+        devices = ", ".join(map(_format_device, pod.of(DeviceHoldings).devices_of(name)))
         yield (
             f"{uid} {name}",
             str(pod.of(CpuHoldings).own_set(name) or ""),
-            _memory(pod.of(MemoryHoldings).blocks(name) or ()),
+            _format_memory(pod.of(MemoryHoldings).blocks(name) or ()),
             devices,
         )
 
 
-def _memory(blocks: Blocks) -> str:
+def _format_memory(blocks: Blocks) -> str:
     return ", ".join(f"{b.resource} {bytes_text(b.size_bytes)} on {b.nodes}" for b in blocks)
 
 
-def _device(device: HeldDevice) -> str:
+def _format_device(device: HeldDevice) -> str:
     of = device.claim or device.resource
     return f"{of} {device.id} on {device.nodes}" if device.nodes else f"{of} {device.id}"

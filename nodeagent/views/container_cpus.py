@@ -1,4 +1,4 @@
-"""What another tool needs to be told to be on a container's CPUs: lists and masks, as `nodeagent cpus` prints them. Decides nothing."""
+"""The CPUs of a container as lists and masks for other tools, printed by `nodeagent cpus`."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ Document = dict[str, Any]
 
 
 def container_cpus(pod: Pod, container: str, placement: ContainerPlacement, *, is_closed: bool) -> Document:
-    """Describe where a container runs.
+    """Describe the CPUs of a container.
 
     Args:
-        pod: the container's.
-        container: its name.
-        placement: of it.
-        is_closed: its exclusive CPUs are closed to what is not in its cgroup.
+        pod: the pod of the container.
+        container: the container's name.
+        placement: the container's CPUs and memory nodes.
+        is_closed: processes outside its cgroup are kept off its exclusive CPUs.
     """
     cpus = placement.exclusive_cpus | placement.shared_cpus
     return {
@@ -40,5 +40,5 @@ def container_cpus(pod: Pod, container: str, placement: ContainerPlacement, *, i
 
 
 def mask(ids: CpuSet | NumaSet) -> str:
-    """Return a set as a number in hexadecimal, as `taskset` and DPDK's `-c` read it."""
+    """Format a set as a hexadecimal mask for `taskset` and DPDK's `-c`."""
     return f"{ids.bits:#x}"

@@ -1,4 +1,4 @@
-"""What a job's end says on request, in one line: where it ran, what it used and waited for, and how much others ran there."""
+"""Report at a job's end in one line: its CPUs, resource usage, throttling, and the time that other tasks ran on its CPUs."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ from nodeagent.views.wording.words import bytes_text
 
 
 class JobPlace(Struct, frozen=True):
-    """Where a job runs, as the agent says."""
+    """Location of a job, as the agent reports it."""
 
     pod: str
     cgroup: str
@@ -20,58 +20,58 @@ class JobPlace(Struct, frozen=True):
 
 
 def report_text(place: JobPlace, elapsed_us: int, first: JobUsage, last: JobUsage, most_remote: int | None) -> str:
-    """Return the line, with its end.
+    """Format the report as a line.
 
     Args:
-        place: of the job.
-        elapsed_us: between the two looks.
-        first: before the command began.
-        last: after it had ended, while its cgroup was there.
-        most_remote: the most bytes that any look found on other nodes than those of its CPUs. None: no look found out.
+        place: the location of the job.
+        elapsed_us: the time between the two samples.
+        first: the usage before the command started.
+        last: the usage after its end, before its cgroup was removed.
+        most_remote: the most bytes that a sample found on other nodes than those of its CPUs. None if unknown.
     """
     cpus = f"CPUs {place.exclusive_cpus}" if place.exclusive_cpus else f"shared CPUs {place.shared_cpus}"
     parts = (
-        f"{place.pod}: {_seconds(elapsed_us)} on {cpus} of NUMA {place.nodes}",
-        _used(last),
-        _memory(last, most_remote),
-        _others(place, first, last),
+        f"{place.pod}: {_format_seconds(elapsed_us)} on {cpus} of NUMA {place.nodes}",
+        _format_usage(last),
+        _format_memory(last, most_remote),
+        _format_others(place, first, last),
     )
     return f"nodeagent: {'; '.join(parts)}\n"
 
 
-def _used(last: JobUsage) -> str:
+def _format_usage(last: JobUsage) -> str:
     cpu = last.usage.cpu
     if cpu is None:
-        return "its CPU time is not known"
-    return f"{_seconds(cpu.usage_us)} of CPU time, throttled for {_seconds(cpu.throttled_us)}"
+        return "its CPU time is unknown"
+    return f"{_format_seconds(cpu.usage_us)} of CPU time, throttled for {_format_seconds(cpu.throttled_us)}"
 
 
-def _memory(last: JobUsage, most_remote: int | None) -> str:
-    peak = "memory: not known how much" if last.peak_bytes is None else f"memory: at most {_bytes(last.peak_bytes)}"
-    return f"{peak}, {'not known' if most_remote is None else _bytes(most_remote)} on other nodes"
+def _format_memory(last: JobUsage, most_remote: int | None) -> str:
+    peak = "memory: unknown" if last.peak_bytes is None else f"memory: at most {_format_bytes(last.peak_bytes)}"
+    return f"{peak}, {'unknown' if most_remote is None else _format_bytes(most_remote)} on other nodes"
 
 
 def remote_now(place: JobPlace, usage: JobUsage) -> int | None:
-    """Return the bytes that are on other nodes than those of its CPUs; None: not known."""
+    """Return the bytes on other nodes than those of the job's CPUs. None if unknown."""
     return remote_bytes(usage.usage, place.nodes)
 
 
-def _others(place: JobPlace, first: JobUsage, last: JobUsage) -> str:
-    """Subtract what the job used from all that ran on its CPUs."""
+def _format_others(place: JobPlace, first: JobUsage, last: JobUsage) -> str:
+    """Subtract the job's CPU time from the time of all tasks on its CPUs."""
     if place.shared_cpus:
         return "others share these CPUs"
     was, now, used = first.usage.cpu, last.usage.cpu, (first.run_ns, last.run_ns)
     before, after = used
     if was is None or now is None or before is None or after is None:
-        return "not known how long others ran there"
+        return "unknown how long others ran there"
     ran_ns = sum(after.get(cpu, 0) - before.get(cpu, 0) for cpu in place.exclusive_cpus)
     others_us = max(0, ran_ns // 1000 - (now.usage_us - was.usage_us))
-    return f"others ran there for {_seconds(others_us)} (who: only `nodeagent interference` counts)"
+    return f"others ran there for {_format_seconds(others_us)} (`nodeagent interference` tells which tasks)"
 
 
-def _seconds(us: int) -> str:
+def _format_seconds(us: int) -> str:
     return f"{us / 1_000_000:.2f} s"
 
 
-def _bytes(size: int) -> str:
+def _format_bytes(size: int) -> str:
     return bytes_text(size) if size else "0"

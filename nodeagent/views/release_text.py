@@ -1,4 +1,4 @@
-"""What `nodeagent release` reports: the planned steps in order, and what has happened since the last look. Decides nothing."""
+"""Reports of `nodeagent release`: the planned steps in order, and the events since the last poll."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -15,8 +15,8 @@ Document = dict[str, Any]
 
 
 def plan_document(state: NodeState, entry: PodEntry) -> Document:
-    """Describe what a release of a pod would do: its containers' order, and what is released."""
-    cpus, nodes = _held(state.promises, entry) if entry.is_active else (CpuSet(), NumaSet())
+    """Describe the release of a pod: the order of its containers, and the resources that become free."""
+    cpus, nodes = _held_resources(state.promises, entry) if entry.is_active else (CpuSet(), NumaSet())
     return {
         "namespace": entry.pod.namespace,
         "name": entry.pod.name,
@@ -24,7 +24,7 @@ def plan_document(state: NodeState, entry: PodEntry) -> Document:
         "phase": "Refused" if entry.refusal else entry.phase.value,
         "refusal": None if entry.refusal is None else entry.refusal.reason,
         "outcome": "planned" if entry.is_active else "nothing",
-        "order": list(_waves(entry)) if entry.is_active else [],
+        "order": list(_stop_order(entry)) if entry.is_active else [],
         "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
         "cpus": str(cpus),
         "memoryNodes": str(nodes),
@@ -34,7 +34,7 @@ def plan_document(state: NodeState, entry: PodEntry) -> Document:
 
 
 def outcome_document(plan: Document, after: NodeState) -> Document:
-    """Describe what has happened to a plan."""
+    """Add the outcome to a plan."""
     if plan["outcome"] != "planned":
         return plan
     entry = after.entry(plan["uid"])
@@ -42,36 +42,36 @@ def outcome_document(plan: Document, after: NodeState) -> Document:
 
 
 def plan_text(plan: Document) -> list[str]:
-    """Return a pod's plan as lines."""
+    """Format a pod's plan as lines."""
     name = f"{plan['namespace']}/{plan['name']}"
     if plan["outcome"] == "nothing":
         why = plan["phase"] if plan["refusal"] is None else f"refused: {plan['refusal']}"
         return [f"{name}: holds nothing ({why})"]
-    lines = [f"{name}: ends" + (", as it does already" if plan["phase"] == Phase.TERMINATING.value else "")]
+    lines = [f"{name}: ends" + (", which has already begun" if plan["phase"] == Phase.TERMINATING.value else "")]
     if plan["order"]:
-        waves = "; after its end to ".join(", ".join(wave) for wave in plan["order"])
+        waves = "; then to ".join(", ".join(wave) for wave in plan["order"])
         lines.append(f"  SIGTERM to {waves}; SIGKILL after {plan['terminationGracePeriodSeconds']} s")
-    held = _held_text(plan["cpus"], plan["memoryNodes"])
+    held = _format_freed(plan["cpus"], plan["memoryNodes"])
     if plan["units"]:
-        return [*lines, f"  systemd gets back {', '.join(plan['units'])}, whose processes run on: {held}"]
-    return [*lines, f"  when its last process has gone: {held}; cgroup {plan['cgroup']} goes"]
+        return [*lines, f"  {', '.join(plan['units'])} keeps running under systemd's own settings: {held}"]
+    return [*lines, f"  after its last process has ended: {held}; cgroup {plan['cgroup']} is removed"]
 
 
 def events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
-    """Describe what has happened to pods since the last look, one line each."""
+    """Describe the events of pods since the last poll, one line each."""
     for old in before.entries:
         if old.pod.uid not in uids or not old.is_active:
             continue
         new = after.entry(old.pod.uid)
         if new is not None:
             for was, status in zip(old.containers, new.containers, strict=False):
-                yield from _container_events(old, was, status, now_ms)
+                yield from _describe_container_events(old, was, status, now_ms)
         if new is None or not new.is_active:
-            yield f"{old.pod.full_name}: gone; {_held_text(*map(str, _held(before.promises, old)))}"
+            yield f"{old.pod.full_name}: ended; {_format_freed(*map(str, _held_resources(before.promises, old)))}"
 
 
 def longest_end_seconds(entries: Collection[PodEntry]) -> int:
-    """Compute how long the slowest of these pods may take: its grace period, and two seconds for each sidecar."""
+    """Return the longest time in which one of these pods ends: its grace period and two seconds for each sidecar."""
     return max(
         (
             e.pod.termination_grace_seconds + 2 * sum(c.kind is ContainerKind.SIDECAR for c in e.pod.containers)
@@ -81,8 +81,8 @@ def longest_end_seconds(entries: Collection[PodEntry]) -> int:
     )
 
 
-def _waves(entry: PodEntry) -> Iterator[list[str]]:
-    """The containers that have processes, or may have, in the order in which they are stopped."""
+def _stop_order(entry: PodEntry) -> Iterator[list[str]]:
+    """Yield the containers that have processes, or may have some, in the order in which they are stopped."""
     there = [c for c, s in entry.pairs() if s.is_started or (not c.is_launched and not c.unit)]
     first = [c.name for c in there if c.kind is not ContainerKind.SIDECAR]
     if first:
@@ -92,8 +92,8 @@ def _waves(entry: PodEntry) -> Iterator[list[str]]:
             yield [container.name]
 
 
-def _held(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
-    """Return the CPUs and the memory nodes that are released. In a pool no pod has any exclusively."""
+def _held_resources(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
+    """Return the CPUs and memory nodes that become free. Pods in the shared pool have no exclusive ones."""
     uid = entry.pod.uid
     cpus, nodes = promises.of_pod(uid).of(CpuHoldings).pod_cpus or CpuSet(), NumaSet()
     for container in entry.pod.containers:
@@ -102,13 +102,15 @@ def _held(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
     return cpus, nodes
 
 
-def _held_text(cpus: str, nodes: str) -> str:
+def _format_freed(cpus: str, nodes: str) -> str:
     held = [f"CPUs {cpus}"] if cpus else []
     held += [f"memory of NUMA {nodes}"] if nodes else []
-    return f"{' and '.join(held)} {'are' if cpus else 'is'} free again" if held else "it had no CPUs of its own"
+    return f"{' and '.join(held)} {'are' if cpus else 'is'} free again" if held else "it had no exclusive CPUs"
 
 
-def _container_events(entry: PodEntry, was: ContainerStatus, status: ContainerStatus, now_ms: int) -> Iterator[str]:
+def _describe_container_events(
+    entry: PodEntry, was: ContainerStatus, status: ContainerStatus, now_ms: int
+) -> Iterator[str]:
     name = f"{entry.pod.full_name} {status.name}"
     has_processes = was.is_started or not entry.pod.container(status.name).is_launched
     if status.stop_by_ms is not None and was.stop_by_ms is None and has_processes:

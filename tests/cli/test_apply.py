@@ -404,7 +404,7 @@ def test_a_cpu_is_not_promised_to_two_pods_that_wait_for_their_decisions(node: N
     assert node("apply", written("z.yaml", cpus("z", 4)))[0] == 0
     status, out, _ = node("apply", written("b.yaml", cpus("b", 4)))
     assert (status, node.files()) == (4, ["z.yaml"])
-    note = "note: this takes into account what is installed and not decided on yet: default/z"
+    note = "note: this takes installed manifests without a decision into account: default/z"
     assert out.startswith("pod default/b would be refused: ")
     assert note in " ".join(out.split())
     assert note in " ".join(node("diff", "b.yaml")[1].split())
@@ -452,7 +452,7 @@ def test_what_differs_is_shown_with_what_comes_of_it(node: Node) -> None:
     status, out, err = node("diff", file)
     assert (status, err) == (1, "")
     assert out == (
-        f"pod default/web is not there yet ({node.manifests}/web.yaml)\n  would get\n    app  exclusive 1,5  NUMA 0\n"
+        f"pod default/web does not exist yet ({node.manifests}/web.yaml)\n  would get\n    app  exclusive 1,5  NUMA 0\n"
     )
     assert node.files() == []
     node("apply", file)
@@ -483,7 +483,7 @@ def test_a_refusal_is_a_difference_with_what_is_missing(node: Node) -> None:
     status, out, err = node("diff", written("big.yaml", BIG), written("web.yaml", WEB))
     assert (status, err) == (1, "")
     assert "\n  would be refused: OutOfcpu: " in out
-    assert "\n\npod default/web is not there yet" in out
+    assert "\n\npod default/web does not exist yet" in out
 
 
 def test_values_of_variables_are_not_shown(node: Node) -> None:
@@ -539,8 +539,8 @@ def test_a_file_in_place_is_removed_itself_right_or_wrong(node: Node) -> None:
     a, wrong = node.manifests / "a.yaml", node.manifests / "wrong.yaml"
     out = node("delete", str(a), str(wrong))[1]
     assert out == (
-        f"{a} removed, pod default/web stays: {node.manifests}/b.yaml holds it, too\n"
-        f"{wrong} removed, no pod was in it\n{AWAY}"
+        f"{a} removed, pod default/web stays: {node.manifests}/b.yaml has it, too\n"
+        f"{wrong} removed, it had no pod\n{AWAY}"
     )
     assert node.files() == ["b.yaml"]
 
@@ -702,12 +702,12 @@ def test_one_that_only_another_variable_is_given_to_restarts_too(agent: Live) ->
 def test_a_running_pod_that_would_be_refused_is_left_as_it_is(agent: Live) -> None:
     agent.runs(SMALL)
     huge = pod("small", container("app", "999", "64Mi"))
-    assert "the pod that runs stays as it is" in " ".join(agent("diff", written("small.yaml", huge))[1].split())
+    assert "the running pod stays unchanged" in " ".join(agent("diff", written("small.yaml", huge))[1].split())
     assert agent("apply", "small.yaml")[0] == 4
     status, out, _ = agent("apply", "small.yaml", "--force", "--wait")
     assert status == 0
     assert "and will be refused: ResizeInfeasible: " in out
-    assert out.endswith("; the pod that runs stays as it is\n")
+    assert out.endswith("; the running pod stays unchanged\n")
 
 
 def test_a_pod_that_is_ending_comes_back_when_it_has_ended(agent: Live) -> None:
@@ -812,12 +812,12 @@ def test_a_wait_for_a_change_that_is_refused(agent: Live) -> None:
     agent.act = refuse
     status, out, err = agent("apply", written("small.yaml", SLOW), "--wait")
     assert (status, err) == (4, "")
-    assert out.endswith("pod default/small refused: OutOfpods: too many; the pod that runs stays as it is\n")
+    assert out.endswith("pod default/small refused: OutOfpods: too many; the running pod stays unchanged\n")
     status, out, err = agent("apply", "small.yaml", "--wait")
     assert (status, err) == (4, "")
     assert out == (
         f"pod default/small unchanged ({agent.manifests}/small.yaml), and is refused: OutOfpods: too many"
-        "; the pod that runs stays as it is\n"
+        "; the running pod stays unchanged\n"
         f"  next: {next_step('OutOfpods', 'default/small')}\n"
     )
 

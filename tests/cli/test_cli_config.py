@@ -595,4 +595,4 @@ def test_no_password_goes_into_a_file_that_others_read(text: str, form: str) -> 
     migration = migrated(content.encode(), "f")
     assert migration.commented == ("clusterDomain", "staticPodURLHeader")
     assert "SECRET" not in migration.text
-    assert "# staticPodURLHeader: its value is left out\n" in migration.text
+    assert "# staticPodURLHeader: value omitted\n" in migration.text

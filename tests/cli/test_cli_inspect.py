@@ -493,7 +493,7 @@ def test_one_pod_is_shown_in_full(live, run):
 
 def test_unknown_pods_are_answered_with_near_names(live, run):
     err = failed(run("inspect", "wbe", *live.options))
-    assert err == "nodeagent: no pod 'wbe' is known\nhint: did you mean web? `nodeagent inspect` lists the pods\n"
+    assert err == "nodeagent: no pod is named 'wbe'\nhint: did you mean web? `nodeagent inspect` lists the pods\n"
 
 
 def test_without_a_daemon_the_saved_state_is_shown(host, run):
@@ -822,7 +822,7 @@ def test_topology_draws_owners_in_every_picture(live, run):
 @pytest.mark.parametrize(
     ("words", "change", "message"),
     [
-        (["wbe", "app"], None, "no pod 'wbe' is known"),
+        (["wbe", "app"], None, "no pod is named 'wbe'"),
         (["web", "../web/app"], None, "pod default/web has no container '../web/app'"),
         (["web", "app"], "terminating", "pod default/web is being ended"),
         (["web", "app"], "finished", "pod default/web has finished (Succeeded)"),

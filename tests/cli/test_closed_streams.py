@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from nodeagent.cli import main as program
+from tests.support.pairs import covering_pairs
 
 ROOT = Path(__file__).parents[2]
 NODEAGENT = f"{sys.executable} -m nodeagent"
@@ -99,32 +100,29 @@ def named(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+SHOW = "config show config.yaml"
+FIELDS = {
+    "simulate scenarios.jsonl": ("id",),
+    "simulate --bench 1 scenarios.jsonl": ("id",),
+    f"explain -f {ROOT}/examples/guaranteed.yaml --config config.yaml --machine '{NAME}.json'": ("machine", "source"),
+    SHOW: ("cgroupRoot",),
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "field"),
-    [
-        ("simulate scenarios.jsonl", ("id",)),
-        ("simulate --bench 1 scenarios.jsonl", ("id",)),
-        (
-            f"explain -f {ROOT}/examples/guaranteed.yaml --config config.yaml --machine '{NAME}.json'",
-            ("machine", "source"),
-        ),
-        ("config show config.yaml", ("cgroupRoot",)),
-    ],
+    ("words", "encoding", "form"),
+    [*covering_pairs(FIELDS, ("ascii", "latin-1", "utf-8"), ("json", "yaml")), (SHOW, "ascii", "text")],
 )
 def test_documents_are_read_as_what_they_were_whatever_the_stream_has_characters_for(
-    words: str, field: tuple[str, ...], encoding: str, named: Path
+    words: str, encoding: str, form: str, named: Path
 ) -> None:
-    for form in ("json", "yaml", *(["text"] if words.startswith("config show") else [])):
-        command = (
-            f"cd {named}; PYTHONPATH={ROOT} PYTHONUTF8=0 PYTHONIOENCODING={encoding} {NODEAGENT} {words} -o {form}"
-        )
-        done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr
-        found: Any = json.loads(done.stdout) if form == "json" else yaml.safe_load(done.stdout)
-        for name in field:
-            found = found[name]
-        assert found.startswith((NAME, "/é/\U0001f600")), form
+    command = f"cd {named}; PYTHONPATH={ROOT} PYTHONUTF8=0 PYTHONIOENCODING={encoding} {NODEAGENT} {words} -o {form}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: Any = json.loads(done.stdout) if form == "json" else yaml.safe_load(done.stdout)
+    for name in FIELDS[words]:
+        found = found[name]
+    assert found.startswith((NAME, "/é/\U0001f600"))
 
 
 def test_a_label_that_is_cut_short_is_the_same_in_xml_whatever_the_stream_has_characters_for(named: Path) -> None:

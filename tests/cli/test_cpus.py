@@ -75,7 +75,7 @@ def test_a_document_has_all_forms(run: RunCommand) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("owm",), "no pod 'owm' is known\nhint: did you mean own"),
+        (("owm",), "no pod is named 'owm'\nhint: did you mean own"),
         (("two",), "pod default/two has 2 containers\nhint: name one: `nodeagent cpus default/two slot`; it has: slot, app\n"),
         (("two", "sl"), "pod default/two has no container 'sl'\nhint: it has: slot, app"),
         (("two", "slot", "--exclusive"), "container slot of pod default/two has no exclusive CPUs\nhint: `nodeagent explain"),

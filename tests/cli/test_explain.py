@@ -143,7 +143,7 @@ def test_above_eight_nodes_the_smallest_sets_are_reported_and_that_there_are_oth
     assert not step["allSets"]
     assert f"{step['candidates'][0]['nodes']} loses: {step['candidates'][0]['verdict']}" == first
     out = run(*words, "--config", "config.yaml")[1]
-    assert "of so many NUMA nodes not every set is listed" in out
+    assert "not all sets of so many NUMA nodes are listed" in out
     assert "loses: " in out
 
 
@@ -158,12 +158,12 @@ def test_sets_that_lose_alike_are_one_line(run: RunCommand) -> None:
     assert len(document["steps"][0]["candidates"]) == 247
     _, _, steps = run(*words)[1].partition("Step by step\n")
     rows = [line.split() for line in steps.splitlines()]
-    assert ["0", "and", "7", "more", "sets", "no", "preferred", "loses:", "cpu", "can't", "be", "had", "there"] in rows
-    assert ["0-1", "preferred", "possible", "best,", "and", "refused"] in rows
+    assert ["0", "and", "7", "more", "sets", "no", "preferred", "loses:", "not", "enough", "cpu"] in rows
+    assert ["0-1", "preferred", "possible", "best,", "but", "refused"] in rows
     assert steps.count("loses: ") == 3
-    assert "(-o json has each set by itself)" in steps
+    assert "(-o json lists every set)" in steps
     said = " ".join(document["why"])
-    assert "cpu would go to 0-1 and 27 more sets; memory would go to 0 and 7 more sets" in said
+    assert "cpu would be on 0-1 and 27 more sets; memory would be on 0 and 7 more sets" in said
 
 
 def test_a_manifest_that_is_wrong_is_named_with_its_line(run: RunCommand) -> None:
@@ -209,7 +209,7 @@ SPREAD = CONFIG.replace("single-numa-node", "restricted").replace("full-pcpus-on
             container("app", "15", "1Gi"),
             [
                 "container app wants 15 CPUs and 1Gi of memory each on the fewest NUMA nodes that could hold it: CPUs on 2, memory on 1",
-                "in all 14 CPUs can still be given: 1 short",
+                "14 CPUs can still be allocated in total: 1 short",
                 "NUMA 0: 6 CPUs free of 8 (reserved 0,8)",
             ],
         ),
@@ -217,10 +217,10 @@ SPREAD = CONFIG.replace("single-numa-node", "restricted").replace("full-pcpus-on
             [container("app", "1", "2Gi")],
             container("app", "9", "15Gi"),
             [
-                "container app wants 15Gi of memory: of NUMA 0-1 first, as the hint says, or of others with it",
-                "in all 14236Mi of memory can still be given: 1124Mi short",
-                "NUMA 0: free are 6044Mi of memory",
-                "NUMA 1: free are 8Gi of memory",
+                "container app wants 15Gi of memory: first on NUMA 0-1 of the hint, or also on other nodes",
+                "14236Mi of memory can still be allocated in total: 1124Mi short",
+                "NUMA 0: 6044Mi of memory free",
+                "NUMA 1: 8Gi of memory free",
             ],
         ),
     ],
@@ -256,29 +256,31 @@ RESTRICTED = "topologyManagerPolicy: restricted\n"
 def test_what_the_pods_other_containers_have_got_is_not_free(run: RunCommand) -> None:
     pair = pod("pair", container("c0", "5", "1Mi"), container("c1", "3", "1Mi"))
     assert whys(run, "4c.2t", STATIC, pair)[0] == [
-        "container c1 wants 3 CPUs of its own, and 2 can still be given: 1 short",
+        "container c1 wants 3 CPUs exclusively, and 2 can still be allocated: 1 short",
         "NUMA 0: 2 of 8 free (default/pair c0 has 1-2,4-6; reserved 0)",
     ]
     pair = pod("pair", container("c0", "1", "5Gi"), container("c1", "1", "5Gi"))
     assert whys(run, "4c.2t,memory=8Gi", WITH_MEMORY, pair)[0] == [
         "container c1 wants 5Gi of memory",
-        "in all 2972Mi of memory can still be given: 2148Mi short",
-        "NUMA 0: free are 2972Mi of memory",
+        "2972Mi of memory can still be allocated in total: 2148Mi short",
+        "NUMA 0: 2972Mi of memory free",
     ]
 
 
 def test_what_init_containers_leave_is_reported(run: RunCommand) -> None:
     lending = pod("lending", container("c0", "500m", "3Gi"), initContainers=[container("i0", "500m", "5Gi")])
     why, _ = whys(run, "4n.2c,memory=2Gi", WITH_MEMORY + RESTRICTED, lending)
-    assert "NUMA 1: 0 of memory free, of 2Gi; its memory is given only together with that of NUMA 0-2" in why
+    assert "NUMA 1: 0 of memory free, of 2Gi; its memory is allocated only together with that of NUMA 0-2" in why
     assert (
         why[-1]
-        == "5Gi of memory that its init containers have on NUMA 0-2 counts in where it takes exactly these nodes"
+        == "5Gi of memory of its init containers on NUMA 0-2 counts as free only if the pod gets exactly these nodes"
     )
     lending = pod("lending", container("c0", "6", "1Mi"), initContainers=[container("i0", "2", "1Mi")])
     busy = pod("busy", container("c0", "2", "1Mi"))
     why, _ = whys(run, "2n.4c.1t", STATIC + "topologyManagerPolicy: restricted\n", busy, lending)
-    assert why[-1] == "CPUs 4-5 of the pod's init containers, on NUMA 1, count as free for it, and it has to be there"
+    assert (
+        why[-1] == "CPUs 4-5 of the pod's init containers, on NUMA 1, count as free for the pod, which must run there"
+    )
 
 
 def test_halves_of_cores_are_not_free_where_whole_ones_are_given(run: RunCommand) -> None:
@@ -287,7 +289,7 @@ def test_halves_of_cores_are_not_free_where_whole_ones_are_given(run: RunCommand
     assert whys(run, "4c.2t", whole + "topologyManagerPolicy: single-numa-node\n", app) == (
         [
             "container c0 wants 6 CPUs on a single NUMA node (topologyManagerPolicy single-numa-node)",
-            "NUMA 0: 4 CPUs in whole cores free of 8 (4-5 are halves of cores), 2 short (reserved 0-1)",
+            "NUMA 0: 4 CPUs in whole cores free of 8 (4-5 are in partly used cores), 2 short (reserved 0-1)",
         ],
         ["let container c0 request cpu 4 instead of 6", "set cpuManagerPolicyOptions without full-pcpus-only"],
     )
@@ -320,7 +322,7 @@ def test_a_container_on_parts_of_cores_takes_no_more_from_another_than_is_short(
             "topologyManagerPolicy: single-numa-node\n",
             [
                 "let container app request cpu 8500m instead of 9500m and exclusive-cpus 8 instead of 9",
-                "set topologyManagerPolicy: restricted (it is single-numa-node)",
+                "set topologyManagerPolicy: restricted (now single-numa-node)",
             ],
         ),
         (
@@ -352,7 +354,7 @@ def test_memory_and_pages_are_wanted_on_as_many_nodes_as_hold_both(run: RunComma
             "container c0 wants 2 CPUs and 6Gi of hugepages-2Mi and 10Gi of memory each on the fewest NUMA nodes that could hold it: "
             "CPUs on 1, hugepages-2Mi on 2, memory on 2 (topologyManagerPolicy restricted)"
         ),
-        "no set of NUMA nodes suits all of it: cpu would go to 0 or 1; hugepages-2Mi would go to 0-1; memory would go to 0-1",
+        "no set of NUMA nodes suits all resources: cpu would be on 0 or 1; hugepages-2Mi would be on 0-1; memory would be on 0-1",
     ]
 
 
@@ -409,7 +411,7 @@ def test_of_enough_in_all_it_is_reported_how_much_as_few_nodes_as_are_wanted_hav
     _, out, _ = run(*words, "--topology", "3s.2c", "--config", "config.yaml", "-o", "json")
     assert json.loads(out)["pods"][0]["why"] == [
         "container app wants 4 CPUs on 2 NUMA nodes, the fewest that could hold it (topologyManagerPolicy restricted)",
-        "no 2 NUMA nodes have more than 3 CPUs free together: 1 short",
+        "no 2 NUMA nodes together have more than 3 CPUs free: 1 short",
         "NUMA 0: 1 CPU free of 2 (reserved 0)",
         "NUMA 1: 1 CPU free of 2 (reserved 2)",
     ]
@@ -418,8 +420,8 @@ def test_of_enough_in_all_it_is_reported_how_much_as_few_nodes_as_are_wanted_hav
 def test_of_all_that_no_numa_node_could_ever_hold_the_largest_is_reported(run: RunCommand) -> None:
     _, [refused] = explained(run, pod("wide", container("app", "10", "9Gi")))
     assert refused["why"][1:] == [
-        "no NUMA node is that large: the largest has 8 CPUs",
-        "no NUMA node is that large: the largest has 8Gi of memory",
+        "no NUMA node is large enough: the largest has 8 CPUs",
+        "no NUMA node is large enough: the largest has 8Gi of memory",
     ]
 
 
@@ -436,9 +438,9 @@ def test_of_many_pods_that_hold_as_much_some_are_named(run: RunCommand) -> None:
 @pytest.mark.parametrize(
     ("bounds", "remedy"),
     [
-        ("podsPerCore: 1", ["set podsPerCore: 2 (it is 1)"]),
-        ("podsPerCore: 1\nmaxPods: 3", ["set podsPerCore: 2 (it is 1)"]),
-        ("podsPerCore: 2\nmaxPods: 2", ["set maxPods: 3 (it is 2)"]),
+        ("podsPerCore: 1", ["set podsPerCore: 2 (now 1)"]),
+        ("podsPerCore: 1\nmaxPods: 3", ["set podsPerCore: 2 (now 1)"]),
+        ("podsPerCore: 2\nmaxPods: 2", ["set maxPods: 3 (now 2)"]),
         ("podsPerCore: 1\nmaxPods: 2", []),
     ],
 )

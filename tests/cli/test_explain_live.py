@@ -39,7 +39,7 @@ def test_a_pod_of_the_node_is_explained_as_it_was_decided(live: Host, run: RunCo
     assert (status, err) == (0, "")
     uid = json.loads(run("inspect", *socket_of(live), "-o", "json")[1])["pods"][0]["uid"]
     assert f"pod default/web (BestEffort): admitted\n  uid {uid}\n" in out
-    assert "  Decided again, it comes out as it did: what follows is how.\n" in out
+    assert "  Decided again, the result is the same. The following steps led to it.\n" in out
     assert "the CPU manager's policy is none" in out.replace("\n", " ").replace("  ", " ")
 
 
@@ -63,13 +63,13 @@ def test_a_refused_pod_that_fits_by_now_is_reported_with_the_command_that_admits
 def test_an_unknown_pod_is_exit_status_1_with_the_next_step(live: Host, run: RunCommand) -> None:
     status, out, err = run("explain", "wbe", *socket_of(live))
     assert (status, out) == (1, "")
-    assert err == "nodeagent: no pod 'wbe' is known\nhint: did you mean web? `nodeagent inspect` lists the pods\n"
+    assert err == "nodeagent: no pod is named 'wbe'\nhint: did you mean web? `nodeagent inspect` lists the pods\n"
 
 
 def test_a_manifest_is_tried_beside_the_pods_that_are_there(live: Host, run: RunCommand, new_pod: str) -> None:
     status, out, err = run("simulate", "-f", new_pod, *socket_of(live))
     assert (status, err) == (0, "")
-    assert "1 pod admitted, 0 refused, beside 1 pod that is there already\n" in out
+    assert "1 pod admitted, 0 refused, 1 pod already on the node\n" in out
     assert "this one\n" in out
     out = run("simulate", "-f", new_pod, "--empty", "--config", str(live.config))[1]
     assert "1 pod admitted, 0 refused\n" in out
@@ -85,7 +85,7 @@ def test_a_manifest_of_a_pod_that_is_there_takes_its_place(live: Host, run: RunC
 
 def test_pods_of_the_node_that_are_replaced_are_reported(live: Host, run: RunCommand, new_pod: str) -> None:
     Path(new_pod).write_text(Path(new_pod).read_text().replace("name: new", "name: web"))
-    taken = "default/web exists already, and is assumed ended, as with a changed manifest"
+    taken = "default/web already exists and is assumed ended, as with a changed manifest"
     config = str(live.config)
     for words in ((), ("--compare", config, config)):
         status, out, err = run("simulate", *words, "-f", new_pod, *socket_of(live))
@@ -106,8 +106,8 @@ def test_of_many_pods_that_are_replaced_eight_are_named(live: Host, run: RunComm
     status, text, err = run("simulate", "-f", manifest(new_pod, *again), *socket_of(live))
     assert (status, err) == (0, "")
     out = " ".join(text.split())
-    assert "10 pods admitted, 0 refused, beside 1 pod that is there already" in out
-    assert "default/p7, and 2 more (-o json has all) exist already, and are assumed ended" in out
+    assert "10 pods admitted, 0 refused, 1 pod already on the node" in out
+    assert "default/p7, and 2 more (-o json has all) already exist and are assumed ended" in out
 
 
 def test_nothing_is_changed(live: Host, run: RunCommand, new_pod: str) -> None:

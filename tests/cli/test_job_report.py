@@ -90,13 +90,13 @@ def test_the_line_says_what_the_kernel_has_counted(cgroup: Cgroup) -> None:
     assert who.endswith(" s on CPUs 2-3 of NUMA 1")
     assert used == "4.00 s of CPU time, throttled for 0.25 s"
     assert memory == "memory: at most 600Mi, 3Mi on other nodes", "what was seen while it ran"
-    assert others == "others ran there for 0.03 s (who: only `nodeagent interference` counts)"
+    assert others == "others ran there for 0.03 s (`nodeagent interference` tells which tasks)"
 
 
 def test_what_cannot_be_read_is_said(cgroup: Cgroup) -> None:
     said = cgroup.report(lambda: None).removesuffix("\n").partition("; ")[2]
     assert said == (
-        "its CPU time is not known; memory: not known how much, not known on other nodes; not known how long others ran there"
+        "its CPU time is unknown; memory: unknown, unknown on other nodes; unknown how long others ran there"
     )
 
 

@@ -35,7 +35,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     (programs / "systemctl").write_text(SYSTEMCTL.format(programs))
     (programs / "systemctl").chmod(0o755)
-    monkeypatch.setattr(units, "_ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
+    monkeypatch.setattr(units, "ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
     return programs
 
 
@@ -236,7 +236,7 @@ def test_a_unit_of_a_manifest_of_ones_own_is_given_back_by_its_name(node: Node) 
     node.runs(of_unit("shop", "db.service"))
     _, out, _ = node("unpin", "db")
     assert "pod default/shop deleted" in out
-    assert "what it stands for is given back to systemd" in out
+    assert "systemd manages its units' CPUs again" in out
     assert node.files() == []
 
 

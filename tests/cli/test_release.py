@@ -205,7 +205,7 @@ def test_a_request_that_names_nobody_is_refused(daemon: Daemon, arguments: dict[
 
 
 def test_one_wrong_name_releases_nobody(daemon: Daemon) -> None:
-    with pytest.raises(ApiError, match="no pod 'wep' is known"):
+    with pytest.raises(ApiError, match="no pod is named 'wep'"):
         ask(daemon, pods=["web", "wep"])
     assert daemon.agent.requests.take() == ()
 
@@ -275,7 +275,7 @@ def test_it_reports_each_step_until_the_last_process_has_gone(
 default/web app: SIGTERM; SIGKILL if it still runs in 30 seconds
 default/web proxy: SIGTERM; SIGKILL if it still runs in 2 seconds
 default/web app: ended, by signal 9
-default/web: gone; CPUs 1,4-5 are free again
+default/web: ended; CPUs 1,4-5 are free again
 1 pod released; to bring one back: nodeagent retry POD, or change its manifest
 """
     )
@@ -293,11 +293,11 @@ def test_a_dry_run_says_the_same_and_does_nothing(asking: Daemon, capsys: pytest
         == """\
 would be done, nothing is:
 default/web: ends
-  SIGTERM to app; after its end to proxy; SIGKILL after 30 s
-  when its last process has gone: CPUs 1,4-5 are free again; cgroup poduid-web goes
+  SIGTERM to app; then to proxy; SIGKILL after 30 s
+  after its last process has ended: CPUs 1,4-5 are free again; cgroup poduid-web is removed
 default/other: ends
   SIGTERM to app; SIGKILL after 30 s
-  when its last process has gone: CPUs 2 are free again; cgroup poduid-other goes
+  after its last process has ended: CPUs 2 are free again; cgroup poduid-other is removed
 """
     )
 
@@ -338,7 +338,7 @@ def test_as_json_the_answer_comes_at_the_end_and_each_step_goes_to_stderr(
         "removed": {"cgroups": None, "files": []},
         "problem": None,
     }
-    assert "default/web: gone; CPUs 1,4-5 are free again\n1 pod released" in reported.err
+    assert "default/web: ended; CPUs 1,4-5 are free again\n1 pod released" in reported.err
     assert main(["release", "web", "-o", "yaml"]) == 0
     again = yaml.safe_load(capsys.readouterr().out)
     json_schema.check(again, "release")
@@ -363,7 +363,7 @@ def test_what_does_not_end_in_time_is_named(asking: Daemon, capsys: pytest.Captu
     asking.machine.groups["poduid-web/app"].processes[0].is_stubborn = True
     assert main(["release", "--all"]) == 1
     reported = capsys.readouterr()
-    assert "default/other: gone" in reported.out
+    assert "default/other: ended" in reported.out
     assert reported.err.startswith("nodeagent: still there: default/web\nhint: the agent continues")
     assert main(["release", "--all", "--timeout", "0", "-o", "json"]) == 1
     reported = capsys.readouterr()
@@ -509,7 +509,7 @@ PLANNED = """\
 would be done, nothing is:
 default/web: ends
   SIGTERM to app; SIGKILL after 30 s
-  when its last process has gone: CPUs 1,5 are free again; cgroup poduid-web goes
+  after its last process has ended: CPUs 1,5 are free again; cgroup poduid-web is removed
 """
 
 
@@ -526,7 +526,7 @@ def test_of_a_copied_node_it_is_reported_what_would_be_given_back(
         (planned,) = document(capsys.readouterr().out)["pods"]
         assert (planned["outcome"], planned["cpus"]) == ("planned", "1,5")
         assert main(["release", "wep", "--dry-run", *node_options]) == 1
-        assert "no pod 'wep' is known" in capsys.readouterr().err
+        assert "no pod is named 'wep'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run", "--purge"]])
@@ -548,7 +548,8 @@ def stopped(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> releasing.Pods:
     clock = SimpleNamespace(
         sleep=pause, monotonic=lambda: machine.now_ms / 1000, time_ns=lambda: machine.now_ms * 1_000_000
     )
-    monkeypatch.setattr(releasing, "time", clock)
+    for module in (releasing, command):
+        monkeypatch.setattr(module, "time", clock)
     tree: Any = Tree(machine, daemon.steps, lambda: None)
     client: Any = Client(machine, daemon.steps)
     return releasing.Pods(tree, Runner(client))
@@ -587,7 +588,6 @@ def test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_tha
     put_back = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(command, "known_from", lambda _: NodeAgentError("no agent runs", hint="start it"))
-    monkeypatch.setattr(command, "_deadline", lambda *_: float("inf"))
     monkeypatch.setattr(startup, "discover", lambda *_: agent.node)
     monkeypatch.setattr(releasing, "find_pods_cgroup", lambda *_: stopped)
     monkeypatch.setattr(releasing, "load_agent", lambda *_: agent)

@@ -87,8 +87,8 @@ def test_what_others_have_is_deferred_with_whose_end_would_help(running: Node) -
     assert status != 0
     flat = " ".join(out.split())
     assert "pod default/web (Guaranteed): is not resized ResizeDeferred: " in flat
-    assert "tried again in every turn, before new pods" in flat
-    assert "the end of one of these would let it through: default/other" in flat
+    assert "retried before new pods in each sync" in flat
+    assert "the resize will succeed once one of these pods ends: default/other" in flat
 
 
 def test_what_can_never_be_is_said(running: Node) -> None:
@@ -96,7 +96,7 @@ def test_what_can_never_be_is_said(running: Node) -> None:
     assert status != 0
     flat = " ".join(out.split())
     assert "is not resized ResizeInfeasible: " in flat
-    assert "the pod runs on as it is" in flat
+    assert "the pod keeps running unchanged" in flat
     status, out = asked(running, "simulate", web("1"))
     assert "ResizeInfeasible" in out
 
@@ -155,15 +155,15 @@ def test_simulate_tells_what_changes_and_what_would_let_it_through(running: Node
     status, out, _ = running("simulate", "-f", "others.yaml", "-f", "web.yaml")
     flat = " ".join(out.split())
     assert "default/web: ResizeDeferred: " in flat
-    assert "the end of one of these would let it through: default/other" in flat
+    assert "the resize will succeed once one of these pods ends: default/other" in flat
 
 
 @pytest.mark.parametrize(
     ("cpu", "reason", "said"),
     [
-        ("8", RESIZE_INFEASIBLE, "the pod runs on as it is"),
-        ("6", RESIZE_DEFERRED, "the end of one of these would let it through: default/other"),
-        ("3", RESIZE_DEFERRED, "it could be had now: app: CPUs 1,5 → "),
+        ("8", RESIZE_INFEASIBLE, "the pod keeps running unchanged"),
+        ("6", RESIZE_DEFERRED, "the resize will succeed once one of these pods ends: default/other"),
+        ("3", RESIZE_DEFERRED, "it would succeed now: app: CPUs 1,5 → "),
     ],
     ids=["never", "later", "by now"],
 )

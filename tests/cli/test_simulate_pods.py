@@ -107,7 +107,7 @@ def test_a_capacity_without_end_is_said_to_be_one(run: RunCommand, monkeypatch: 
     file = manifest("p.yaml", pod("idle", {"name": "app", "command": ["x"]}))
     status, out, _ = run("simulate", "--capacity", "-f", file, *ON, *UNDER)
     assert status == 0
-    assert "5 and more fit of: default/idle (no more were tried)" in out
+    assert "5 or more fit of: default/idle (no more were tried)" in out
 
 
 def test_two_configurations_are_put_side_by_side(run: RunCommand) -> None:
@@ -228,7 +228,7 @@ def test_a_refused_pod_has_ended_the_one_of_its_name(run: RunCommand) -> None:
     assert (counts(document), document["summary"]["freeCpus"]) == ((0, 1, 1), 14)
     out = run("simulate", *words)[1]
     assert "POD " not in out, "nobody is anywhere"
-    assert "Refused (nodeagent explain says more)\n  default/web: SMTAlignmentError: " in out
+    assert "Refused (see nodeagent explain)\n  default/web: SMTAlignmentError: " in out
 
 
 def test_replaced_pods_are_left_out_of_a_comparison(run: RunCommand) -> None:

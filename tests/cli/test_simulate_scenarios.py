@@ -119,7 +119,7 @@ def test_who_is_known_of_files_alone_is_shown_where_it_is(run: RunCommand) -> No
     rules = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
     files = {"cpu_manager_state": json.dumps(kept)}
     out = run("simulate", scenarios({"topology": {"cpus": CPUS}, "config": rules, "files": files}))[1]
-    assert "\nold (of the files)  app        exclusive 2  NUMA 1\n" in out
+    assert "\nold (from the files)  app        exclusive 2  NUMA 1\n" in out
     assert "free 0: 3 (33%), 1: 3 (33%)" in render_line(*both(Path("scenarios.jsonl").read_text()), 1)
 
 
@@ -224,7 +224,7 @@ def test_another_machine_takes_the_place_of_the_scenarios_own(run: RunCommand, r
     Path("machine.json").write_text(run("topology", "--topology", "16c.2t", "-o", "json")[1])
     assert cpus_of(results(run, file, "--machine", "machine.json")[0]) == "1,17"
     status, _, err = run("simulate", file)
-    assert (status, err.splitlines()[0]) == (1, "nodeagent: scenarios.jsonl:1: topology: must be given")
+    assert (status, err.splitlines()[0]) == (1, "nodeagent: scenarios.jsonl:1: topology: is required")
 
 
 def test_the_words_name_the_machine_that_was_given(run: RunCommand) -> None:

@@ -67,7 +67,7 @@ devices of NUMA node 1
   0000:3b:00.0  network  eth0   mlx5_core  2 interrupts, 1 of 2 virtual
                                              functions
 
-devices of no known NUMA node (the firmware doesn't say)
+devices of unknown NUMA node (not reported by the firmware)
   0000:40:00.0  nvme     nvme0  no driver
   0000:41:00.0  nvme     nvme1  no driver  the kernel says node 4, which this
                                              machine lacks

@@ -26,6 +26,7 @@ from nodeagent.core.resources.memory.resource import MemoryResource
 from tests.support.builders import GIB, machine, managers, pod
 from tests.support.invariants import core_errors
 from tests.support.pods import app
+from tests.support.shares import share_of
 from tests.support.strategies import Event, even_machines, lived, lives, machines, nodes
 
 examples = settings(
@@ -91,7 +92,7 @@ hint_lists = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=share_of(400))
 @given(st.lists(hint_lists, min_size=1, max_size=4), st.booleans(), st.booleans())
 def test_the_merge_is_the_best_of_all_permutations(lists: list[HintList], single_node: bool, closest: bool) -> None:
     rows = {a: dict(enumerate(row)) for a, row in DISTANCES.items()}
@@ -305,7 +306,7 @@ def caches_of(layout: CpuLayout, cpus: int) -> int:
     return sum(1 for uncore in layout.uncores if uncore.cpus & cpus)
 
 
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(even_machines, st.integers(0, 2**48 - 1), st.integers(1, 16))
 def test_uncore_alignment_is_never_worse_than_packed(topology: Topology, bits: int, count: int) -> None:
     layout = CpuLayout.of(topology)
@@ -347,7 +348,7 @@ def evenly(free: list[int], count: int, size: int) -> list[list[int]]:
     return []
 
 
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(even_machines, st.integers(0, 2**48 - 1), st.integers(1, 24), st.booleans())
 def test_distribution_leaves_nodes_as_even_as_it_can(topology: Topology, bits: int, count: int, cores: bool) -> None:
     layout = CpuLayout.of(topology)

@@ -35,6 +35,7 @@ from tests.support.invariants import (
     shared_cpus,
     size_errors,
 )
+from tests.support.shares import share_of
 from tests.support.strategies import Add, Event, even_machines, happen, lived, lives, nodes, without
 
 examples = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -280,7 +281,7 @@ def turned(value: Any, order: Any) -> Any:
 
 
 @pytest.mark.parametrize("errata", list(Errata))
-@settings(max_examples=5)
+@settings(max_examples=share_of(5))
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_keys_changes_nothing(errata: Errata, order: Any) -> None:
     """Of pods, machines, configuration and checkpoint files: one scenario in fifty of each kind."""

@@ -16,7 +16,8 @@ from nodeagent.core.resources.cpu.holdings import default_set
 from nodeagent.core.resources.memory.holdings import memory_accounts
 from nodeagent.formats.scenario.scenario import Document, Scenario, ScenarioStep, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import Replay, replay
-from tests.support.decision_vectors import FILES, QUARTERS, difference, quarter_of_commit, vectors
+from tests.support.decision_vectors import FILES, difference, vectors
+from tests.support.shares import share
 
 COUNTS = {
     "default": 250,
@@ -36,9 +37,7 @@ def chosen(request: pytest.FixtureRequest) -> tuple[str, list[dict[str, Any]]]:
     name: str = request.param
     everything = list(vectors(name))
     assert len(everything) == COUNTS[name]
-    if name == "default" or request.config.getoption("--all-vectors"):
-        return name, everything
-    return name, everything[quarter_of_commit() :: QUARTERS]
+    return name, everything if name == "default" else list(share(everything))
 
 
 def test_decides_as_the_reference(chosen: tuple[str, list[dict[str, Any]]]) -> None:

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import psutil
+import pytest
 
 from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.turn.wakeups import WakeUpReason
@@ -26,6 +27,8 @@ from tests.daemon.test_load import MACHINE_64, Quick, agent_of, directories, liv
 from tests.support.daemon_model import Daemon, answered
 from tests.support.figures import Recorder, keep, report
 from tests.support.world import node
+
+pytestmark = pytest.mark.whole
 
 TURNS, SECONDS_SOAK = 150, 3600
 LOOKS = 20

@@ -25,6 +25,7 @@ from nodeagent.core.turn.step import Turn, World
 from nodeagent.daemon.domains.runtime import containers, device_access
 from nodeagent.daemon.domains.runtime.containers import Containers
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
+from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
@@ -265,7 +266,7 @@ def test_without_what_a_device_needs_a_container_is_not_created(carded: Desk, mo
     def gone(address: str) -> tuple[DeviceFile, ...]:
         raise SysfsError(f"/sys/bus/pci/devices/{address}", "there is no such device")
 
-    carded.containers.prepare = lambda held: f"PreStartContainer: {held[0].id} is busy"
+    carded.containers.prepare = lambda held: Unprepared(f"PreStartContainer: {held[0].id} is busy")
     denied = carded.answered(with_card("c"))
     assert denied == Denial(f"container main: PreStartContainer: {CARD} is busy; the kubelet tries again")
     monkeypatch.setattr(device_access, "files_of", gone)
@@ -432,10 +433,7 @@ def test_what_was_sent_to_a_container_that_goes_holds_up_no_other_push(desk: Des
     plugin.wait_for_end()
 
 
-def test_changes_that_do_not_reach_the_runtime_are_a_problem_until_they_do(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(containers, "_PAUSE_SECONDS", 0.0)
+def test_changes_that_do_not_reach_the_runtime_are_a_problem_until_they_do(desk: Desk) -> None:
     desk.share()
     desk.tree.cpusets["s"] = CpuSet.of(1)
     desk.turn()

@@ -33,6 +33,7 @@ from tests.support.daemon_model import Daemon, Files, Steps, watched
 from tests.support.figures import Recorder, keep, report
 from tests.support.node_model import CrashError, Machine, Process, Unit
 from tests.support.pods import app, burstable, cgroup_only, init, job, pod, sidecar, unit
+from tests.support.shares import share
 from tests.support.world import SMALL, Node, node
 
 OF = node(two_nodes(), **MEMORY)
@@ -450,15 +451,16 @@ def test_dying_at_any_step_changes_nothing_in_the_end(
     assert not died
     expected, plan = life.end(daemon), list(steps.done)
     halves = [number for number, step in enumerate(plan) if step.startswith("write ")]
-    deaths = [(number, False) for number in range(len(plan))] + [(number, True) for number in halves]
+    deaths = share([(number, False) for number in range(len(plan))] + [(number, True) for number in halves])
     for number, halfway in deaths:
         life = clone(base, tmp_path / f"{number}-{halfway}")
         daemon, died = lived(scenario, life, Steps(dies_at=number, halfway=halfway), monkeypatch)
         assert died, f"step {number} of {len(plan)} was not reached"
         assert life.end(daemon) == expected, f"died {'in' if halfway else 'before'} {plan[number]}"
         shutil.rmtree(life.directory)
-    report(record_property, f"{name}: {len(deaths)} crash points ({kinds(plan)}; {len(halves)} half writes)")
-    keep("crash points", name, crash_points=len(deaths), half_writes_among_them=len(halves))
+    died_at, half_writes = [plan[number] for number, _ in deaths], sum(halfway for _, halfway in deaths)
+    report(record_property, f"{name}: {len(deaths)} crash points ({kinds(died_at)}; {half_writes} half writes)")
+    keep("crash points", name, crash_points=len(deaths), half_writes_among_them=half_writes)
     assert plan or name == "restart", "only an idle restart does nothing"
 
 

@@ -27,6 +27,7 @@ from tests.daemon.test_recovery import MEMORY, Life, sets, two_nodes
 from tests.formats.checkpoint import test_checkpoint_versions as versions
 from tests.support.figures import Recorder, keep, report
 from tests.support.pods import app, pod
+from tests.support.shares import share
 from tests.support.world import node
 
 Reader = Callable[[bytes], object]
@@ -122,14 +123,13 @@ def test_damage_is_refused_or_harmless(tmp_path: Path, record_property: Recorder
         # kubelet takes files without a checksum: a flip in that field's name makes one, and its content is what it was.
         whole, unseen = read(content), read(unsummed)
         for kind, damages in (("truncations", prefixes(content)), ("flips", flips(content, range(8)))):
-            for damaged in damages:
+            for damaged in share(tuple(damages)):
                 counts[kind] += 1
                 found = read(damaged)
                 assert found is None or found in (whole, unseen), f"{reader} takes for another state: {damaged!r}"
                 counts["refused" if found is None else "taken, unchanged" if found == whole else "taken unseen"] += 1
     report(record_property, f"damage to {name}, {len(content)} bytes: {counts}")
     keep("damaged files", name, truncations=counts["truncations"], flips=counts["flips"])
-    assert counts["truncations"] >= len(content)
     assert counts["refused"] > counts["taken, unchanged"]
 
 
@@ -166,7 +166,8 @@ def test_whatever_lies_there_a_start_keeps_who_runs(tmp_path: Path, record_prope
     for other in files.keys() - {victim, *others}:
         (tmp_path / other).unlink()
     counts: dict[str, int] = {"starts": 0, "recovered": 0, "set aside": 0}
-    for damaged in (*prefixes(content), *flips(content, range(1))):
+    tried = share((*prefixes(content), *flips(content, range(1))))
+    for damaged in tried:
         (tmp_path / victim).write_bytes(damaged)
         found = life.start()
         counts["starts"] += 1
@@ -183,8 +184,7 @@ def test_whatever_lies_there_a_start_keeps_who_runs(tmp_path: Path, record_prope
         counts["set aside"] += victim in reported.unusable
     report(record_property, f"starts with {name} damaged, {len(content)} bytes: {counts}")
     keep("starts with damaged files", name, starts=counts["starts"])
-    assert counts["starts"] == 2 * len(content)
-    assert counts["set aside"] > len(content), "what can't be read is never overwritten"
+    assert counts["set aside"] > len(tried) // 2, "what can't be read is never overwritten"
 
 
 HOSTILE: dict[str, Any] = {

@@ -76,7 +76,7 @@ def test_a_plugins_devices_have_what_it_has_answered() -> None:
         ),
         (
             {"mounts": [MESSAGES.Mount(container_path="lib", host_path="/opt")]},
-            "what the device plugin of example.com/gpu has answered: container_path 'lib' is no absolute path",
+            "what the device plugin of example.com/gpu has answered: container_path 'lib' is not an absolute path",
         ),
         (
             {"cdi_devices": [MESSAGES.CDIDevice(name="example.com/gpu=3")]},

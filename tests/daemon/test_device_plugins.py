@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import pytest
@@ -21,9 +21,11 @@ from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
+from nodeagent.formats.wire import device_plugins as wire
 from nodeagent.formats.wire.device_plugins import variables
+from tests.edge.test_grpc_client import HOSTILE_STATUSES
 from tests.support.builders import managers, pod
-from tests.support.device_plugin import PATIENCE_SECONDS, DevicePlugin
+from tests.support.device_plugin import MESSAGES, PATIENCE_SECONDS, DevicePlugin, RawPlugin
 from tests.support.pods import app
 
 GPU = "example.com/gpu"
@@ -34,7 +36,9 @@ class Kubelet:
 
     def __init__(self, directory: Path, undo: ExitStack) -> None:
         self._changed = threading.Condition()
-        log: Any = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, **__: None)
+        self.warnings: list[tuple[str, str]] = []
+        """Event and problem of each."""
+        log: Any = SimpleNamespace(info=lambda *_, **__: None, warning=self._warn)
         self.plugins = DevicePlugins(directory / "kubelet.sock", self._wake, log)
         undo.callback(self.plugins.close)
         thread = ServingThread(lambda *_: None)
@@ -42,6 +46,9 @@ class Kubelet:
         failures = io.StringIO()
         dialogue = self.plugins.dialogue(lambda err: print(err, file=failures))
         undo.callback(thread.serve(listen(UnixAddress(str(directory / "kubelet.sock"))), dialogue).close)
+
+    def _warn(self, event: str, *, problem: str, **_fields: str) -> None:
+        self.warnings.append((event, problem))
 
     def _wake(self) -> None:
         with self._changed:
@@ -69,6 +76,13 @@ def kubelet(tmp_path: Path, undo: ExitStack) -> Kubelet:
 @pytest.fixture
 def plugin(tmp_path: Path, undo: ExitStack) -> DevicePlugin:
     made = DevicePlugin(tmp_path, GPU)
+    undo.callback(made.stop)
+    return made
+
+
+@pytest.fixture
+def raw(tmp_path: Path, undo: ExitStack) -> RawPlugin:
+    made = RawPlugin(tmp_path, GPU)
     undo.callback(made.stop)
     return made
 
@@ -175,6 +189,90 @@ def test_one_that_dies_has_unhealthy_devices_until_it_registers_again(
     kubelet.until(lambda told: told.get(GPU) == [("b", True)])
 
 
+HOSTILE_TRAILERS = [(("another", "0"),), *((("grpc-status", status),) for status in HOSTILE_STATUSES)]
+
+
+@pytest.mark.parametrize("trailers", HOSTILE_TRAILERS)
+def test_nonsense_for_a_status_of_allocate_refuses_the_pod_and_ends_the_plugin(
+    kubelet: Kubelet, raw: RawPlugin, trailers: tuple[tuple[str, str], ...]
+) -> None:
+    raw.trailers["Allocate"] = trailers
+    raw.register()
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    node = managers().knowing(None, kubelet.plugins.pools())
+    decision = admit(node, initial(node), asking("p"))
+    assert isinstance(decision, Rejected)
+    assert f"the device plugin of {GPU}: it does not speak gRPC as it should" in decision.message
+    assert kubelet.told() == {GPU: [("a", False)]}
+    assert "it does not speak gRPC as it should" in kubelet.plugins.problems()[0]
+
+
+@pytest.mark.parametrize("trailers", HOSTILE_TRAILERS)
+def test_nonsense_for_a_status_of_its_list_ends_the_plugin_until_it_registers_again(
+    kubelet: Kubelet, raw: RawPlugin, trailers: tuple[tuple[str, str], ...]
+) -> None:
+    raw.trailers["ListAndWatch"] = trailers
+    raw.register()
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    raw.ends_list.set()
+    kubelet.until(lambda told: told.get(GPU) == [("a", False)] and bool(kubelet.warnings))
+    ((event, problem),) = kubelet.warnings
+    assert event == "device_plugin_gone"
+    assert "it does not speak gRPC as it should" in problem
+    assert problem in kubelet.plugins.problems()[0]
+    raw.ends_list.clear()
+    raw.register()
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    assert kubelet.plugins.problems() == ()
+
+
+def test_whatever_fails_in_following_a_plugin_ends_it_visibly(
+    kubelet: Kubelet, plugin: DevicePlugin, tmp_path: Path, undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.register()
+    plugin.tell(("a", True, None))
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+
+    def fails(_message: bytes) -> NoReturn:
+        raise RecursionError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(wire, "devices", fails)
+        plugin.tell(("b", True, None))
+        kubelet.until(lambda told: told.get(GPU) == [("a", False)] and bool(kubelet.warnings))
+    assert kubelet.warnings == [("device_plugin_gone", "following it has failed: RecursionError: a bug")]
+    assert "RecursionError: a bug" in kubelet.plugins.problems()[0]
+    plugin.stop()
+    again = DevicePlugin(tmp_path, GPU)
+    undo.callback(again.stop)
+    again.register()
+    again.tell(("b", True, None))
+    kubelet.until(lambda told: told.get(GPU) == [("b", True)])
+
+
+def test_a_node_that_cannot_be_costs_no_device(kubelet: Kubelet, plugin: DevicePlugin) -> None:
+    plugin.register()
+    plugin.tell(("a", True, -1), ("b", True, 2**40), ("c", True, 1))
+    kubelet.until(lambda told: len(told.get(GPU, ())) == 3)
+    (pool,) = kubelet.plugins.pools()
+    assert [device.nodes for device in pool.devices] == [0, 0, 2]
+    node = managers(topology_manager_policy="single-numa-node").knowing(None, kubelet.plugins.pools())
+    promises = initial(node)
+    decision = admit(node, promises, asking("p"))
+    assert isinstance(decision, Admitted)
+    assert [one.id for one in decision.promises.of_pod("p").of(DeviceHoldings).devices_of("app")] == ["c"]
+    assert isinstance(admit(node, decision.promises, asking("q")), Rejected), "nothing is near a node that can't be"
+
+
+@pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
+def test_a_topology_without_nodes_is_no_preference(kubelet: Kubelet, plugin: DevicePlugin, policy: str) -> None:
+    plugin.register()
+    plugin.tell_all(MESSAGES.Device(ID="a", health="Healthy", topology=MESSAGES.TopologyInfo()))
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    node = managers(topology_manager_policy=policy).knowing(None, kubelet.plugins.pools())
+    assert isinstance(admit(node, initial(node), asking("p")), Admitted)
+
+
 def test_it_is_forgotten_some_time_after_it_has_gone(
     kubelet: Kubelet, plugin: DevicePlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +298,9 @@ def test_a_container_is_prepared_if_the_plugin_wants_that(kubelet: Kubelet, plug
     assert plugin.asked[-1] == ("prepare", ["a"])
     plugin.stop()
     kubelet.until(lambda told: told.get(GPU) == [("a", False)])
-    assert "is gone" in (kubelet.plugins.prepare(own) or "")
+    unprepared = kubelet.plugins.prepare(own)
+    assert unprepared is not None
+    assert "is gone" in unprepared.why
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.write_order import GiveUnitBack, MakeCgroup, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.daemon.domains import all_cgroups as domains_module
 from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.systemd.units import UnitsError
@@ -350,10 +349,8 @@ def test_in_a_cgroup_without_processes_what_systemd_was_told_counts(
     assert (seen.get(Attribute.CPUSET_CPUS), seen.cpus_effective, seen.is_populated) == (OWN, OWN, False)
 
 
-def test_what_a_slice_around_it_does_not_grant_is_an_error(
-    domains: Domains, systemd: Systemd, mount: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(domains_module, "_SECONDS_TO_TAKE_EFFECT", 0.0)
+def test_what_a_slice_around_it_does_not_grant_is_an_error(domains: Domains, systemd: Systemd, mount: Path) -> None:
+    domains.patience_seconds = 0.0
     read(domains)
     systemd.grants = CpuSet.parse("0-2")
     with pytest.raises(CgroupError) as caught:
@@ -364,15 +361,15 @@ def test_what_a_slice_around_it_does_not_grant_is_an_error(
 
 @pytest.mark.parametrize("is_active", [True, False])
 def test_where_a_slice_around_it_grants_nothing_of_it_systemd_is_not_told(
-    domains: Domains, systemd: Systemd, mount: Path, monkeypatch: pytest.MonkeyPatch, *, is_active: bool
+    domains: Domains, systemd: Systemd, mount: Path, *, is_active: bool
 ) -> None:
     """The kernel would give it what the slice has: others' CPUs."""
-    monkeypatch.setattr(domains_module, "_SECONDS_TO_TAKE_EFFECT", 0.0)
+    domains.patience_seconds = 0.0
     write(mount / WHERE, populated=is_active)
     write(mount / "system.slice", granted=CpuSet.parse("0-1"))
     read(domains)
     for patience in (0.0, 3600.0):
-        monkeypatch.setattr(domains_module, "_SECONDS_TO_TAKE_EFFECT", patience)
+        domains.patience_seconds = patience
         with pytest.raises(CgroupError) as caught:
             domains.apply(set_cpus())
         assert caught.value.message == f"{mount}/system.slice/cpuset.cpus.effective is '0-1', wanted '2-3'"
@@ -422,9 +419,9 @@ def test_without_a_restriction_before_it_has_everything_and_then_none(
 
 
 def test_it_is_given_back_once_the_kernel_has_it_whatever_systemd_says(
-    domains: Domains, systemd: Systemd, mount: Path, monkeypatch: pytest.MonkeyPatch
+    domains: Domains, systemd: Systemd, mount: Path
 ) -> None:
-    monkeypatch.setattr(domains_module, "_SECONDS_TO_TAKE_EFFECT", 0.0)
+    domains.patience_seconds = 0.0
     systemd.know(settings=UnitSettings(OWN))
     write(mount / WHERE, OWN, granted=OWN)
     read(domains)

@@ -79,7 +79,7 @@ def systemctl(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\necho "$@" >>{root}/calls\n')
     program.chmod(0o755)
-    monkeypatch.setattr(units, "_ENVIRONMENT", {"PATH": f"{program.parent}:/usr/bin:/bin"})
+    monkeypatch.setattr(units, "ENVIRONMENT", {"PATH": f"{program.parent}:/usr/bin:/bin"})
     return program
 
 

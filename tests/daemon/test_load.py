@@ -32,6 +32,8 @@ from tests.support.figures import Recorder, keep, report
 from tests.support.node_model import Machine, Process
 from tests.support.world import Node, node
 
+pytestmark = pytest.mark.whole
+
 MACHINE_64 = Topology.of(
     [Cpu(id=core + 32 * t, core=core, socket=core // 16, numa=core // 16) for t in range(2) for core in range(32)],
     [NumaNode(n, 128 * GIB, (), tuple(10 if a == n else 21 for a in range(2))) for n in range(2)],

@@ -88,7 +88,7 @@ def test_a_way_out_can_be_pasted_into_a_shell(listed: ManifestList, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("", "is empty"), ("# to be written\n", "holds no pod"), ("null\n", "holds no pod")]
+    ("text", "said"), [("", "is empty"), ("# to be written\n", "contains no pod"), ("null\n", "contains no pod")]
 )
 def test_a_file_without_a_document_keeps_its_pods_and_is_a_problem(
     listed: ManifestList, tmp_path: Path, text: str, said: str

@@ -60,7 +60,7 @@ def logged(daemon: Daemon, event: str) -> int:
 def test_a_name_that_two_pods_have_is_refused_and_both_are_named(daemon: Daemon) -> None:
     with pytest.raises(ApiError) as caught:
         retry(daemon, "big")
-    assert caught.value.message == "there are 2 pods 'big'"
+    assert caught.value.message == "2 pods are named 'big'"
     assert caught.value.hint.endswith(": x/big, y/big")
     assert daemon.agent.requests.take() == ()
 
@@ -85,7 +85,7 @@ def test_a_changed_manifest_that_was_refused_is_decided_again(daemon: Daemon) ->
 def test_a_pod_that_runs_and_one_that_is_not_there_are_refused(daemon: Daemon) -> None:
     with pytest.raises(ApiError, match="pod x/big is not refused"):
         retry(daemon, "x/big")
-    with pytest.raises(ApiError, match="no pod 'bigg' is known") as caught:
+    with pytest.raises(ApiError, match="no pod is named 'bigg'") as caught:
         retry(daemon, "bigg")
     assert "did you mean" in caught.value.hint
     assert daemon.agent.requests.take() == ()

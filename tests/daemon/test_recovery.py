@@ -42,6 +42,7 @@ from tests.support.builders import GIB
 from tests.support.claims import ETH0, claiming, request, template
 from tests.support.daemon_model import daemon_node
 from tests.support.node_model import Agent, Group, started
+from tests.support.pairs import covering_pairs
 from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, mixed, pod, sidecar
 from tests.support.world import SMALL, Node, node
 
@@ -177,13 +178,14 @@ OTHERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("damage", BREAK)
-@pytest.mark.parametrize("of", [STATIC, node(two_nodes(), **MEMORY)], ids=["cpu", "cpu and memory"])
+KINDS = {"cpu": STATIC, "cpu and memory": node(two_nodes(), **MEMORY)}
+
+
+@pytest.mark.parametrize(("kind", "damage", "other"), covering_pairs(KINDS, BREAK, OTHERS))
 def test_without_its_file_every_pod_is_known_again_by_what_runs(
-    tmp_path: Path, of: Node, damage: str, other: str
+    tmp_path: Path, kind: str, damage: str, other: str
 ) -> None:
-    life = Life(tmp_path, of, *PODS)
+    life = Life(tmp_path, KINDS[kind], *PODS)
     BREAK[damage](tmp_path / STATE_FILE)
     OTHERS[other](tmp_path / CPU_CHECKPOINT)
     OTHERS[other](tmp_path / MEMORY_CHECKPOINT)

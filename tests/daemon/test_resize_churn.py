@@ -21,6 +21,8 @@ from tests.support.node_model import Machine
 from tests.support.pods import amounts, app, burstable, mixed, pod
 from tests.support.world import node
 
+pytestmark = pytest.mark.whole
+
 RESIZES = 1_000
 NAMES = ("one", "two", "pair", "beside", "mixed", "shares", "restarts")
 NODE = node(

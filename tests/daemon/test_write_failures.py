@@ -27,6 +27,7 @@ from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from tests.daemon.test_crash_points import SCENARIOS, Life, Scenario, clone, prepared, settle
 from tests.support.daemon_model import Steps, watched
 from tests.support.figures import Recorder, keep, report
+from tests.support.shares import share
 
 CLASSES = {
     errno.ENOENT: WriteFailure.GONE,
@@ -131,7 +132,7 @@ class WhatIf:
 
 
 def faults(writes: int) -> Iterator[tuple[int, int | None, bool]]:
-    """Each answer at each write, once; and one of each class for good."""
+    """Yield each answer at each write, once; and one of each class for good."""
     for at in range(writes):
         yield from ((at, error, False) for error in CLASSES)
         for kind in WriteFailure:
@@ -158,7 +159,7 @@ def test_every_write_may_fail_in_every_way(
         expected = undisturbed.life.end(undisturbed.daemon)
     plan = [step for step in undisturbed.steps.done if step.startswith(WRITES)]
     injected = Counter[str]()
-    for at, error, for_good in faults(len(plan)):
+    for at, error, for_good in share(tuple(faults(len(plan)))):
         with what_if() as one:
             one.live_with(at, error, for_good=for_good)
             assert one.life.end(one.daemon) == expected, f"{error_label(error)} at {plan[at]}"

@@ -15,12 +15,10 @@ from nodeagent.edge.observability import journal
 
 
 @pytest.fixture
-def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there:
         there.bind(str(tmp_path / "journal"))
         there.settimeout(20)
-        monkeypatch.setattr(journal, "SOCKET", str(tmp_path / "journal"))
-        monkeypatch.setattr(journal.Journal.__init__, "__defaults__", (str(tmp_path / "journal"),))
         yield there
 
 
@@ -44,7 +42,8 @@ def read(there: socket.socket) -> dict[str, str]:
 def log_of(tmp_path: Path) -> tuple[logs.Log, io.TextIOWrapper]:
     stream = (tmp_path / "stderr").open("w+")
     there = os.fstat(stream.fileno())
-    return logs.make_log(stream, {"JOURNAL_STREAM": f"{there.st_dev}:{there.st_ino}"}), stream
+    environment = {"JOURNAL_STREAM": f"{there.st_dev}:{there.st_ino}"}
+    return logs.make_log(stream, environment, str(tmp_path / "journal")), stream
 
 
 def test_a_line_has_its_priority_and_its_pod(listener: socket.socket, tmp_path: Path) -> None:
@@ -69,28 +68,26 @@ def test_priorities(listener: socket.socket, tmp_path: Path, method: str, priori
     assert read(listener)["PRIORITY"] == priority
 
 
-def test_values_with_line_breaks_stay_one_value(listener: socket.socket) -> None:
-    journal.Journal().send({"A": "x\nB=y", "C": "z"})
+def test_values_with_line_breaks_stay_one_value(listener: socket.socket, tmp_path: Path) -> None:
+    journal.Journal(str(tmp_path / "journal")).send({"A": "x\nB=y", "C": "z"})
     assert read(listener) == {"A": "x\nB=y", "C": "z"}
 
 
-def test_what_is_too_long_for_a_datagram_comes_in_a_sealed_file(listener: socket.socket) -> None:
+def test_what_is_too_long_for_a_datagram_comes_in_a_sealed_file(listener: socket.socket, tmp_path: Path) -> None:
     value = "x" * 4_000_000
-    journal.Journal().send({"MESSAGE": value})
+    journal.Journal(str(tmp_path / "journal")).send({"MESSAGE": value})
     assert read(listener) == {"MESSAGE": value}
 
 
-def test_without_a_journal_lines_go_to_stderr_with_their_priority(
-    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_journal_lines_go_to_stderr_with_their_priority(listener: socket.socket, tmp_path: Path) -> None:
     log, stream = log_of(tmp_path)
-    monkeypatch.setattr(journal.Journal.__init__, "__defaults__", (str(tmp_path / "none"),))
+    (tmp_path / "journal").rename(tmp_path / "elsewhere")
     log.error("trouble", problem="p")
     stream.seek(0)
     text = stream.read()
     assert text.startswith("<3>{")
     assert json.loads(text[3:])["problem"] == "p"
-    monkeypatch.setattr(journal.Journal.__init__, "__defaults__", (str(tmp_path / "journal"),))
+    (tmp_path / "elsewhere").rename(tmp_path / "journal")
     log.error("trouble", problem="q")
     assert json.loads(read(listener)["MESSAGE"])["problem"] == "q", "it is used again as soon as it is there"
 

@@ -41,6 +41,7 @@ from tests.support.nri_runtime import (
     pods_and_containers,
     ttrpc_frame,
 )
+from tests.support.shares import share_of
 
 PINNED = NriResources(cpus=CpuSet.of(2, 3), mems=NumaSet.of(0), cpu_quota_us=200_000, cpu_period_us=100_000)
 POD, CONTAINER = NRI.PodSandbox(id="p", uid="u"), NRI.Container(id="c", pod_sandbox_id="p", name="app")
@@ -558,7 +559,7 @@ def _call(stream: int, method: str, request: Any) -> bytes:
 BYTES = st.binary(max_size=12)
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(
     st.lists(st.sampled_from(traffic()) | BYTES, max_size=10).map(b"".join)
     | st.tuples(st.just(b"".join(traffic())), st.integers(0, 800), st.integers(0, 8), BYTES).map(

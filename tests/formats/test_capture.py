@@ -182,7 +182,7 @@ def test_what_holds_no_machine_is_not_taken(
         (root / "sys").rename(root / "elsewhere")
     status, out, err = run(capfd, "capture", "--root", str(there), "--out", str(tmp_path / "node.json"))
     assert (status, out) == (1, "")
-    assert err.startswith(f"nodeagent: cannot use {there}/sys/devices/system/cpu: found no CPU")
+    assert err.startswith(f"nodeagent: cannot use {there}/sys/devices/system/cpu: found no online CPU")
     assert not (tmp_path / "node.json").exists()
 
 
@@ -380,7 +380,7 @@ def test_nothing_in_it_that_is_of_another_kind_is_more_than_an_error_that_names_
     [
         ({"atMs": -1}, "atMs: must be a whole number from 0, not -1"),
         ({"version": 2}, "version 2 was written by a later nodeagent; this one reads up to 1"),
-        ({"cgroups": {"a": {"cpu.weight": "heavy"}}}, "cpu.weight holds 'heavy'"),
+        ({"cgroups": {"a": {"cpu.weight": "heavy"}}}, "cpu.weight contains 'heavy'"),
         (
             {"cgroups": {"a": {"cpuset.cpus.effective": "1-"}}},
             "cgroups[a].cpuset.cpus.effective: must be a set of CPUs",

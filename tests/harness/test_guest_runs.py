@@ -199,7 +199,17 @@ def test_of_the_host():
 def project(tmp_path: Path) -> Path:
     for directory in ("integration/guest", "tests"):
         (tmp_path / directory).mkdir(parents=True)
-    ours = ("__init__", "conftest", "guests", "lanes", "progress", "repeats", "guest/errors", "guest/releases")
+    ours = (
+        "__init__",
+        "conftest",
+        "guests",
+        "lanes",
+        "processor_time",
+        "progress",
+        "repeats",
+        "guest/errors",
+        "guest/releases",
+    )
     for file in ("conftest.py", "pyproject.toml", *(f"integration/{name}.py" for name in ours)):
         shutil.copy(ROOT / file, tmp_path / file)
     for name, text in STUBS.items():
@@ -209,7 +219,7 @@ def project(tmp_path: Path) -> Path:
 
 def run_of(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments],
+        [sys.executable, "-m", "pytest", "--all", *arguments],
         cwd=project,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         check=False,
@@ -220,8 +230,9 @@ def run_of(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_each_failure_takes_a_guest_with_it_and_what_reinstalls_comes_last(project: Path) -> None:
     run = run_of(project, "-s", "integration/test_pinning.py", "tests")
+    printed, _, _ = run.stdout.partition("= processor time")
     done = re.findall(
-        r"(fails|leaves badly|meets|passes|reinstalls|off|of the host)( sockets \d)?$", run.stdout, re.MULTILINE
+        r"(fails|leaves badly|meets|passes|reinstalls|off|of the host)( sockets \d)?$", printed, re.MULTILINE
     )
     assert [f"{what}{where}" for what, where in done] == [
         "of the host",
@@ -255,6 +266,7 @@ FLAKY = {
 IN_TWO_LANES = ("--numprocesses=2", "--dist=loadscope")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("chosen", "flaky", "status", "at_once"),
     [

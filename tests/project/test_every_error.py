@@ -92,15 +92,16 @@ from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
 from nodeagent.core.resources.cpu.records import CpuRecord
-from nodeagent.core.resources.devices.plugins import DevicePluginFailedError
+from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.memory.holdings import Block, MemoryBooks, MemoryHoldings
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests
 from nodeagent.daemon.domains.jobs.jobs import Jobs
-from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
+from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET, PodsApi
 from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
 from nodeagent.daemon.domains.runtime.runtime_link import Push
+from nodeagent.daemon.plugins.device_plugins import DEVICE_PLUGIN
 from nodeagent.daemon.start.recovery import recorded_devices
 from nodeagent.daemon.start.releasing import find_pods_cgroup
 from nodeagent.daemon.start.startup import STATE_FILE
@@ -114,12 +115,11 @@ from nodeagent.edge.files.placement_files import PlacementFiles
 from nodeagent.edge.kernel import irqbalance, kernel_threads, uevents
 from nodeagent.edge.kernel.sysfs import read_machine, write_setting
 from nodeagent.edge.kernel.tracefs import recording
-from nodeagent.edge.plugins.device_plugins import DevicePluginConnection
 from nodeagent.edge.processes.job_owners import owner_asking
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
-from nodeagent.edge.runtime.kubelet_pods import KubeletPods
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.service_manager import ServiceManager
+from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcServerKind
 from nodeagent.edge.transport.grpc_server import GrpcConnection
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.local_api import LocalApi
@@ -308,6 +308,10 @@ def pushed(path: Path) -> object:
         return push.sent(30)
 
 
+def grpc(kind: GrpcServerKind, path: Path) -> GrpcClient:
+    return GrpcClient(kind, path, time.monotonic() + 60, 4096)
+
+
 def registration_refused(message: bytes) -> bytes:
     status = b"\x08\x02\x12" + bytes([len(message)]) + message
     return mux_frame(2, ttrpc_frame(1, 2, b"\x0a" + bytes([len(status)]) + status))
@@ -445,7 +449,7 @@ CASES = [
     Case("ApiUnavailable", "half an answer", lambda d: call(listener_that_says(b"{", d / "s"), "state"), "{}/s"),
     Case("ApplyRefusedError", "a pod that asks for too much", lambda d: with_manifests(apply, d, str(written(d / "a.yaml", HUGE))), "default/a would be refused"),
     Case("CaptureError", "no JSON", lambda d: topology_from(about(machine=str(written(d / "f", "{")))), "{}/f is not a capture of a node: it is not JSON"),
-    Case("CaptureError", "no machine", lambda d: topology_from(about(machine=str(written(d / "f", "{}")))), "topology: must be given, and kind is not NodeCapture"),
+    Case("CaptureError", "no machine", lambda d: topology_from(about(machine=str(written(d / "f", "{}")))), "topology: is required, and kind is not NodeCapture"),
     Case("CaptureError", "of a later version", lambda d: topology_from(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
     Case("CgroupEntryError", "no cgroup", lambda d: join(str(d / "gone")), "{}/gone"),
     Case("CgroupError", "weight", lambda d: cgroup_with(d, "cpu.weight", "heavy").read(frozenset()), "'heavy'"),
@@ -453,7 +457,7 @@ CASES = [
     Case("CgroupError", "events", lambda d: cgroup_with(d, "cgroup.events", "populated yes").read(frozenset()), "{}/cgroup.events"),
     Case("CgroupError", "a directory", lambda d: CgroupTree(f"{d}/{'x' * 300}").read(frozenset()), "{}/xxx"),
     Case("MemoryInUseError", "more than the limit", lambda d: cgroup_with(d, "memory.current", "8192").apply(SetAttribute("", Attribute.MEMORY_MAX, ByteLimit(4096), None)), "{}/memory.max"),
-    Case("CheckpointError", "no checkpoint", lambda d: checkpoint.run(asked(checkpoint, "verify", str(written(d / "f", "{}")))), "{}/f: it has neither"),
+    Case("CheckpointError", "no checkpoint", lambda d: checkpoint.run(asked(checkpoint, "verify", str(written(d / "f", "{}")))), "{}/f: defaultCpuSet, machineState, PodDeviceEntries"),
     Case("CheckpointError", "no file", lambda d: checkpoint.run(asked(checkpoint, "verify", f"{d}/none")), "{}/none"),
     Case("CommandError", "no such command", lambda _: exec_command.become(["/nowhere/cmd"]), "'/nowhere/cmd'"),
     Case("CommandError", "no command", lambda d: exec_command.become([str(d)]), "'{}'"),
@@ -491,10 +495,10 @@ CASES = [
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
-    Case("KubeletPodsError", "a socket of something else", lambda d: KubeletPods(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")), time.monotonic() + 60, 4096).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
-    Case("KubeletPodsError", "no kubelet", lambda d: KubeletPods(d / "s", time.monotonic() + 60, 4096).__enter__(), "{}/s: there is no such socket"),
-    Case("DevicePluginError", "no plugin", lambda d: DevicePluginConnection(d / "s", time.monotonic() + 60).__enter__(), "{}/s: No such file"),
-    Case("DevicePluginError", "a socket of something else", lambda d: DevicePluginConnection(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")), time.monotonic() + 60).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
+    Case("GrpcError", "no kubelet", lambda d: grpc(KUBELET, d / "s").__enter__(), "{}/s: there is no such socket"),
+    Case("GrpcError", "something else for a kubelet", lambda d: grpc(KUBELET, Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s"))).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
+    Case("GrpcError", "no device plugin", lambda d: grpc(DEVICE_PLUGIN, d / "s").__enter__(), "{}/s: there is no such socket"),
+    Case("GrpcError", "something else for a device plugin", lambda d: grpc(DEVICE_PLUGIN, Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s"))).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),
     Case("NriError", "no runtime", lambda d: pushed(d / "s"), "{}/s: No such file"),
     Case("NriError", "no listener", lambda d: pushed(socket_file(d / "s")), "{}/s: Connection refused"),
     Case("NriError", "half an answer", lambda d: pushed(Path(listener_that_says(b"\0\0\0\2", d / "s"))), "{}/s: it closed the connection"),
@@ -672,19 +676,24 @@ def refused_claim(wanted: ClaimRequest) -> str:
     return refusal.message
 
 
-class Gone:
-    """A device plugin."""
+class Unanswering:
+    """A device plugin that has no answer."""
 
-    def preferred(self, _available: tuple[str, ...], _must: tuple[str, ...], _size: int) -> tuple[str, ...]:
+    def __init__(self, error: DevicePluginFailedError) -> None:
+        self._error = error
+
+    def preferred(
+        self, _pod_uid: str, _available: tuple[str, ...], _must: tuple[str, ...], _size: int
+    ) -> tuple[str, ...]:
         return ()
 
-    def allocate(self, ids: tuple[str, ...]) -> bytes:
+    def allocate(self, _pod_uid: str, ids: tuple[str, ...]) -> bytes:
         assert ids == ("a",)
-        raise DevicePluginFailedError("the device plugin of x.com/gpu is gone")
+        raise self._error
 
 
-def refused_for_a_device_plugin() -> str:
-    made = managers().knowing(None, (DevicePool("x.com/gpu", (PoolDevice("a"),), Gone()),))
+def refused_for_a_device_plugin(error: DevicePluginFailedError) -> str:
+    made = managers().knowing(None, (DevicePool("x.com/gpu", (PoolDevice("a"),), Unanswering(error)),))
     decision = admit(made, initial(made), pod("p", app(devices={"x.com/gpu": 1})))
     assert isinstance(decision, Rejected)
     return decision.message
@@ -698,13 +707,14 @@ def damaged_devices(directory: Path) -> str:
 
 
 INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
-    "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "no JSON object"),
+    "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "not a JSON object"),
     "BindAddressError": (lambda _: config_message("metricsBindAddress: 'here'"), "'here'"),
     "CallError": (lambda _: status_of(b"\x0a\x03web"), "pod web in namespace"),
     "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
     "ContainerdConfigError": (lambda d: of_containerd(d, "disable ="), "/etc/containerd/config.toml: "),
     "DeviceCheckpointError": (damaged_devices, "kubelet_internal_checkpoint: checkpoint is corrupted"),
-    "DevicePluginFailedError": (lambda _: refused_for_a_device_plugin(), "the device plugin of x.com/gpu is gone"),
+    "DevicePluginFailedError": (lambda _: refused_for_a_device_plugin(DevicePluginFailedError("it is gone")), "it is gone"),
+    "DevicePluginPostponedError": (lambda _: refused_for_a_device_plugin(DevicePluginPostponedError("it is slow")), "it is slow"),
     "DurationSyntaxError": (lambda _: config_message("cpuManagerReconcilePeriod: 5x"), '"5x"'),
     "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
     "HistogramSyntaxError": (lambda _: message_of(lambda: understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),
@@ -719,7 +729,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "MuxError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s")))), "more than 4194314"),
     "NriCallError": (lambda d: refused_call(d, b"\x0a\x00"), "a call about no pod"),
     "PluginFailedError": (lambda _: refused_for_a_plugin(), "CPU plugin elsewhere: it is not installed here"),
-    "ProtobufError": (lambda d: refused_call(d, b"\x0a\x7f"), "field 1 ends 127 bytes later"),
+    "ProtobufError": (lambda d: refused_call(d, b"\x0a\x7f"), "field 1 ends 127 bytes beyond the message"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
     "TtrpcError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(registration_refused(b"\xff"), d / "s")))), "a string is not UTF-8"),
@@ -836,6 +846,14 @@ def big(cpu: str = "1", **more: Any) -> Pod:
     return pod("big", app("app", cpu=cpu, memory="64Mi", **more))
 
 
+def with_a_slow_plugin(resource: str, new: Pod) -> World:
+    world = World()
+    world.managers = world.managers.knowing(
+        None, (DevicePool(resource, (PoolDevice("a"),), Unanswering(DevicePluginPostponedError("it is slow"))),)
+    )
+    return world.add(new)
+
+
 REASONS: list[tuple[str, Callable[[], World], str]] = [
     ("TopologyAffinityError", lambda: refused_by_managers(ONE_NODE, big("6")), "Topology locality"),
     ("SMTAlignmentError", lambda: refused_by_managers(WHOLE_CORES, big("3")), "requested 3 cpus"),
@@ -871,6 +889,11 @@ REASONS: list[tuple[str, Callable[[], World], str]] = [
         "CPUPluginRefused",
         lambda: refused_by_managers(replace(STATIC, cpu_plugins=(CpuPlugin("strict", code=Strict()),)), big("2")),
         ": it is strict: Allocate",
+    ),
+    (
+        "DevicePluginsSlow",
+        lambda: with_a_slow_plugin("example.com/gpu", big(devices={"example.com/gpu": 1})),
+        "it is slow",
     ),
     ("OutOfcpu", lambda: refused_by_the_node(big("2"), cpu=1500), "requested: 2000, used: 0, capacity: 1500"),
     ("OutOfmemory", lambda: refused_by_the_node(big(), cpu=9000, memory=1), "requested: 67108864, used: 0, capacity: 1"),

@@ -39,10 +39,10 @@ from tests.support.pods import app, exclusive, pod
 
 POD = test_pod_manifest.HEAD
 MORE_MANIFESTS: list[tuple[str | bytes, str]] = [
-    ("", "is empty, as a full disk leaves a file"),
+    ("", "is empty, perhaps because the disk was full"),
     ("apiVersion: v1\nkind: List\nitems: {}\n", "items: must be a list of pods"),
     (f"{POD}  containers: [{{name: a, resources: {{limits: {{{', '.join(f'r{n}: 1' for n in range(65))}}}}}}}]\n", "limits: has more than 64 entries"),
-    (f"{POD}  containers: [{{name: a, command: [sh, {'x' * 131_072}]}}]\n", "are more than 131072 bytes of JSON"),
+    (f"{POD}  containers: [{{name: a, command: [sh, {'x' * 131_072}]}}]\n", "exceed 131072 bytes of JSON"),
     (b"#" * (yaml_tree.MAX_BYTES + 1), "is larger than 1048576 bytes"),
     (b"a: \xff", "is not UTF-8 here"),
     ("a: \x01", "U+0001: control characters are not allowed"),

@@ -38,6 +38,7 @@ from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.host.host_settings import HostSettings
+from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.recovery import Evidence, report_recovery, start_state
 from nodeagent.daemon.turn import agent as agent_module, clock as clock_module, runs as runs_module
@@ -467,6 +468,7 @@ class Daemon:
     boot: str = "boot"
     placed: PlacedDevices = field(default_factory=PlacedDevices)
     """What each process finds when it looks at devices for the first time."""
+    plugins: DevicePlugins | None = None
 
     def start(self) -> Agent:
         """A new process, up to its first turn."""
@@ -478,7 +480,8 @@ class Daemon:
         hardware: Any = self.hardware
         node, _ = without_withheld(whole, tree)
         Path(node.config.runtime_directory).mkdir(exist_ok=True)
-        runner, host = Runner(client), HostSettingsModel(self.machine, self.steps)
+        runner = Runner(client) if self.plugins is None else Runner(client, self.plugins.prepare)
+        host = HostSettingsModel(self.machine, self.steps)
 
         systemd = SystemdModel(self.machine, self.steps, lambda: self.judge(self))
 
@@ -513,6 +516,7 @@ class Daemon:
             alive=self.alive,
             let_in=self.jobs.let_in,
             systemd=systemd,
+            plugins=self.plugins,
         )
         self.jobs.retry = self.agent.retry
         return self.agent

@@ -3,30 +3,18 @@
 import gzip
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "vectors"
 FILES = ("default", "options", "topology", "memory", "podlevel", "restart", "start", "all")
-QUARTERS = 4
 
 
 def vectors(name: str) -> Iterator[dict[str, Any]]:
     with gzip.open(FOLDER / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
-
-
-def quarter_of_commit() -> int:
-    """Which quarter an ordinary run replays: another one after each commit, the same on every machine. The first where there is no git."""
-    folder = Path(__file__).parents[1]
-    if shutil.which("git") is None:
-        return 0
-    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False)
-    return int(found.stdout.strip() or "0", 16) % QUARTERS
 
 
 def difference(expected: Any, result: Any, path: str = "") -> str | None:

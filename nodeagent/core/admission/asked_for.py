@@ -16,8 +16,14 @@ from nodeagent.core.resources.cpu.points import Point
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
-_NOT_OF_CORES = frozenset({Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.CLAIM})
+_NOT_OF_CORES = frozenset(
+    {Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW, Reason.CLAIM}
+)
 """Which cores there are has nothing to do with these refusals."""
+_NOT_OF_CPUS = frozenset(
+    {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.DEVICE_PLUGINS_SLOW, Reason.CORE_CLASS}
+)
+"""Which CPUs a CPU plugin leaves has nothing to do with these refusals."""
 
 
 def seen_by(providers: Providers, pod: PodDemand) -> Providers:
@@ -122,6 +128,6 @@ def beside_plugins(refusal: Refusal, providers: Providers) -> Refusal:
         for one in providers.of(CpuResource).manager.plugins
         if one.code is not None and filters & one.code.points
     ]
-    if not names or refusal.reason in {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.CORE_CLASS}:
+    if not names or refusal.reason in _NOT_OF_CPUS:
         return refusal
     return replace(refusal, message=f"{refusal.message} (of the CPUs that {' and '.join(names)} leaves)")

@@ -146,6 +146,9 @@ class Admitted(Struct, frozen=True):
     report: Report
 
 
+FAILURES_OF_PLUGINS = (Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW)
+
+
 class Rejected(Struct, frozen=True):
     promises: Promises
     """As they are without the pod."""
@@ -158,10 +161,15 @@ class Rejected(Struct, frozen=True):
 
     @property
     def is_of_a_failure(self) -> bool:
-        """Whether a CPU plugin has failed: then nothing else is tried for the pod, be it less asked of it. Who fails is not asked again
+        """Whether a plugin has failed: then nothing else is tried for the pod, be it less asked of it. Who fails is not asked again
         until it comes out well. A plugin that has *refused* CPUs (Allocate) has judged these alone: others may be tried.
         """
-        return self.reason is Reason.CPU_PLUGIN_FAILED
+        return self.reason in FAILURES_OF_PLUGINS
+
+    @property
+    def is_postponed(self) -> bool:
+        """Whether the decision is left to the next turn."""
+        return self.reason is Reason.DEVICE_PLUGINS_SLOW
 
 
 class Readmitted(Struct, frozen=True):
@@ -287,7 +295,7 @@ def _run(
     if wish is not None and untold is None:
         first = replace(demand, core_class=wish)
         outcome = _run_once(managers, promises, pod, first, None, is_running=is_running)
-        if outcome.refusal is None or outcome.refusal.reason is Reason.CPU_PLUGIN_FAILED:
+        if outcome.refusal is None or outcome.refusal.reason in FAILURES_OF_PLUGINS:
             return outcome, first  # see `Rejected.is_of_a_failure`
         if managers.providers.observer is not None:
             managers.providers.observer(DecidedAnew())
@@ -337,7 +345,7 @@ def _run_once(
             else:
                 outcome = _decided(managers, way.promises, way.demand, None, is_running=False, has_claimed=True)
                 outcome = replace(outcome, deltas=(*way.deltas, *outcome.deltas))
-            if outcome.refusal is None:
+            if outcome.refusal is None or outcome.refusal.reason is Reason.DEVICE_PLUGINS_SLOW:
                 return outcome
             refused = refused or outcome
     except PluginFailedError as err:

@@ -22,6 +22,8 @@ class Reason(enum.StrEnum):
     """A CPU plugin gave no answer, or an invalid one. The agent's own reason."""
     CPU_PLUGIN_REFUSED = "CPUPluginRefused"
     """A CPU plugin's Allocate rejected the chosen CPUs. The agent's own reason."""
+    DEVICE_PLUGINS_SLOW = "DevicePluginsSlow"
+    """Device plugins have used up the time that a turn waits for them. The next turn decides again. The agent's own reason."""
 
 
 STATE_NOT_SAVED = "StateNotSaved"

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.pod import is_own_annotation
-from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED
+from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED, Reason
 
 if TYPE_CHECKING:  # every state has a registry, and most are empty
     from nodeagent.core.model.kubelet_pod import KubeletPod
@@ -92,7 +92,7 @@ class RefusedKey(Struct, frozen=True):
     @property
     def is_deferred(self) -> bool:
         """It is decided on again whenever it is asked for again."""
-        return self.reason.startswith(RESIZE_DEFERRED)
+        return self.reason.startswith((RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW))
 
 
 class KnownSandbox(Struct, frozen=True):

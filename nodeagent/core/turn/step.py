@@ -121,6 +121,8 @@ class Turn(Struct, frozen=True):
     deltas: tuple[MetricDelta, ...] = ()
     wake_at_ms: int | None = None
     """When time alone will change something."""
+    postponed: tuple[tuple[Pod, str], ...] = ()
+    """The pods that the next turn decides on, each with the reason."""
 
 
 class _Draft(Struct, frozen=True):
@@ -129,9 +131,13 @@ class _Draft(Struct, frozen=True):
     state: NodeState
     events: tuple[TurnEvent, ...] = ()
     deltas: tuple[MetricDelta, ...] = field(default=())
+    postponed: tuple[tuple[Pod, str], ...] = ()
 
     def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "_Draft":
-        return _Draft(state, self.events + events, self.deltas + deltas)
+        return _Draft(state, self.events + events, self.deltas + deltas, self.postponed)
+
+    def postponing(self, pod: Pod, why: str) -> "_Draft":
+        return replace(self, postponed=(*self.postponed, (pod, why)))
 
 
 Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
@@ -185,7 +191,7 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     if any(entry.refused_change is not None for entry in finished):
         moments.append(world.now_ms)  # decide on the changed manifest at once
     wake_at_ms = min((moment for moment in moments if moment is not None), default=None)
-    return Turn(draft.state, draft.events, draft.deltas, wake_at_ms)
+    return Turn(draft.state, draft.events, draft.deltas, wake_at_ms, draft.postponed)
 
 
 def _see_units(draft: _Draft, world: World) -> _Draft:
@@ -228,6 +234,9 @@ def _resume(draft: _Draft, world: World, decide: Decide) -> _Draft:
             state = replace(draft.state.with_entry(replace(entry, idle=None)), promises=decision.promises)
             event = TurnEvent(EventKind.POD_RESUMED, entry.pod, entry.origin, report=decision.report)
             draft = draft.plus(state, event, deltas=decision.deltas)
+            continue
+        if isinstance(decision, Rejected) and decision.is_postponed:
+            draft = draft.postponing(entry.pod, decision.message)
             continue
         known = entry.idle.refusal
         if known is not None and (known.reason, known.message) == (decision.reason, decision.message):
@@ -579,7 +588,8 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide:
     orphans = cpus_of_orphans(draft.state, world) if new else CpuSet()
     for manifest in in_turn(world.managers, new, lambda manifest: manifest.pod):
         draft = _decide(draft, manifest, usage, orphans, world, decide)
-        if draft.state.entries[-1].is_active:
+        entry = draft.state.entry(manifest.pod.uid)
+        if entry is not None and entry.is_active:
             usage = usage.plus(manifest.pod, pod_level_resources=gate)
     return draft
 
@@ -662,7 +672,7 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
     pod, state = manifest.pod, draft.state
     gate = world.config.placement.gate("PodLevelResources")
     entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
-    draft = draft.plus(state, *_noted(manifest))
+    undecided, draft = draft, draft.plus(state, *_noted(manifest))
     taken = unit_taken(pod, state.pods_of_units()) if pod.units else None  # most pods stand for none: nobody is asked
     if taken is not None:
         return _refused(draft, entry, taken.reason, taken.message, world.now_ms)
@@ -670,6 +680,8 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
     match decision:
         case Insufficient():
             return _refused(draft, entry, decision.reason, decision.message, world.now_ms)
+        case Rejected(is_postponed=True):
+            return undecided.postponing(pod, decision.message)
         case Rejected():
             cleaned = draft.plus(replace(state, promises=decision.promises), deltas=decision.deltas)
             return _refused(cleaned, entry, decision.reason, decision.message, world.now_ms, decision.report)

@@ -21,7 +21,6 @@ from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.host_files import HostFileError
 from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
 
-_SECONDS_TO_TAKE_EFFECT = 5.0
 _BETWEEN_LOOKS_SECONDS = 0.005
 _Found = tuple[str, str, str]
 """A file, its content, and what was asked for."""
@@ -70,6 +69,7 @@ class Domains:
         systemd: who has those of units.
         mount: the root of all.
         recorded: returns what units had before they were told anything, as far as an agent has recorded it.
+        patience_seconds: limit on how long a change of a unit may take to reach the kernel.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class Domains:
         systemd: Systemd | None = None,
         mount: Path = units.CGROUPS,
         recorded: Callable[[], Mapping[str, UnitSettings]] = dict,
+        patience_seconds: float = 5.0,
     ) -> None:
+        self.patience_seconds = patience_seconds
         self._tree = tree
         self._recorded = recorded
         self._systemd = systemd or Systemctl()
@@ -231,7 +233,7 @@ class Domains:
         """Wait until nothing differs: systemd may answer before it writes, and nobody is told when it has. What has lasted that long once
         isn't waited for again as long as it is the same.
         """
-        until, last = time.monotonic() + _SECONDS_TO_TAKE_EFFECT, self._waited_in_vain.get(unit)
+        until, last = time.monotonic() + self.patience_seconds, self._waited_in_vain.get(unit)
         while found := tuple(differing()):
             if found == last or time.monotonic() > until:
                 self._waited_in_vain[unit] = found

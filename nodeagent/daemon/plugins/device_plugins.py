@@ -1,7 +1,8 @@
 """Device plugins, as kubelet has them: they register at a socket, tell their devices, and are asked when some of these are given.
 
 Each plugin's list is followed by a thread of its own. The deciding thread takes what was told last, and waits for an answer for
-`CALL_SECONDS` at most: a plugin that is later is disconnected, and its devices are unhealthy until it registers again.
+`CALL_SECONDS` at most: a plugin that is later is disconnected, and its devices are unhealthy until it registers again. Once all plugins
+together have taken `TURN_SECONDS` of a turn, pods that need more of their answers wait for the next turn.
 """
 
 import threading
@@ -14,10 +15,11 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nodeagent.core.resources.devices.holdings import HeldDevice
-from nodeagent.core.resources.devices.plugins import DevicePluginFailedError
+from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.daemon.reports.logs import Log
-from nodeagent.edge.plugins.device_plugins import DevicePluginConnection, DevicePluginError
+from nodeagent.daemon.turn.runs import Unprepared
+from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError, GrpcServerKind
 from nodeagent.edge.transport.grpc_server import GrpcServer, Method
 from nodeagent.edge.transport.serving import Dialogue
 from nodeagent.formats.syntax.resource_names import is_extended_resource
@@ -27,7 +29,17 @@ from nodeagent.formats.wire.protobuf import ProtobufError
 
 T = TypeVar("T")
 
+DEVICE_PLUGIN = GrpcServerKind(
+    "the device plugin",
+    hint="see the plugin's log (`journalctl`), and restart it: it registers again then",
+)
+MAX_MESSAGE_BYTES = 4 << 20
+"""gRPC's own bound of a received message, which kubelet has, too."""
 CALL_SECONDS = 5.0
+TURN_SECONDS = 10.0
+"""How long a turn waits for answers of all plugins together, except for a call that has begun by then. Even the slowest plugin can answer
+both questions about a container in that time, and 15 s are a quarter of the watchdog's time (WatchdogSec= in systemd/nodeagent.service).
+"""
 CONNECT_SECONDS = 10.0
 """A plugin may register before it listens (kubelet: dial)."""
 GRACE_SECONDS = 300.0
@@ -36,47 +48,104 @@ _RETRY_SECONDS = 0.1
 MOST_PLUGINS = 64
 
 
+class _Calls:
+    """Calls of the turn under way, by the deciding thread.
+
+    The decision on a postponed pod begins anew in the next turn, and asks the same. It gets the answers that it had got from here, so that
+    it comes to an end however many calls it needs.
+
+    Args:
+        clock: in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._alive: Callable[[], None] = lambda: None
+        self._waited = 0.0
+        self._answers: dict[tuple[str, _Plugin, str, bytes], bytes] = {}
+        """By the UID of the pod, the plugin, the method and the message."""
+        self._postponed: set[str] = set()
+        """UIDs of the pods that are postponed in this turn."""
+
+    def begin_turn(self, alive: Callable[[], None]) -> None:
+        self._alive, self._waited = alive, 0.0
+        self._answers = {asked: answer for asked, answer in self._answers.items() if asked[0] in self._postponed}
+        self._postponed.clear()
+
+    def answer(self, pod_uid: str, plugin: "_Plugin", method: str, message: bytes) -> bytes:
+        """Return the plugin's answer to a question about the devices of a pod.
+
+        Raises:
+            DevicePluginFailedError: there is no answer.
+        """
+        asked = pod_uid, plugin, method, message
+        if asked not in self._answers:
+            try:
+                self.check_time(plugin.resource)
+            except DevicePluginPostponedError:
+                self._postponed.add(pod_uid)
+                raise
+            self._answers[asked] = self.call(plugin, method, message)
+        return self._answers[asked]
+
+    def check_time(self, resource: str) -> None:
+        """Raise DevicePluginPostponedError if no call may begin in this turn."""
+        if self._waited >= TURN_SECONDS:
+            raise DevicePluginPostponedError(
+                f"device plugins have taken more than {TURN_SECONDS:g} s of a turn; the one of {resource} is asked in the next turn"
+            )
+
+    def call(self, plugin: "_Plugin", method: str, message: bytes) -> bytes:
+        """Return the plugin's answer. Raises DevicePluginFailedError."""
+        began = self._clock()
+        self._alive()
+        try:
+            return plugin.call(method, message)
+        finally:
+            self._waited += self._clock() - began
+            self._alive()
+
+
 class _Plugin:
     """One that has registered. What it told is replaced as a whole."""
 
-    def __init__(self, resource: str, path: Path) -> None:
+    def __init__(self, resource: str, path: Path, calls: _Calls) -> None:
         self.resource = resource
         self.path = path
+        self._calls = calls
         self.options = wire.PluginOptions()
         self.devices: tuple[PoolDevice, ...] = ()
         self.ended_at: float | None = None
         """As of time.monotonic(). None: it is followed."""
-        self.stream: DevicePluginConnection | None = None
+        self.why_ended = ""
+        self.stream: GrpcClient | None = None
         self.has_told = threading.Event()
 
     # What core asks (core/resources/devices/plugins.py): in the deciding thread
 
-    def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
+    def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
         if not self.options.has_preferences:
             return ()
-        return self._read(
-            wire.preferred, self._asked(wire.GET_PREFERRED, wire.preferred_request(available, must, size))
-        )
+        message = wire.preferred_request(available, must, size)
+        return self._read(wire.preferred, self._calls.answer(pod_uid, self, wire.GET_PREFERRED, message))
 
-    def allocate(self, ids: tuple[str, ...]) -> bytes:
-        answer = self._read(wire.allocated, self._asked(wire.ALLOCATE, wire.allocate_request(ids)))
+    def allocate(self, pod_uid: str, ids: tuple[str, ...]) -> bytes:
+        message = wire.allocate_request(ids)
+        answer = self._read(wire.allocated, self._calls.answer(pod_uid, self, wire.ALLOCATE, message))
         if answer is None:
             raise DevicePluginFailedError("no containers return in allocation response")
         return answer
 
-    def prepare(self, ids: tuple[str, ...]) -> None:
-        if self.options.pre_start_required:
-            self._asked(wire.PRE_START, wire.pre_start_request(ids))
-
-    def _asked(self, method: str, message: bytes) -> bytes:
+    def call(self, method: str, message: bytes) -> bytes:
+        """Return its answer. Raises DevicePluginFailedError."""
         if self.ended_at is not None:
             raise DevicePluginFailedError(f"the device plugin of {self.resource} is gone")
         try:
-            with DevicePluginConnection(self.path, time.monotonic() + CALL_SECONDS) as connection:
+            with self.connection(time.monotonic() + CALL_SECONDS) as connection:
                 return connection.call(method, message)
-        except DevicePluginError as err:
-            if not err.is_refusal:
-                self.end()
+        except GrpcError as err:
+            if err.status is None:
+                self.end(err.what)
             raise DevicePluginFailedError(f"the device plugin of {self.resource}: {err.what}") from err
 
     def _read(self, read: Callable[[bytes], T], message: bytes) -> T:
@@ -85,13 +154,16 @@ class _Plugin:
         except ProtobufError as err:
             raise DevicePluginFailedError(f"the device plugin of {self.resource}: {err}") from err
 
+    def connection(self, until: float | None) -> GrpcClient:
+        return GrpcClient(DEVICE_PLUGIN, self.path, until, MAX_MESSAGE_BYTES)
+
     def is_over(self) -> bool:
         return self.ended_at is not None
 
-    def end(self) -> None:
-        """Follow it no more."""
+    def end(self, why: str) -> None:
+        """Follow it no more. The first reason counts."""
         if self.ended_at is None:
-            self.ended_at = time.monotonic()
+            self.why_ended, self.ended_at = why, time.monotonic()
         self.devices = tuple(replace(device, is_healthy=False) for device in self.devices)
         if self.stream is not None:
             self.stream.interrupt()
@@ -104,9 +176,12 @@ class DevicePlugins:
         path: of the socket where they register. Theirs are beside it.
         wake: called when what they have told is another.
         log: the agent's.
+        clock: in seconds, for the time that calls take.
     """
 
-    def __init__(self, path: Path, wake: Callable[[], None], log: Log) -> None:
+    def __init__(
+        self, path: Path, wake: Callable[[], None], log: Log, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._directory = path.parent
         self._wake = wake
         self.given: Callable[[], frozenset[str]] = frozenset
@@ -116,6 +191,9 @@ class DevicePlugins:
         self._plugins: dict[str, _Plugin] = {}
         """By resource."""
         self._is_closed = False
+        self._calls = _Calls(clock)
+        self.begin_turn = self._calls.begin_turn
+        """Gives plugins the time for a turn from now on. Each of their answers is a sign of life."""
 
     def dialogue(self, on_bug: Callable[[Exception], None]) -> Dialogue:
         """Return the registration as gRPC. `on_bug` is called with what it raised."""
@@ -138,29 +216,36 @@ class DevicePlugins:
             plugins = sorted(self._plugins.items())
         return tuple(DevicePool(resource, plugin.devices, plugin) for resource, plugin in plugins)
 
-    def prepare(self, held: tuple[HeldDevice, ...]) -> str | None:
-        """Let plugins that want it prepare the devices of a container that is about to start. Returns why it can't."""
-        by_resource: dict[str, list[HeldDevice]] = {}
+    def prepare(self, held: tuple[HeldDevice, ...]) -> Unprepared | None:
+        """Let plugins that want it prepare the devices of a container that is about to start. None means that they have.
+
+        No time ends what has begun: the plugins of one container are all asked in one turn.
+        """
+        ids: dict[str, list[str]] = {}
         for device in held:
-            by_resource.setdefault(device.resource, []).append(device)
-        for resource, devices in by_resource.items():
-            with self._lock:
-                plugin = self._plugins.get(resource)
-            if plugin is None:
-                continue  # it isn't a plugin's, or what that wants is not known after a restart (as in kubelet)
-            try:
-                plugin.prepare(tuple(device.id for device in devices))
-            except DevicePluginFailedError as err:
-                return f"PreStartContainer: {err}"
+            ids.setdefault(device.resource, []).append(device.id)
+        with self._lock:
+            # Others are no plugin's, or what the plugin wants is not known after a restart (as in kubelet).
+            known = [plugin for resource in ids if (plugin := self._plugins.get(resource)) is not None]
+        asked = [plugin for plugin in known if plugin.options.pre_start_required]
+        try:
+            if asked:
+                self._calls.check_time(asked[0].resource)
+            for plugin in asked:
+                self._calls.call(plugin, wire.PRE_START, wire.pre_start_request(tuple(ids[plugin.resource])))
+        except DevicePluginFailedError as err:
+            return Unprepared(f"PreStartContainer: {err}", isinstance(err, DevicePluginPostponedError))
         return None
 
     def problems(self) -> tuple[str, ...]:
         """Return what a person should know."""
         with self._lock:
-            gone = sorted(plugin.resource for plugin in self._plugins.values() if plugin.ended_at is not None)
+            gone = sorted(
+                (plugin.resource, plugin.why_ended) for plugin in self._plugins.values() if plugin.ended_at is not None
+            )
         return tuple(
-            f"the device plugin of {resource} is gone: its devices are given to nobody until it registers again (see its log)"
-            for resource in gone
+            f"the device plugin of {resource} is gone ({why}): no pod gets its devices until it registers again (see its log)"
+            for resource, why in gone
         )
 
     def close(self) -> None:
@@ -168,7 +253,7 @@ class DevicePlugins:
             self._is_closed = True
             plugins = tuple(self._plugins.values())
         for plugin in plugins:
-            plugin.end()
+            plugin.end("the agent stops")
 
     def _register(self, message: bytes) -> bytes:
         try:
@@ -179,14 +264,14 @@ class DevicePlugins:
         if why:
             self._log.warning("device_plugin_refused", resource=asked.resource, problem=why)
             raise CallError(Status.UNKNOWN, why)
-        plugin = _Plugin(asked.resource, self._directory / asked.endpoint)
+        plugin = _Plugin(asked.resource, self._directory / asked.endpoint, self._calls)
         with self._lock:
             before = self._plugins.get(asked.resource)
             if before is not None:
                 plugin.devices = before.devices  # unhealthy, until it has told its own
             self._plugins[asked.resource] = plugin
         if before is not None:
-            before.end()
+            before.end("it has registered again")
             plugin.devices = before.devices
         self._log.info("device_plugin_registered", resource=asked.resource, endpoint=asked.endpoint)
         threading.Thread(
@@ -214,21 +299,23 @@ class DevicePlugins:
         try:
             self._watch(plugin)
             why = "it has ended its list"
-        except (DevicePluginError, ProtobufError) as err:
-            why = err.what if isinstance(err, DevicePluginError) else str(err)
-        plugin.end()
+        except (GrpcError, ProtobufError) as err:
+            why = err.what if isinstance(err, GrpcError) else str(err)
+        except Exception as err:  # noqa: BLE001 - whatever it is, nobody would follow the plugin, and its devices would stay healthy
+            why = f"following it has failed: {type(err).__name__}: {err}"
+        plugin.end(why)
         plugin.has_told.set()
         with self._lock:
             is_current = self._plugins.get(plugin.resource) is plugin and not self._is_closed
         if is_current:
-            self._log.warning("device_plugin_gone", resource=plugin.resource, problem=why)
+            self._log.warning("device_plugin_gone", resource=plugin.resource, problem=plugin.why_ended)
             self._wake()
 
     def _watch(self, plugin: _Plugin) -> None:
         until = time.monotonic() + CONNECT_SECONDS
         said = self._persistently(plugin, until)
         plugin.options = wire.options(said)
-        with DevicePluginConnection(plugin.path, None) as stream:
+        with plugin.connection(None) as stream:
             plugin.stream = stream
             if plugin.is_over():
                 return
@@ -245,9 +332,9 @@ class DevicePlugins:
         pause = threading.Event()
         while True:
             try:
-                with DevicePluginConnection(plugin.path, until) as connection:
+                with plugin.connection(until) as connection:
                     return connection.call(wire.GET_OPTIONS, wire.empty())
-            except DevicePluginError as err:
-                if err.is_refusal or time.monotonic() + _RETRY_SECONDS > until or plugin.is_over():
+            except GrpcError as err:
+                if err.status is not None or time.monotonic() + _RETRY_SECONDS > until or plugin.is_over():
                     raise
                 pause.wait(_RETRY_SECONDS)

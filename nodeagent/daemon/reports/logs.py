@@ -17,7 +17,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.step import EventKind, TurnEvent
-from nodeagent.edge.observability.journal import Journal, is_journal
+from nodeagent.edge.observability.journal import SOCKET, Journal, is_journal
 
 AgentEvent = Literal[
     "started",
@@ -95,15 +95,21 @@ _WARNINGS = frozenset(
 )
 
 
-def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.environ) -> Log:
-    """Return the logger of this process; nothing global is configured."""
+def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.environ, journal: str = SOCKET) -> Log:
+    """Return the logger of this process; nothing global is configured.
+
+    Args:
+        stream: receives the lines if it isn't connected to the journal, or the journal doesn't accept them.
+        environment: has JOURNAL_STREAM if the stream is connected to the journal.
+        journal: path of the journal's socket.
+    """
     processors: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     logger: object = structlog.PrintLogger(stream)
     if is_journal(stream, environment):
-        logger = _JournalLogger(stream)
+        logger = _JournalLogger(stream, journal)
         processors.append(_with_fields)
     elif stream.isatty():
         processors.append(structlog.dev.ConsoleRenderer())
@@ -133,14 +139,15 @@ def _with_fields(
 class _JournalLogger:
     """Receives structlog's lines. If the journal stops accepting them, they go to the stderr that systemd gave us."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, path: str) -> None:
         self._stream = stream
+        self._path = path
         self._journal: Journal | None = None
 
     def msg(self, *, fields: Mapping[str, str]) -> None:
         try:
             if self._journal is None:
-                self._journal = Journal()
+                self._journal = Journal(self._path)
             self._journal.send(fields)
         except OSError:
             self._journal = None

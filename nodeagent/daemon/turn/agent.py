@@ -152,6 +152,7 @@ class DevicePluginsTold(Protocol):
 
     def pools(self) -> "tuple[DevicePool, ...]": ...
     def problems(self) -> tuple[str, ...]: ...
+    def begin_turn(self, alive: Callable[[], None], /) -> None: ...
 
 
 class _NoRuntime:
@@ -251,7 +252,7 @@ class Agent:
         self._machine = machine
         self._plugins = plugins
         self._given: frozenset[str] = frozenset()
-        """Resources of device plugins that have something to give."""
+        """Resources of device plugins that have something to give, as of the last look."""
         self._devices: PlacedDevices | None = None
         """As looked at last, where pods may ask for some by number. None: not yet."""
         self._clock = Clock(latest_ms(state))
@@ -339,6 +340,7 @@ class Agent:
         placed = container_placements(self.node.managers, self.state, settled)
         troubles += [
             *unknown,
+            *(Trouble(f"pod {pod.full_name} waits: {why}", about(pod)) for pod, why in decided.postponed),
             *self._kept.answer.troubles,
             *orphans,
             *self._tell(placed, rescan=bool(reasons & READ_MACHINE)),
@@ -442,27 +444,34 @@ class Agent:
         return self._knowing().pools
 
     def _requested(self) -> tuple[tuple[TurnRequest, ...], frozenset[str]]:
-        """Return what was asked for, and the pods to decide on again: those that somebody named, and those that wait for a plugin."""
-        requests = tuple(self.requests.take())
-        return requests, frozenset[str]().union(*(request.retried for request in requests), self._waiting())
+        """Return what was asked for, and the pods to decide on again: those that somebody named, and those that wait for a plugin.
 
-    def _waiting(self) -> frozenset[str]:
-        """Return the refused pods that ask for what a device plugin has begun to give: it may have registered after they came."""
+        The latter are a request, too. So they stay noted until a turn has decided on them and has saved that.
+        """
         given = frozenset(pool.resource for pool in self._plugged() if pool.healthy)
         new, self._given = given - self._given, given
+        if new:
+            self.requests.put(TurnRequest(retried=self._waiting(new)))
+        requests = tuple(self.requests.take())
+        return requests, frozenset[str]().union(*(request.retried for request in requests))
+
+    def _waiting(self, resources: frozenset[str]) -> frozenset[str]:
+        """Return the refused pods that ask for resources of device plugins. A plugin may have registered after they came."""
         return frozenset(
             entry.pod.uid
-            for entry in (self.state.entries if new else ())
+            for entry in self.state.entries
             if entry.refusal is not None
             and entry.refusal.reason != RELEASED
             and not entry.is_of_runtime
-            and any(name in new for container in entry.pod.containers for name, _ in container.devices)
+            and any(name in resources for container in entry.pod.containers for name, _ in container.devices)
         )
 
     def _managers(self, sources: tuple[PodSource, ...], retried: frozenset[str], *, rescan: bool) -> Managers:
-        """Return those that decide in this turn, with what they need to know; CPU plugins have their time from now on."""
+        """Return those that decide in this turn, with what they need to know. Plugins have their time from now on."""
         managers = self.node.managers
         begin_turn(self.node, self._alive)
+        if self._plugins is not None:
+            self._plugins.begin_turn(self._alive)
         plugged = self._plugged()
         gives = bool(self.node.config.placement.devices)
         asks = asking_for_devices(offered(sources), self.state.entries, retried, gives=gives)

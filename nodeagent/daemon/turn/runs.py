@@ -4,6 +4,8 @@ import errno
 import time
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import Exit
@@ -33,15 +35,23 @@ _SIGTERM = 15
 _SIGKILL = 9
 
 
+class Unprepared(Struct, frozen=True):
+    """Device plugins have not prepared the devices of a container."""
+
+    why: str
+    is_postponed: bool = False
+    """Whether they are asked again in the next turn. Otherwise the start has failed."""
+
+
 class Runner:
     """Every call that can fail returns the problem; None: it succeeded."""
 
     def __init__(
-        self, client: LauncherClient, prepare: Callable[[tuple[HeldDevice, ...]], str | None] = lambda _: None
+        self, client: LauncherClient, prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
     ) -> None:
         self._client = client
         self._prepare = prepare
-        """Lets device plugins prepare the devices of a container that is about to start; returns why they can't."""
+        """Lets device plugins prepare the devices of a container that is about to start. None means that they have."""
         self._failed: dict[str, Run] = {}
         """Starts that came to nothing: the launcher keeps no record of them."""
 
@@ -58,8 +68,13 @@ class Runner:
     def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Trouble | None:
         pod, container = launch.entry.pod, launch.container
         file = f"{placement_directory(config)}/{placement_name(pod.uid, container.name)}"
-        if launch.placement.devices and (why := self._prepare(launch.placement.devices)) is not None:
-            self._fail(launch.run_id, why)
+        unprepared = self._prepare(launch.placement.devices) if launch.placement.devices else None
+        if unprepared is not None and unprepared.is_postponed:
+            return Trouble(
+                f"{pod.full_name} {container.name} is not started yet: {unprepared.why}", about(pod, container.name)
+            )
+        if unprepared is not None:
+            self._fail(launch.run_id, unprepared.why)
             return None
         of_plugins = _of_plugins(launch)
         if isinstance(of_plugins, str):

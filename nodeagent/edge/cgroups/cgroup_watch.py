@@ -34,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CgroupWatchError(NodeAgentError):
-    """The kernel refuses a watch. The periodic scan still finds every change."""
+    """The kernel refuses to watch cgroups. The periodic scan still finds every change."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         super().__init__(

@@ -38,7 +38,7 @@ _DirectoryIdentity = tuple[int, int]
 
 
 class ManifestWatchError(NodeAgentError):
-    """The kernel refuses a watch. The periodic rescan still finds every change."""
+    """The kernel refuses to watch the manifest directory. The periodic rescan still finds every change."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path

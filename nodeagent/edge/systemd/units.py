@@ -28,7 +28,7 @@ CONTROL = Path("/run/systemd/system.control")
 OURS = "nodeagent.slice"
 CALL_SECONDS = 5.0
 """A daemon-reload, which systemd finishes before it answers anybody, takes seconds on a host with thousands of units."""
-_ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
+ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
 """Not our own: systemctl would report its failures to our NOTIFY_SOCKET."""
 
 
@@ -239,7 +239,7 @@ def _run(what: str, command: Sequence[str], seconds: float) -> str:
             text=True,
             errors="backslashreplace",
             stdin=subprocess.DEVNULL,
-            env=_ENVIRONMENT,
+            env=ENVIRONMENT,
             timeout=seconds,
         )
     except subprocess.TimeoutExpired as err:

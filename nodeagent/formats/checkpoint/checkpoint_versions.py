@@ -1,6 +1,6 @@
-"""Every version of kubelet's checkpoint files, and nodeagent's own: identifies, verifies and converts a text.
+"""Identifies, verifies and converts every version of kubelet's checkpoint files and of nodeagent's own state.
 
-Stricter than kubelet, which accepts some files unchecked: here every checksum is verified. Knows no file system.
+Stricter than kubelet, which accepts some files without checksums. Knows no file system.
 """
 
 from collections.abc import Mapping
@@ -38,19 +38,19 @@ from nodeagent.formats.syntax.json_values import MisfitError, parsed
 
 WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
 NEWER = ("cpu-v4", "memory-v3")
-"""Kubelet 1.37's: read only."""
+"""Versions of kubelet 1.37, which can only be read."""
 DEVICES = "devices-v2"
-"""The device manager's, with NUMA nodes (kubelet 1.20 and later): read only."""
+"""Version of the device manager's file with NUMA nodes (kubelet 1.20 and later), which can only be read."""
 OWN = "nodeagent-v1"
 _DOCUMENT_VERSION = 1
 
 Document = dict[str, Any]
 Containers = Mapping[str, tuple[str, str]]
-"""Container id → (pod UID, container name)."""
+"""Pod UID and container name by container ID."""
 
 _OF_DEVICES = frozenset({"poddeviceentries", "registereddevices"})
 _HINT = (
-    "`nodeagent checkpoint --help` lists the files that are understood; "
+    "`nodeagent checkpoint --help` lists the supported files; "
     "a damaged state is rebuilt from running pods: `systemctl restart nodeagent`"
 )
 
@@ -60,22 +60,22 @@ class CheckpointError(NodeAgentError):
 
 
 class Checkpoint(Struct, frozen=True):
-    """The contents of a file."""
+    """Contents of a file."""
 
     version: str
     checksum: str
-    """As stored."""
+    """Checksum as stored in the file."""
     policies: Mapping[str, str]
-    """By configuration field."""
+    """Policies by configuration field."""
     promises: Promises
     by_id: Mapping[str, CpuSet] = field(default_factory=dict)
-    """Of version 1 of the CPU file: it knows containers by their ids only."""
+    """CPU sets by container ID, in version 1 of the CPU file."""
     registered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of the devices' file: what could be given, by resource."""
+    """Healthy devices by resource, in the devices' file."""
     saved: SavedState | None = None
-    """Of nodeagent's own file."""
+    """Contents of nodeagent's own file."""
     problem: str | None = None
-    """Why it must not be used."""
+    """Reason why the file must not be used."""
     note: str | None = None
 
 
@@ -83,51 +83,51 @@ def read_checkpoint(content: bytes) -> Checkpoint:
     """Read a file of any version.
 
     Raises:
-        CheckpointError: it isn't one, or is too damaged to be read.
+        CheckpointError: the content is not a checkpoint or too damaged to be read.
     """
     if not content.strip():
         raise CheckpointError(
             "it is empty", hint="a lost state is rebuilt from running pods: `systemctl restart nodeagent`"
         )
     if content.startswith(b"{") and f'"{FORMAT}"'.encode() in content.partition(b"\n")[0]:
-        return _own(content)
+        return _decode_node_state(content)
     try:
         text = content.decode()
         document = decoded(text)
         names = keys_of(document)
         later = fields(document, ("data", "dataChecksum")) if names else {}
         if keys_of(later.get("data")) & _OF_DEVICES:
-            return _devices(document)
+            return _decode_devices(document)
         if any(later.values()):
-            return _newer(text, str(later["dataChecksum"]), is_memory="machinestate" in names)
-        # Kubelet takes a file without either for one in which it is empty: then only the policy's spelling identifies it.
+            return _decode_version_of_1_37(text, str(later["dataChecksum"]), is_memory="machinestate" in names)
+        # kubelet treats a missing part as empty. If both are missing, only the policy's spelling identifies the file.
         policy = fields(document, ("policyName",))["policyName"] if names else None
         if "machinestate" in names or ("defaultcpuset" not in names and policy in MEMORY_MANAGER_POLICIES):
-            return _memory(text)
+            return _decode_memory(text)
         if "defaultcpuset" in names or policy in CPU_MANAGER_POLICIES:
-            return _cpu(read_cpu_contents(text))
+            return _decode_cpus(read_cpu_contents(text))
     except UnicodeDecodeError as err:
         raise CheckpointError(f"it is not text: byte {err.start} is {content[err.start]:#04x}", hint=_HINT) from err
     except GoJsonError as err:
-        raise CheckpointError(f"kubelet could not read it: {err}", hint=_HINT) from err
+        raise CheckpointError(f"kubelet cannot read it: {err}", hint=_HINT) from err
     raise CheckpointError(
-        "it has neither defaultCpuSet nor machineState nor PodDeviceEntries, nor the name of a policy",
-        hint="`nodeagent checkpoint --help` lists the files that are understood",
+        "defaultCpuSet, machineState, PodDeviceEntries and the name of a policy are all missing",
+        hint="`nodeagent checkpoint --help` lists the supported files",
     )
 
 
-# The CPU manager's
+# CPU manager
 
 
-def _cpu(contents: CpuContents) -> Checkpoint:
+def _decode_cpus(contents: CpuContents) -> Checkpoint:
     fitting = [version for version, checksum in contents.sums.items() if checksum == contents.checksum]
     shape = "1" if contents.containers else "3" if contents.pods else "2"
     name = fitting[0] if fitting else shape
-    problem, note = _judged(contents.checksum, contents.sums.get(shape), fitting, is_strict=shape == "3")
+    problem, note = _check_checksum(contents.checksum, contents.sums.get(shape), fitting, is_strict=shape == "3")
     pods: PodMap[PodPromises] = PodMap()
     for uid, sets in contents.entries.items():
-        own = tuple(sorted((c, _set(text, f"pod {uid}, container {c}")) for c, text in sets.items()))
-        pods = pods.put(uid, NOTHING.having(CpuHoldings(cpus=own)))
+        own = tuple(sorted((c, _parse_cpu_set(text, f"pod {uid}, container {c}")) for c, text in sets.items()))
+        pods = pods.put(uid, NOTHING.having(CpuHoldings(own)))
     for uid, cpus in contents.pods.items():
         held = pods.get(uid) or NOTHING
         pods = pods.put(uid, held.having(replace(held.of(CpuHoldings), pod_cpus=cpus)))
@@ -135,55 +135,57 @@ def _cpu(contents: CpuContents) -> Checkpoint:
         version=f"cpu-v{name[0]}",
         checksum=str(contents.checksum),
         policies={"cpuManagerPolicy": contents.policy},
-        promises=Promises(pods=pods).having(CpuBooks(default=_set(contents.default, "defaultCpuSet"))),
-        by_id={each: _set(text, f"container {each}") for each, text in contents.containers.items()},
+        promises=Promises(pods=pods).having(CpuBooks(_parse_cpu_set(contents.default, "defaultCpuSet"))),
+        by_id={each: _parse_cpu_set(text, f"container {each}") for each, text in contents.containers.items()},
         problem=problem,
-        note=_variant(name) or note,
+        note=_describe_variant(name) or note,
     )
 
 
-def _set(text: str, where: str) -> CpuSet:
+def _parse_cpu_set(text: str, where: str) -> CpuSet:
     try:
         return CpuSet.parse(text)
     except IdSetSyntaxError as err:
         raise CheckpointError(f"{where}: '{text}' is not a set of CPUs such as 0-3,8", hint=_HINT) from err
 
 
-def _variant(name: str) -> str | None:
-    return f"its checksum is that of version {name}" if name[1:] else None
+def _describe_variant(name: str) -> str | None:
+    return f"its checksum belongs to version {name}" if name[1:] else None
 
 
-def _judged(stored: int, expected: int | None, fitting: list[str], *, is_strict: bool) -> tuple[str | None, str | None]:
+def _check_checksum(
+    stored: int, expected: int | None, fitting: list[str], *, is_strict: bool
+) -> tuple[str | None, str | None]:
     if fitting:
         return None, None
     if stored == 0 and not is_strict:
-        return None, "it has no checksum: kubelet accepts it unchecked, and nothing can verify it"
-    return f"the checksum is {stored}, that of its content {expected}: it is damaged, or was edited", None
+        return None, "it has no checksum, so kubelet accepts it unchecked"
+    return f"the checksum is {stored}, but its content has {expected}: the file was damaged or edited", None
 
 
-# The memory manager's
+# Memory manager
 
 
-def _memory(text: str) -> Checkpoint:
+def _decode_memory(text: str) -> Checkpoint:
     contents = read_memory_contents(decoded(text))
     record = contents.record()
     if isinstance(record, Unreadable):
-        raise CheckpointError("a NUMA node of machineState is null, or one of its resources", hint=_HINT)
+        raise CheckpointError("a NUMA node in machineState or one of its resources is null", hint=_HINT)
     fitting = [version for version, checksum in contents.sums.items() if checksum == contents.checksum]
     shape = "2" if contents.pods else "1"
     name = fitting[0] if fitting else shape
-    problem, note = _judged(contents.checksum, contents.sums.get(shape), fitting, is_strict=shape == "2")
+    problem, note = _check_checksum(contents.checksum, contents.sums.get(shape), fitting, is_strict=shape == "2")
     return Checkpoint(
         version=f"memory-v{name[0]}",
         checksum=str(contents.checksum),
         policies={"memoryManagerPolicy": contents.policy},
-        promises=_memory_promises(record),
+        promises=_promises_of_memory(record),
         problem=problem,
-        note=_variant(name) or note,
+        note=_describe_variant(name) or note,
     )
 
 
-def _memory_promises(record: MemoryRecord) -> Promises:
+def _promises_of_memory(record: MemoryRecord) -> Promises:
     pods: PodMap[PodPromises] = PodMap()
     for uid, blocks in record.entries:
         pods = pods.put(uid, NOTHING.having(MemoryHoldings(memory=blocks)))
@@ -193,11 +195,11 @@ def _memory_promises(record: MemoryRecord) -> Promises:
     return Promises(pods=pods).having(MemoryBooks(nodes=record.machine))
 
 
-# The device manager's
+# Device manager
 
 
-def _devices(document: Any) -> Checkpoint:
-    from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices
+def _decode_devices(document: Any) -> Checkpoint:
+    from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes have devices
         read_device_contents,
     )
 
@@ -205,7 +207,7 @@ def _devices(document: Any) -> Checkpoint:
     pods: PodMap[PodPromises] = PodMap()
     for uid, held in contents.pods().items():
         pods = pods.put(uid, held)
-    problem, _ = _judged(
+    problem, _ = _check_checksum(
         contents.checksum, contents.sum, [DEVICES] * (contents.checksum == contents.sum), is_strict=True
     )
     return Checkpoint(
@@ -218,20 +220,20 @@ def _devices(document: Any) -> Checkpoint:
     )
 
 
-# Kubelet 1.37's, and our own
+# kubelet 1.37 and nodeagent
 
 
-def _newer(text: str, checksum: str, *, is_memory: bool) -> Checkpoint:
+def _decode_version_of_1_37(text: str, checksum: str, *, is_memory: bool) -> Checkpoint:
     if is_memory:
         record = decode_memory_state(text, pod_level=True, newer=True)
         if isinstance(record, Unreadable):
             raise CheckpointError(record.message, hint=_HINT)
         policies = {"memoryManagerPolicy": record.policy_name}
-        return Checkpoint("memory-v3", checksum, policies, _memory_promises(record))
+        return Checkpoint("memory-v3", checksum, policies, _promises_of_memory(record))
     cpu = decode_cpu_state(text, pod_level=True, initial={}, newer=True)
     if isinstance(cpu, Unreadable):
         raise CheckpointError(cpu.message, hint=_HINT)
-    return replace(_cpu(_contents_of(cpu)), version="cpu-v4", checksum=checksum, problem=None, note=None)
+    return replace(_decode_cpus(_contents_of(cpu)), version="cpu-v4", checksum=checksum, problem=None, note=None)
 
 
 def _contents_of(record: CpuRecord) -> CpuContents:
@@ -239,7 +241,7 @@ def _contents_of(record: CpuRecord) -> CpuContents:
     return CpuContents(record.policy_name, record.default, entries, {}, dict(record.pod_entries), 0)
 
 
-def _own(content: bytes) -> Checkpoint:
+def _decode_node_state(content: bytes) -> Checkpoint:
     problem = None
     try:
         saved = decode_state(content)
@@ -256,20 +258,20 @@ def _own(content: bytes) -> Checkpoint:
     return Checkpoint(OWN, digest, dict(saved.policies), saved.state.promises, saved=saved, problem=problem)
 
 
-# The same in another version
+# Conversion
 
 
 def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
-    """Express the same contents in another version.
+    """Convert the contents to another version.
 
     Args:
-        checkpoint: as read.
-        to: one of WRITABLE.
-        containers: ids, needed from and to version 1 of the CPU file.
-        lossy: leave out what that version can't express.
+        checkpoint: the file as read.
+        to: the version, one of WRITABLE.
+        containers: the owners of container IDs, needed from and to version 1 of the CPU file.
+        lossy: leave out values that the version can't express.
 
     Raises:
-        CheckpointError: the content is damaged, or can't be expressed in it.
+        CheckpointError: the contents are damaged, or the version can't express them.
     """
     if checkpoint.problem is not None:
         raise CheckpointError(
@@ -281,10 +283,10 @@ def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy:
     policy = checkpoint.policies.get(field_name)
     if policy is None:
         raise CheckpointError(
-            f"a file of version {checkpoint.version} has nothing that {to} could hold",
+            f"a file of version {checkpoint.version} has no content for {to}",
             hint=f"give {about}_manager_state or nodeagent_state, as in `nodeagent checkpoint convert nodeagent_state --to {to}`",
         )
-    promises = _named(checkpoint, containers) if to != "cpu-v1" else checkpoint.promises
+    promises = _assign_owners(checkpoint, containers) if to != "cpu-v1" else checkpoint.promises
     if about == "memory":
         _check_pods(
             checkpoint,
@@ -294,8 +296,8 @@ def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy:
         )
         if any(table.free < 0 for node in memory_accounts(promises) for _, table in node.tables) and not lossy:
             raise CheckpointError(
-                "more memory is promised than a NUMA node has, which kubelet's file can't express",
-                hint="with --lossy it is written as no free memory",
+                "more memory is allocated than a NUMA node has, which kubelet's file can't express",
+                hint="with --lossy, the free memory is written as 0",
             )
         return encode_memory_state(policy, promises, pod_level=number == "2").encode()
     _check_pods(
@@ -305,54 +307,54 @@ def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy:
         to,
     )
     if to == "cpu-v1":
-        by_id = checkpoint.by_id or _ids(promises, containers)
+        by_id = checkpoint.by_id or _sets_by_id(promises, containers)
         return encode_cpu_state_1(
             policy, str(default_set(promises)), {key: str(cpus) for key, cpus in by_id.items()}
         ).encode()
     return encode_cpu_state(policy, promises, pod_level=number == "3").encode()
 
 
-def _check_pods(checkpoint: Checkpoint, pods: list[str], is_sayable: bool, to: str) -> None:
-    if pods and not is_sayable:
+def _check_pods(checkpoint: Checkpoint, pods: list[str], can_express: bool, to: str) -> None:
+    if pods and not can_express:
         raise CheckpointError(
-            f"pod {pods[0]} (of {len(pods)}) has resources as a whole, which {to} can't express but {checkpoint.version} can",
-            hint="with --lossy they are left out; or convert to cpu-v3 or memory-v2",
+            f"pod {pods[0]} (of {len(pods)}) has pod-level resources, which {to} can't express but {checkpoint.version} can",
+            hint="use --lossy to leave them out, or convert to cpu-v3 or memory-v2",
         )
 
 
-_IDS_HINT = 'give --containers FILE with {"CONTAINER_ID": ["POD_UID", "CONTAINER"], …}: version 1 knows containers by their ids only'
+_IDS_HINT = 'give --containers FILE with {"CONTAINER_ID": ["POD_UID", "CONTAINER"], …}: version 1 identifies containers only by ID'
 
 
-def _named(checkpoint: Checkpoint, containers: Containers) -> Promises:
-    """Find the owners of the sets in a file of version 1."""
+def _assign_owners(checkpoint: Checkpoint, containers: Containers) -> Promises:
+    """Return the allocations with CPU sets by pod and container, after finding the owners of those by container ID."""
     pods = checkpoint.promises.pods
     for each, cpus in checkpoint.by_id.items():
         if each not in containers:
-            raise CheckpointError(f"it is not known which pod and container {each} is", hint=_IDS_HINT)
+            raise CheckpointError(f"the pod and container of {each} are unknown", hint=_IDS_HINT)
         uid, name = containers[each]
         held = pods.get(uid) or NOTHING
         own = held.of(CpuHoldings)
         if any(name == other for other, _ in own.cpus):
-            raise CheckpointError(f"container {name} of pod {uid} is named by two ids", hint=_IDS_HINT)
+            raise CheckpointError(f"container {name} of pod {uid} has two IDs", hint=_IDS_HINT)
         pods = pods.put(uid, held.having(replace(own, cpus=tuple(sorted((*own.cpus, (name, cpus)))))))
     return replace(checkpoint.promises, pods=pods)
 
 
-def _ids(promises: Promises, containers: Containers) -> dict[str, CpuSet]:
+def _sets_by_id(promises: Promises, containers: Containers) -> dict[str, CpuSet]:
     ids = {owner: each for each, owner in containers.items()}
     found = {}
     for uid, name, cpus in exclusive_sets(promises):
         if (uid, name) not in ids:
-            raise CheckpointError(f"the id of container {name} of pod {uid} is not known", hint=_IDS_HINT)
+            raise CheckpointError(f"the ID of container {name} of pod {uid} is unknown", hint=_IDS_HINT)
         found[ids[uid, name]] = cpus
     return found
 
 
-# For people and programs
+# Documents
 
 
 def checkpoint_document(checkpoint: Checkpoint) -> Document:
-    """Spell it as plain values with stable names."""
+    """Format a checkpoint as plain values with stable names."""
     promises = checkpoint.promises
     document: Document = {
         "kind": "Checkpoint",
@@ -372,12 +374,12 @@ def checkpoint_document(checkpoint: Checkpoint) -> Document:
         document["defaultCpuSet"] = str(default_set(promises))
         document["containerIds"] = {each: str(cpus) for each, cpus in sorted(checkpoint.by_id.items())}
     else:
-        document["machineState"] = [_node_document(node) for node in memory_accounts(promises)]
-    document["pods"] = {uid: _pod_document(pod) for uid, pod in promises.pods}
+        document["machineState"] = [_format_node(node) for node in memory_accounts(promises)]
+    document["pods"] = {uid: _format_pod(pod) for uid, pod in promises.pods}
     return document
 
 
-def _node_document(node: MemoryNode) -> Document:
+def _format_node(node: MemoryNode) -> Document:
     tables = {
         name: {
             "allocatable": t.allocatable,
@@ -391,7 +393,7 @@ def _node_document(node: MemoryNode) -> Document:
     return {"assignments": node.assignments, "cells": str(node.cells), "id": node.id, "resources": tables}
 
 
-def _pod_document(pod: PodPromises) -> Document:
+def _format_pod(pod: PodPromises) -> Document:
     document: Document = {
         "containers": {
             name: {
@@ -403,10 +405,10 @@ def _pod_document(pod: PodPromises) -> Document:
                 **(
                     {}
                     if pod.of(MemoryHoldings).blocks(name) is None
-                    else {"memory": _blocks_document(pod.of(MemoryHoldings).blocks(name) or ())}
+                    else {"memory": _format_blocks(pod.of(MemoryHoldings).blocks(name) or ())}
                 ),
                 **(
-                    {"devices": _devices_document(pod.of(DeviceHoldings).devices_of(name))}
+                    {"devices": _format_devices(pod.of(DeviceHoldings).devices_of(name))}
                     if pod.of(DeviceHoldings).devices_of(name)
                     else {}
                 ),
@@ -417,13 +419,13 @@ def _pod_document(pod: PodPromises) -> Document:
     if pod.of(CpuHoldings).pod_cpus is not None:
         document["podCpus"] = str(pod.of(CpuHoldings).pod_cpus)
     if (whole := pod.of(MemoryHoldings).pod_memory) is not None:
-        document["podMemory"] = _blocks_document(whole)
+        document["podMemory"] = _format_blocks(whole)
     return document
 
 
-def _blocks_document(blocks: Blocks) -> list[Document]:
+def _format_blocks(blocks: Blocks) -> list[Document]:
     return [{"bytes": b.size_bytes, "nodes": str(b.nodes), "resource": b.resource} for b in blocks]
 
 
-def _devices_document(devices: tuple[HeldDevice, ...]) -> list[Document]:
+def _format_devices(devices: tuple[HeldDevice, ...]) -> list[Document]:
     return [{"id": each.id, "nodes": str(each.nodes), "resource": each.resource} for each in devices]

@@ -1,4 +1,4 @@
-"""kubelet's file cpu_manager_state: promises → its exact bytes, and every version of it → its content.
+"""kubelet's file cpu_manager_state: encoded byte for byte from allocations, and decoded from every version.
 
 The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
 """
@@ -21,16 +21,16 @@ _MAX_UINT64 = 2**64 - 1
 _NAMES = ("policyName", "defaultCpuSet", "entries", "podEntries", "checksum")
 
 Sets = Mapping[str, str]
-"""Container name → set text."""
+"""CPU set as text, by container name."""
 
 
 def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Return the file's text.
+    """Encode the file.
 
     Args:
-        policy: the CPU manager's.
-        promises: what to store.
-        pod_level: the gate PodLevelResourceManagers: version 3 instead of 2.
+        policy: the policy of the CPU manager.
+        promises: the allocations to store.
+        pod_level: the gate PodLevelResourceManagers, with which version 3 is written instead of 2.
     """
     default = str(default_set(promises))
     entries, entries_dump = promises.pods.fold(_ENTRIES)
@@ -62,74 +62,76 @@ def _dump(
     yield "] Checksum:(checksum.Checksum)0}"
 
 
-def _entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
+def _encode_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     sets = [(name, str(cpus)) for name, cpus in pod.of(CpuHoldings).cpus]
     if not sets:
         return None
     text = ",".join([f'{quoted(name)}:"{cpus}"' for name, cpus in sets])
-    return f"{quoted(uid)}:{{{text}}}", _entry_dump(uid, sets)
+    return f"{quoted(uid)}:{{{text}}}", _dump_entry(uid, sets)
 
 
-def _entry_dump(uid: str, sets: Iterable[tuple[str, str]]) -> str:
+def _dump_entry(uid: str, sets: Iterable[tuple[str, str]]) -> str:
     return f"{uid}:map[{' '.join([f'{name}:{cpus}' for name, cpus in sets])}]"
 
 
-def _pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
+def _encode_pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     whole = pod.of(CpuHoldings).pod_cpus
     if whole is None:
         return None
     body = f'{{"cpuSet":"{whole}"}}' if whole else "{}"
-    return f"{quoted(uid)}:{body}", _pod_entry_dump(uid, whole)
+    return f"{quoted(uid)}:{body}", _dump_pod_entry(uid, whole)
 
 
-def _pod_entry_dump(uid: str, cpus: CpuSet) -> str:
+def _dump_pod_entry(uid: str, cpus: CpuSet) -> str:
     listed = " ".join([f"{cpu}:{{}}" for cpu in cpus])
     return f"{uid}:{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{listed}]}}}}"
 
 
-_ENTRIES = pieces_of(_entry)
-_POD_ENTRIES = pieces_of(_pod_entry)
+_ENTRIES = pieces_of(_encode_entry)
+_POD_ENTRIES = pieces_of(_encode_pod_entry)
 
 
 def decode_cpu_state(
     text: str, *, pod_level: bool, initial: InitialContainers, newer: bool = False
 ) -> CpuRecord | Unreadable:
-    """Read a file of any version, trying them in the order of kubelet 1.36.
+    """Decode a file of any version, in the order in which kubelet 1.36 tries them.
 
     Args:
-        text: of the file.
-        pod_level: the gate PodLevelResourceManagers: version 3 is tried first.
-        initial: containers known at the start, for version 1.
-        newer: also read the versions of kubelet 1.37.
+        text: the content of the file.
+        pod_level: the gate PodLevelResourceManagers, with which version 3 is tried first.
+        initial: the containers known at the start, for version 1.
+        newer: also decode the versions of kubelet 1.37.
     """
     try:
         document = decoded(text)
         if newer:
-            record = _version_4(document)
+            record = _decode_version_4(document)
             if record is not None:
                 return record
     except GoJsonError as err:
         return Unreadable(str(err))
     left_over: tuple[tuple[str, CpuSet], ...] = ()
     if pod_level:
-        record, left_over = _version_3(document)
+        record, left_over = _decode_version_3(document)
         if record is not None:
             return record
-    record = _version_2(document, pod_level=pod_level)
+    record = _decode_version_2(document, pod_level=pod_level)
     if record is not None:
         return CpuRecord(record.policy_name, record.default, record.entries, left_over)
-    return _version_1(document, initial)
+    return _decode_version_1(document, initial)
 
 
-def _checksum(value: object) -> int:
+def _parse_checksum(value: object) -> int:
     return integer(value, low=0, high=_MAX_UINT64)
 
 
-def _version_4(document: object) -> CpuRecord | Unreadable | None:
-    """Kubelet 1.37's: the contents once more as a string, with a checksum over its bytes. None: it isn't one."""
+def _decode_version_4(document: object) -> CpuRecord | Unreadable | None:
+    """Decode version 4 of kubelet 1.37, which has the contents as a string with its own checksum. None means another
+    version.
+    """
     try:
         outer = fields(document, ("data", "dataChecksum"))
-        data, checksum = string(outer["data"]), _checksum(outer["dataChecksum"])
+        data, checksum = string(outer["data"]), _parse_checksum(outer["dataChecksum"])
     except GoJsonError as err:
         return Unreadable(f"could not load v4 checkpoint: {err}")
     if not data and not checksum:
@@ -138,32 +140,32 @@ def _version_4(document: object) -> CpuRecord | Unreadable | None:
         return Unreadable(f"could not load v4 checkpoint: {_CORRUPTED}")
     try:
         found = fields(decoded(data), _NAMES)
-        entries = mapping(found["entries"], _sets) or {}
-        pods = mapping(found["podEntries"], _pod_set) or {}
-        return _record(string(found["policyName"]), string(found["defaultCpuSet"]), entries, pods)
+        entries = mapping(found["entries"], _parse_sets) or {}
+        pods = mapping(found["podEntries"], _parse_pod_set) or {}
+        return _create_record(string(found["policyName"]), string(found["defaultCpuSet"]), entries, pods)
     except GoJsonError as err:
         return Unreadable(f"could not load v4 checkpoint: {err}")
 
 
-def _sets(value: object) -> dict[str, str]:
+def _parse_sets(value: object) -> dict[str, str]:
     return mapping(value, string) or {}
 
 
-def _pod_set(value: object) -> CpuSet:
+def _parse_pod_set(value: object) -> CpuSet:
     try:
         return CpuSet.parse(string(fields(value, ("cpuSet",))["cpuSet"]))
     except IdSetSyntaxError as err:
         raise GoJsonError(str(err)) from err
 
 
-def _lenient_pod_set(value: object) -> CpuSet:
+def _parse_pod_set_leniently(value: object) -> CpuSet:
     try:
-        return _pod_set(value)
+        return _parse_pod_set(value)
     except GoJsonError:
         return CpuSet()
 
 
-def _record(policy: str, default: str, entries: Mapping[str, Sets], pods: Mapping[str, CpuSet]) -> CpuRecord:
+def _create_record(policy: str, default: str, entries: Mapping[str, Sets], pods: Mapping[str, CpuSet]) -> CpuRecord:
     return CpuRecord(
         policy,
         default,
@@ -172,51 +174,51 @@ def _record(policy: str, default: str, entries: Mapping[str, Sets], pods: Mappin
     )
 
 
-def _version_3(document: object) -> tuple[CpuRecord | None, tuple[tuple[str, CpuSet], ...]]:
-    """Read as version 3. If that fails, its pod entries are left for the next try, as in the reference."""
+def _decode_version_3(document: object) -> tuple[CpuRecord | None, tuple[tuple[str, CpuSet], ...]]:
+    """Decode version 3. If that fails, its pod entries are left over for the next try, as in kubelet."""
     left_over: tuple[tuple[str, CpuSet], ...] = ()
     try:
         found = fields(document, _NAMES)
-        lenient = mapping(found["podEntries"], _lenient_pod_set) or {}
+        lenient = mapping(found["podEntries"], _parse_pod_set_leniently) or {}
         left_over = tuple(sorted(lenient.items(), key=lambda item: item[0]))
         policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
-        entries = mapping(found["entries"], _sets) or {}
-        pods = mapping(found["podEntries"], _pod_set) or {}
-        checksum = _checksum(found["checksum"])
+        entries = mapping(found["entries"], _parse_sets) or {}
+        pods = mapping(found["podEntries"], _parse_pod_set) or {}
+        checksum = _parse_checksum(found["checksum"])
     except GoJsonError:
         return None, left_over
-    pods_dump = " ".join(_pod_entry_dump(uid, cpus) for uid, cpus in sorted(pods.items(), key=lambda item: item[0]))
-    if checksum != fnv1a_32(*_dump(policy, default, _entries_dump(entries), pods_dump)):
+    pods_dump = " ".join(_dump_pod_entry(uid, cpus) for uid, cpus in sorted(pods.items(), key=lambda item: item[0]))
+    if checksum != fnv1a_32(*_dump(policy, default, _dump_entries(entries), pods_dump)):
         return None, left_over
-    return _record(policy, default, entries, pods), ()
+    return _create_record(policy, default, entries, pods), ()
 
 
-def _entries_dump(entries: Mapping[str, Sets]) -> str:
-    return " ".join(_entry_dump(uid, sorted(sets.items())) for uid, sets in sorted(entries.items()))
+def _dump_entries(entries: Mapping[str, Sets]) -> str:
+    return " ".join(_dump_entry(uid, sorted(sets.items())) for uid, sets in sorted(entries.items()))
 
 
-def _version_2(document: object, *, pod_level: bool) -> CpuRecord | None:
+def _decode_version_2(document: object, *, pod_level: bool) -> CpuRecord | None:
     try:
         found = fields(document, _NAMES)
         policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
-        entries = mapping(found["entries"], _sets) or {}
-        checksum = _checksum(found["checksum"])
+        entries = mapping(found["entries"], _parse_sets) or {}
+        checksum = _parse_checksum(found["checksum"])
     except GoJsonError:
         return None
-    # A build between releases hashed under another type name; with the gate on, that is not tried.
+    # A build between two releases hashed under another type name. With the gate on, kubelet doesn't try this name.
     names = ("CPUManagerCheckpoint",) if pod_level else ("CPUManagerCheckpointV2", "CPUManagerCheckpoint")
-    dump = _entries_dump(entries)
+    dump = _dump_entries(entries)
     if checksum and checksum not in {fnv1a_32(*_dump(policy, default, dump, None, name)) for name in names}:
         return None
-    return _record(policy, default, entries, {})
+    return _create_record(policy, default, entries, {})
 
 
-def _version_1(document: object, initial: InitialContainers) -> CpuRecord | Unreadable:
+def _decode_version_1(document: object, initial: InitialContainers) -> CpuRecord | Unreadable:
     try:
         found = fields(document, _NAMES)
         policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
-        sets = _version_1_sets(found["entries"])
-        checksum = _checksum(found["checksum"])
+        sets = _parse_version_1_sets(found["entries"])
+        checksum = _parse_checksum(found["checksum"])
     except GoJsonError as err:
         return Unreadable(str(err))
     listed = sorted(sets.items())
@@ -231,10 +233,10 @@ def _version_1(document: object, initial: InitialContainers) -> CpuRecord | Unre
                 f"failed to migrate checkpoint from v1 to v2: containerID '{container}' not found in initial containers list"
             )
         entries.setdefault(known[0], {})[known[1]] = cpus
-    return _record(policy, default, entries, {})
+    return _create_record(policy, default, entries, {})
 
 
-def _version_1_sets(value: object) -> dict[str, str]:
+def _parse_version_1_sets(value: object) -> dict[str, str]:
     for uid, item in (mapping(value, lambda item: item) or {}).items():
         if item is not None and not isinstance(item, str):
             kind = "object" if isinstance(item, list) else "value"
@@ -245,22 +247,22 @@ def _version_1_sets(value: object) -> dict[str, str]:
 
 
 class CpuContents(Struct, frozen=True):
-    """A file's literal contents: whatever its version, and whether or not its checksum is right."""
+    """Contents of a file of any version, whether or not its checksum is correct."""
 
     policy: str
     default: str
     entries: Mapping[str, Sets]
-    """By pod UID."""
+    """CPU sets by pod UID."""
     containers: Mapping[str, str]
-    """By container id: of version 1, which knows no pods."""
+    """CPU sets by container ID. Only in version 1, which has no pods."""
     pods: Mapping[str, CpuSet]
     checksum: int
 
     @property
     def sums(self) -> dict[str, int]:
-        """The checksum that each version (and the build between two of them) has for this content, where it can express it."""
-        dump = _entries_dump(self.entries)
-        pods = " ".join(_pod_entry_dump(uid, cpus) for uid, cpus in sorted(self.pods.items()))
+        """Correct checksums of these contents, for each version (and the build between two of them) that can express them."""
+        dump = _dump_entries(self.entries)
+        pods = " ".join(_dump_pod_entry(uid, cpus) for uid, cpus in sorted(self.pods.items()))
         by_id = " ".join(f"{container}:{cpus}" for container, cpus in sorted(self.containers.items()))
         found = {}
         if not self.containers:
@@ -276,10 +278,10 @@ class CpuContents(Struct, frozen=True):
 
 
 def read_cpu_contents(text: str) -> CpuContents:
-    """Read a file of version 1, 2 or 3 without judging it.
+    """Parse a file of version 1, 2 or 3 without checking its checksum.
 
     Raises:
-        GoJsonError: it isn't one.
+        GoJsonError: the text has another form.
     """
     found = fields(decoded(text), _NAMES)
     values = mapping(found["entries"], lambda value: value) or {}
@@ -287,15 +289,15 @@ def read_cpu_contents(text: str) -> CpuContents:
     return CpuContents(
         string(found["policyName"]),
         string(found["defaultCpuSet"]),
-        {} if is_by_id else {uid: _sets(value) for uid, value in values.items()},
+        {} if is_by_id else {uid: _parse_sets(value) for uid, value in values.items()},
         {container: string(value) for container, value in values.items()} if is_by_id else {},
-        mapping(found["podEntries"], _pod_set) or {},
-        _checksum(found["checksum"]),
+        mapping(found["podEntries"], _parse_pod_set) or {},
+        _parse_checksum(found["checksum"]),
     )
 
 
 def encode_cpu_state_1(policy: str, default: str, containers: Mapping[str, str]) -> str:
-    """Return the text of a file of version 1 (kubelet up to 1.17): sets by container id."""
+    """Encode version 1 of the file (kubelet up to 1.17), with CPU sets by container ID."""
     listed = sorted(containers.items())
     members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
     if listed:

@@ -1,7 +1,10 @@
-"""kubelet's file kubelet_internal_checkpoint: who has which devices → its exact bytes, and back.
+"""kubelet's file kubelet_internal_checkpoint, which has the devices of each container: encoded byte for byte, and
+decoded.
 
-The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not over the file's bytes.
-kubelet writes its entries in the order of a Go map; here they are sorted. A device near several NUMA nodes is listed for each.
+The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not
+over the file's
+bytes. kubelet writes its entries in the order of a Go map; here they are sorted. A device near several NUMA nodes is
+listed for each.
 """
 
 import base64
@@ -29,50 +32,52 @@ class _Entry(Struct, frozen=True):
     container: str
     resource: str
     ids: tuple[tuple[int, tuple[str, ...]], ...]
-    """By NUMA node, ascending."""
+    """Device IDs by NUMA node, ascending."""
     answer: bytes
 
 
 class DeviceCheckpointError(ValueError):
-    """The text is not such a file, or a damaged one."""
+    """The text is damaged or has another form."""
 
 
 def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
-    """Return the file's text.
+    """Encode the file.
 
     Args:
-        promises: whose devices are what.
-        pools: what there is; what is healthy is registered.
+        promises: the allocations with the devices of each container.
+        pools: the available devices, of which the healthy ones are registered.
     """
     entries = [
-        _Entry(uid, name, resource, _by_node(devices), pod.answer_of(name, resource) or b"")
+        _Entry(uid, name, resource, _group_by_node(devices), pod.answer_of(name, resource) or b"")
         for uid, pod in pods_with_devices(promises)
         for name, own in pod.devices
-        for resource, devices in _by_resource(one for one in own if not one.claim).items()  # claims are none of it
+        for resource, devices in _group_by_resource(
+            one for one in own if not one.claim
+        ).items()  # the file has no devices of claims
     ]
     registered = {pool.resource: tuple(device.id for device in pool.healthy) for pool in pools}
-    listed = ",".join(_entry_json(entry) for entry in entries)
-    given = ",".join(f"{quoted(name)}:{_list_json(ids)}" for name, ids in sorted(registered.items()))
+    listed = ",".join(_format_entry(entry) for entry in entries)
+    given = ",".join(f"{quoted(name)}:{_format_list(ids)}" for name, ids in sorted(registered.items()))
     data = f'{{"PodDeviceEntries":{f"[{listed}]" if entries else "null"},"RegisteredDevices":{{{given}}}}}'
-    return f'{{"Data":{data},"Checksum":{_checksum(entries, registered)}}}'
+    return f'{{"Data":{data},"Checksum":{_compute_checksum(entries, registered)}}}'
 
 
 class DeviceContents(Struct, frozen=True):
-    """A file's contents, whatever its checksum is."""
+    """Contents of a file, whether or not its checksum is correct."""
 
     entries: tuple[_Entry, ...]
     registered: Mapping[str, tuple[str, ...]]
-    """By resource: ids of the devices that were healthy."""
+    """IDs of the devices that were healthy, by resource."""
     checksum: int
-    """As stored."""
+    """Checksum as stored in the file."""
 
     @property
     def sum(self) -> int:
-        """The checksum that this content has."""
-        return _checksum(self.entries, self.registered)
+        """Correct checksum of these contents."""
+        return _compute_checksum(self.entries, self.registered)
 
     def pods(self) -> dict[str, PodPromises]:
-        """Return who has what, by pod UID: devices, and what their plugins have answered."""
+        """Return the devices of each pod and the answers of their plugins, by pod UID."""
         found: dict[str, dict[str, list[HeldDevice]]] = {}
         answers: dict[str, dict[str, dict[str, bytes]]] = {}
         for entry in self.entries:
@@ -101,10 +106,10 @@ class DeviceContents(Struct, frozen=True):
 
 
 def decode_devices(text: str) -> dict[str, PodPromises]:
-    """Read who has what, by pod UID: devices, and what their plugins have answered.
+    """Decode the devices of each pod and the answers of their plugins, by pod UID.
 
     Raises:
-        DeviceCheckpointError: it isn't such a file, or its checksum is another.
+        DeviceCheckpointError: the text has another form or a wrong checksum.
     """
     try:
         contents = read_device_contents(decoded(text))
@@ -116,28 +121,28 @@ def decode_devices(text: str) -> dict[str, PodPromises]:
 
 
 def read_device_contents(document: object) -> DeviceContents:
-    """Read a decoded file without judging it.
+    """Parse a decoded file without checking its checksum.
 
     Raises:
-        GoJsonError: it isn't one.
+        GoJsonError: the document has another form.
     """
     outer = fields(document, ("Data", "Checksum"))
     data = fields(outer["Data"], ("PodDeviceEntries", "RegisteredDevices"))
     return DeviceContents(
-        entries=sequence(data["PodDeviceEntries"], _entry) or (),
+        entries=sequence(data["PodDeviceEntries"], _parse_entry) or (),
         registered=mapping(data["RegisteredDevices"], lambda ids: sequence(ids, string) or ()) or {},
         checksum=integer(outer["Checksum"], low=0, high=_MAX_UINT64),
     )
 
 
-def _by_resource(devices: Iterable[HeldDevice]) -> dict[str, list[HeldDevice]]:
+def _group_by_resource(devices: Iterable[HeldDevice]) -> dict[str, list[HeldDevice]]:
     found: dict[str, list[HeldDevice]] = {}
     for device in devices:
         found.setdefault(device.resource, []).append(device)
     return found
 
 
-def _by_node(devices: Iterable[HeldDevice]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+def _group_by_node(devices: Iterable[HeldDevice]) -> tuple[tuple[int, tuple[str, ...]], ...]:
     found: dict[int, list[str]] = {}
     for device in devices:
         for node in device.nodes or (_NOWHERE,):
@@ -145,19 +150,19 @@ def _by_node(devices: Iterable[HeldDevice]) -> tuple[tuple[int, tuple[str, ...]]
     return tuple((node, tuple(ids)) for node, ids in sorted(found.items()))
 
 
-def _entry_json(entry: _Entry) -> str:
-    # Go sorts a map's keys as texts.
-    ids = ",".join(f'"{node}":{_list_json(ids)}' for node, ids in sorted(entry.ids, key=lambda one: str(one[0])))
+def _format_entry(entry: _Entry) -> str:
+    # Go sorts the keys of a map as strings.
+    ids = ",".join(f'"{node}":{_format_list(ids)}' for node, ids in sorted(entry.ids, key=lambda one: str(one[0])))
     texts = (("PodUID", entry.uid), ("ContainerName", entry.container), ("ResourceName", entry.resource))
     named = ",".join(f'"{name}":{quoted(text)}' for name, text in texts)
     return f'{{{named},"DeviceIDs":{{{ids}}},"AllocResp":"{base64.b64encode(entry.answer).decode()}"}}'
 
 
-def _list_json(ids: Iterable[str]) -> str:
+def _format_list(ids: Iterable[str]) -> str:
     return f"[{','.join(quoted(id_) for id_ in ids)}]"
 
 
-def _entry(value: object) -> _Entry:
+def _parse_entry(value: object) -> _Entry:
     said = fields(value, _ENTRY)
     ids = mapping(said["DeviceIDs"], lambda each: sequence(each, string) or ()) or {}
     for node in ids:
@@ -166,7 +171,7 @@ def _entry(value: object) -> _Entry:
     text = string(said["AllocResp"])
     try:
         answer = base64.b64decode(text, validate=True)
-    except ValueError as err:  # binascii.Error is one; what isn't ASCII is another
+    except ValueError as err:  # binascii.Error, or the error for text that isn't ASCII
         raise GoJsonError("illegal base64 data") from err
     return _Entry(
         string(said["PodUID"]),
@@ -177,8 +182,8 @@ def _entry(value: object) -> _Entry:
     )
 
 
-def _checksum(entries: Iterable[_Entry], registered: Mapping[str, Iterable[str]]) -> int:
-    listed = [_entry_dump(entry) for entry in entries]
+def _compute_checksum(entries: Iterable[_Entry], registered: Mapping[str, Iterable[str]]) -> int:
+    listed = [_dump_entry(entry) for entry in entries]
     given = " ".join(f"{name}:[{' '.join(ids)}]" for name, ids in sorted(registered.items()))
     whole = f"[{' '.join(listed)}]" if listed else "<nil>"
     return fnv1a_32(
@@ -187,7 +192,7 @@ def _checksum(entries: Iterable[_Entry], registered: Mapping[str, Iterable[str]]
     )
 
 
-def _entry_dump(entry: _Entry) -> str:
+def _dump_entry(entry: _Entry) -> str:
     ids = " ".join(f"{node}:[{' '.join(ids)}]" for node, ids in entry.ids)
     return (
         f"{{PodUID:(string){entry.uid} ContainerName:(string){entry.container} ResourceName:(string){entry.resource} "

@@ -1,4 +1,4 @@
-"""`host_settings`: what settings of the host were before the agent changed them; bytes ↔ record.
+"""`host_settings`: the values of host settings before the agent changed them.
 
 A sealed file (`sealed.py`) with the record as JSON with sorted keys.
 """
@@ -15,20 +15,18 @@ VERSION = 1
 FORMAT = "nodeagent_host_settings"
 MAX_BYTES = 64 * 2**20
 _WITH_INSTANCE = frozenset({SettingKind.IRQ, SettingKind.QUEUE})
-_WAY_OUT = (
-    "what the settings were is unknown: `cat /proc/irq/*/smp_affinity_list` shows what they are; a reboot resets them"
-)
+_WAY_OUT = "the original settings are unknown: `cat /proc/irq/*/smp_affinity_list` shows the current ones; a reboot resets them"
 
 
 class HostRecordError(NodeAgentError):
-    """The bytes are not a record that this version can read."""
+    """A record is unreadable for this version."""
 
 
 def encode_record(boot: str, record: Record) -> bytes:
-    """Spell a record.
+    """Encode a record.
 
     Args:
-        boot: identity of the boot during which the settings were changed; no other has to put them back.
+        boot: the ID of the boot during which the settings were changed. A later boot doesn't have to restore them.
         record: the changes.
     """
     settings = [
@@ -43,22 +41,22 @@ def encode_record(boot: str, record: Record) -> bytes:
 
 
 def decode_record(content: bytes) -> tuple[str, Record]:
-    """Read the boot's identity and the record.
+    """Decode the ID of the boot and the record.
 
     Raises:
-        HostRecordError: truncated, damaged, of a later version, or something else.
+        HostRecordError: the content is truncated, damaged, from a later version, or has another form.
     """
     try:
         document = unsealed(content, FORMAT, VERSION, _WAY_OUT)
         instances = document.optional("instances")
         of = {} if instances is None else dict(instances.by_name(JsonValue.whole))
-        settings = document.field("settings").each(lambda row: _setting(row, of))
+        settings = document.field("settings").each(lambda row: _decode_setting(row, of))
         return document.field("boot").text(), dict(settings)
     except (SealError, MisfitError) as err:
         raise HostRecordError(f"the record of changed host settings cannot be read: {err}", hint=_WAY_OUT) from err
 
 
-def _setting(row: JsonValue, instances: Mapping[str, int]) -> tuple[Setting, Change]:
+def _decode_setting(row: JsonValue, instances: Mapping[str, int]) -> tuple[Setting, Change]:
     kind, name, before, ours = row.row(4)
     setting = Setting(kind.one_of(SettingKind), name.text())
     instance = instances.get(setting.name) if setting.kind in _WITH_INSTANCE else None

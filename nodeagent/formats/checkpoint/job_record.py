@@ -1,4 +1,4 @@
-"""What is kept of a job while its owner lives, so that the agent's next process knows it: text of a file and back."""
+"""Record of a running job as text, from which the agent's next process recovers the job."""
 
 import json
 
@@ -16,11 +16,11 @@ _MAX_PID = 2**22
 class JobRecord(Struct, frozen=True):
     pod: Pod
     user: int
-    """User id of its owner."""
+    """User ID of the job's owner."""
     pid: int
-    """Of its owner: the process that asked for it and becomes its command."""
+    """Process ID of the owner, the process that requested the job and becomes its command."""
     start_ticks: int
-    """When that began, by the kernel's clock: with the pid its identity."""
+    """Start time of this process by the kernel's clock. With the PID, it identifies the process."""
 
 
 def print_record(record: JobRecord) -> bytes:
@@ -29,7 +29,7 @@ def print_record(record: JobRecord) -> bytes:
 
 
 def parse_record(text: bytes) -> JobRecord | None:
-    """Read a record; None: the text is none."""
+    """Parse a record. None means that the text has another form."""
     try:
         document = parsed(text)
         pid = document.field("pid").whole(low=1)

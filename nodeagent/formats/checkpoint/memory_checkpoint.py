@@ -1,4 +1,4 @@
-"""kubelet's file memory_manager_state: promises → its exact bytes, and every version of it → its content.
+"""kubelet's file memory_manager_state: encoded byte for byte from allocations, and decoded from every version.
 
 The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
 """
@@ -27,21 +27,23 @@ _CORRUPTED = "checkpoint is corrupted"
 _MAX_UINT64 = 2**64 - 1
 _MAX_INT64 = 2**63 - 1
 _MAX_NODE = 4095
-"""Limits the bitmask that a hostile node id could create."""
+"""Limit on the bitmask that a hostile node ID could create."""
 _LEGACY, _VERSION_1 = "MemoryManagerCheckpoint", "MemoryManagerCheckpointV1"
 _NAMES = ("policyName", "machineState", "entries", "podEntries", "checksum")
 
 
 def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Return the file's text.
+    """Encode the file.
 
     Args:
-        policy: the memory manager's.
-        promises: what to store.
-        pod_level: the gate PodLevelResourceManagers: version 2 instead of 1.
+        policy: the policy of the memory manager.
+        promises: the allocations to store.
+        pod_level: the gate PodLevelResourceManagers, with which version 2 is written instead of 1.
     """
-    machine = ",".join([_node(node) for node in sorted(memory_accounts(promises), key=lambda node: str(node.id))])
-    machine_dump = " ".join([_node_dump(node) for node in memory_accounts(promises)])
+    machine = ",".join(
+        [_encode_node(node) for node in sorted(memory_accounts(promises), key=lambda node: str(node.id))]
+    )
+    machine_dump = " ".join([_dump_node(node) for node in memory_accounts(promises)])
     entries, entries_dump = promises.pods.fold(_ENTRIES)
     members = [f'"policyName":{quoted(policy)}', f'"machineState":{{{machine}}}']
     if entries:
@@ -68,7 +70,7 @@ def _dump(policy: str, machine: str, entries: Iterable[Text], pods: Text | None,
     yield " Checksum:(checksum.Checksum)0}"
 
 
-def _node(node: MemoryNode) -> str:
+def _encode_node(node: MemoryNode) -> str:
     tables = ",".join(
         [
             f'{quoted(name)}:{{"total":{t.total},"systemReserved":{t.system_reserved},"allocatable":{t.allocatable},'
@@ -76,21 +78,21 @@ def _node(node: MemoryNode) -> str:
             for name, t in node.tables
         ]
     )
-    return f'"{node.id}":{{"numberOfAssignments":{node.assignments},"memoryMap":{{{tables}}},"cells":[{_ids(node.cells, ",")}]}}'
+    return f'"{node.id}":{{"numberOfAssignments":{node.assignments},"memoryMap":{{{tables}}},"cells":[{_join_ids(node.cells, ",")}]}}'
 
 
-def _node_dump(node: MemoryNode) -> str:
-    return _raw_node_dump(str(node.id), node.assignments, _tables_dump(node.tables), f"[{_ids(node.cells, ' ')}]")
+def _dump_node(node: MemoryNode) -> str:
+    return _dump_raw_node(str(node.id), node.assignments, _dump_tables(node.tables), f"[{_join_ids(node.cells, ' ')}]")
 
 
-def _raw_node_dump(key: str, assignments: int, tables: str, cells: str) -> str:
+def _dump_raw_node(key: str, assignments: int, tables: str, cells: str) -> str:
     return (
         f"{key}:<*>{{NumberOfAssignments:(int){assignments} MemoryMap:(map[v1.ResourceName]*state.MemoryTable){tables} "
         f"Cells:([]int){cells}}}"
     )
 
 
-def _tables_dump(tables: Iterable[tuple[str, MemoryTable]]) -> str:
+def _dump_tables(tables: Iterable[tuple[str, MemoryTable]]) -> str:
     listed = [
         f"{name}:<*>{{TotalMemSize:(uint64){t.total} SystemReserved:(uint64){t.system_reserved} "
         f"Allocatable:(uint64){t.allocatable} Reserved:(uint64){t.reserved} Free:(uint64){max(t.free, 0)}}}"
@@ -99,59 +101,60 @@ def _tables_dump(tables: Iterable[tuple[str, MemoryTable]]) -> str:
     return f"map[{' '.join(listed)}]"
 
 
-def _ids(nodes: Iterable[int], separator: str) -> str:
+def _join_ids(nodes: Iterable[int], separator: str) -> str:
     return separator.join([str(node) for node in nodes])
 
 
-def _entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
+def _encode_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     memory = pod.of(MemoryHoldings).memory
     if not memory:
         return None
-    text = ",".join([f"{quoted(name)}:{_blocks(blocks)}" for name, blocks in memory])
-    dump = " ".join([f"{name}:{_blocks_dump(blocks)}" for name, blocks in memory])
+    text = ",".join([f"{quoted(name)}:{_encode_blocks(blocks)}" for name, blocks in memory])
+    dump = " ".join([f"{name}:{_dump_blocks(blocks)}" for name, blocks in memory])
     return f"{quoted(uid)}:{{{text}}}", f"{uid}:map[{dump}]"
 
 
-def _pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
+def _encode_pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     whole = pod.of(MemoryHoldings).pod_memory
     if whole is None:
         return None
-    body = f'{{"memoryBlocks":{_blocks(whole)}}}' if whole else "{}"
-    return f"{quoted(uid)}:{body}", f"{uid}:{{MemoryBlocks:([]state.Block){_blocks_dump(whole)}}}"
+    body = f'{{"memoryBlocks":{_encode_blocks(whole)}}}' if whole else "{}"
+    return f"{quoted(uid)}:{body}", f"{uid}:{{MemoryBlocks:([]state.Block){_dump_blocks(whole)}}}"
 
 
-_ENTRIES = pieces_of(_entry)
-_POD_ENTRIES = pieces_of(_pod_entry)
+_ENTRIES = pieces_of(_encode_entry)
+_POD_ENTRIES = pieces_of(_encode_pod_entry)
 
 
-def _blocks(blocks: Blocks) -> str:
+def _encode_blocks(blocks: Blocks) -> str:
     listed = [
-        f'{{"numaAffinity":[{_ids(b.nodes, ",")}],"type":{quoted(b.resource)},"size":{b.size_bytes}}}' for b in blocks
+        f'{{"numaAffinity":[{_join_ids(b.nodes, ",")}],"type":{quoted(b.resource)},"size":{b.size_bytes}}}'
+        for b in blocks
     ]
     return f"[{','.join(listed)}]"
 
 
-def _blocks_dump(blocks: Blocks) -> str:
-    listed = [_block_dump(f"[{_ids(b.nodes, ' ')}]", b.resource, b.size_bytes) for b in blocks]
+def _dump_blocks(blocks: Blocks) -> str:
+    listed = [_dump_block(f"[{_join_ids(b.nodes, ' ')}]", b.resource, b.size_bytes) for b in blocks]
     return f"[{' '.join(listed)}]"
 
 
-def _block_dump(nodes: str, resource: str, size: int) -> str:
+def _dump_block(nodes: str, resource: str, size: int) -> str:
     return f"{{NUMAAffinity:([]int){nodes} Type:(v1.ResourceName){resource} Size:(uint64){size}}}"
 
 
 def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> MemoryRecord | Unreadable:
-    """Read a file of any version, trying them in the order of kubelet 1.36.
+    """Decode a file of any version, in the order in which kubelet 1.36 tries them.
 
     Args:
-        text: of the file.
-        pod_level: the gate PodLevelResourceManagers: version 2 is tried first.
-        newer: also read the versions of kubelet 1.37.
+        text: the content of the file.
+        pod_level: the gate PodLevelResourceManagers, with which version 2 is tried first.
+        newer: also decode the versions of kubelet 1.37.
     """
     try:
         document = decoded(text)
         if newer:
-            record = _version_3(document)
+            record = _decode_version_3(document)
             if record is not None:
                 return record
         contents = read_memory_contents(document)
@@ -162,7 +165,7 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
     names = (_LEGACY,) if pod_level else (_VERSION_1, _LEGACY)
     if contents.checksum and contents.checksum not in {fnv1a_32(*contents.dump(n, with_pods=False)) for n in names}:
         return Unreadable(_CORRUPTED)
-    # With the gate on, pod entries are left over from the version 2 try.
+    # With the gate on, kubelet keeps the pod entries of its try as version 2.
     return contents.record(with_pods=pod_level)
 
 
@@ -183,7 +186,7 @@ _RawEntries = dict[str, dict[str, _RawBlocks] | None] | None
 
 
 class MemoryContents(Struct, frozen=True):
-    """A file's literal contents, including nulls: they count in the checksum."""
+    """Contents of a file including nulls, which count in the checksum."""
 
     policy: str
     machine: dict[int, _RawNode | None] | None
@@ -195,15 +198,15 @@ class MemoryContents(Struct, frozen=True):
         pods = None
         if with_pods:
             listed = [
-                f"{uid}:{{MemoryBlocks:([]state.Block){_raw_blocks_dump(blocks)}}}"
+                f"{uid}:{{MemoryBlocks:([]state.Block){_dump_raw_blocks(blocks)}}}"
                 for uid, blocks in sorted((self.pods or {}).items())
             ]
             pods = " ".join(listed)
-        return _dump(self.policy, _raw_machine_dump(self.machine), [_raw_entries_dump(self.entries)], pods, name)
+        return _dump(self.policy, _dump_raw_machine(self.machine), [_dump_raw_entries(self.entries)], pods, name)
 
     @property
     def sums(self) -> dict[str, int]:
-        """The checksum that each version (and 1.36 as first merged) has for this content, where it can express it."""
+        """Correct checksums of these contents, for each version (and 1.36.0 as first merged) that can express them."""
         found = {"2": fnv1a_32(*self.dump(_LEGACY, with_pods=True))}
         if not self.pods:
             found["1"] = fnv1a_32(*self.dump(_LEGACY, with_pods=False))
@@ -214,7 +217,7 @@ class MemoryContents(Struct, frozen=True):
         machine = []
         for node_id, node in sorted((self.machine or {}).items()):
             if node is None or any(table is None for table in (node.tables or {}).values()):
-                # The reference accepts the sum and then panics.
+                # kubelet accepts the checksum and then panics.
                 return Unreadable(_CORRUPTED)
             tables = tuple(sorted((k, t) for k, t in (node.tables or {}).items() if t is not None))
             machine.append(MemoryNode(node_id, node.assignments, NumaSet.from_ids(node.cells or ()), tables))
@@ -233,64 +236,66 @@ def _to_blocks(blocks: _RawBlocks) -> Blocks:
 
 
 def read_memory_contents(document: object) -> MemoryContents:
-    """Read a decoded file of version 1 or 2 without judging it.
+    """Parse a decoded file of version 1 or 2 without checking its checksum.
 
     Raises:
-        GoJsonError: it isn't one.
+        GoJsonError: the document has another form.
     """
     found = fields(document, _NAMES)
-    machine = mapping(found["machineState"], _raw_node)
+    machine = mapping(found["machineState"], _parse_node)
     return MemoryContents(
         policy=string(found["policyName"]),
-        machine=None if machine is None else {_node_id(key): node for key, node in machine.items()},
-        entries=mapping(found["entries"], lambda value: mapping(value, _raw_blocks)),
-        pods=mapping(found["podEntries"], lambda value: _raw_blocks(fields(value, ("memoryBlocks",))["memoryBlocks"])),
+        machine=None if machine is None else {_parse_node_id(key): node for key, node in machine.items()},
+        entries=mapping(found["entries"], lambda value: mapping(value, _parse_blocks)),
+        pods=mapping(
+            found["podEntries"], lambda value: _parse_blocks(fields(value, ("memoryBlocks",))["memoryBlocks"])
+        ),
         checksum=integer(found["checksum"], low=0, high=_MAX_UINT64),
     )
 
 
-def _node_id(key: str) -> int:
+def _parse_node_id(key: str) -> int:
     if not (key.isascii() and key.isdigit()) or int(key[:10]) > _MAX_NODE:
         raise GoJsonError(f"json: cannot unmarshal number {key} into Go value of type int")
     return int(key)
 
 
-def _raw_node(value: object) -> _RawNode | None:
+def _parse_node(value: object) -> _RawNode | None:
     if value is None:
         return None
     found = fields(value, ("numberOfAssignments", "memoryMap", "cells"))
     return _RawNode(
         integer(found["numberOfAssignments"], low=-_MAX_INT64 - 1, high=_MAX_INT64),
-        mapping(found["memoryMap"], _raw_table),
-        sequence(found["cells"], _raw_node_number),
+        mapping(found["memoryMap"], _parse_table),
+        sequence(found["cells"], _parse_node_number),
     )
 
 
-def _raw_node_number(value: object) -> int:
+def _parse_node_number(value: object) -> int:
     return integer(value, low=0, high=_MAX_NODE)
 
 
-def _raw_table(value: object) -> MemoryTable | None:
+def _parse_table(value: object) -> MemoryTable | None:
     if value is None:
         return None
     found = fields(value, ("total", "systemReserved", "allocatable", "reserved", "free"))
     return MemoryTable(*(integer(size, low=0, high=_MAX_UINT64) for size in found.values()))
 
 
-def _raw_blocks(value: object) -> _RawBlocks:
-    return sequence(value, _raw_block)
+def _parse_blocks(value: object) -> _RawBlocks:
+    return sequence(value, _parse_block)
 
 
-def _raw_block(value: object) -> _RawBlock:
+def _parse_block(value: object) -> _RawBlock:
     found = fields(value, ("numaAffinity", "type", "size"))
     return _RawBlock(
-        sequence(found["numaAffinity"], _raw_node_number),
+        sequence(found["numaAffinity"], _parse_node_number),
         string(found["type"]),
         integer(found["size"], low=0, high=_MAX_UINT64),
     )
 
 
-def _raw_machine_dump(machine: dict[int, _RawNode | None] | None) -> str:
+def _dump_raw_machine(machine: dict[int, _RawNode | None] | None) -> str:
     if machine is None:
         return "<nil>"
     listed = []
@@ -298,45 +303,47 @@ def _raw_machine_dump(machine: dict[int, _RawNode | None] | None) -> str:
         if node is None:
             listed.append(f"{node_id}:<nil>")
             continue
-        cells = "<nil>" if node.cells is None else f"[{_ids(node.cells, ' ')}]"
-        listed.append(_raw_node_dump(str(node_id), node.assignments, _raw_tables_dump(node.tables), cells))
+        cells = "<nil>" if node.cells is None else f"[{_join_ids(node.cells, ' ')}]"
+        listed.append(_dump_raw_node(str(node_id), node.assignments, _dump_raw_tables(node.tables), cells))
     return f"map[{' '.join(listed)}]"
 
 
-def _raw_tables_dump(tables: dict[str, MemoryTable | None] | None) -> str:
+def _dump_raw_tables(tables: dict[str, MemoryTable | None] | None) -> str:
     if tables is None:
         return "<nil>"
     if None not in tables.values():
-        return _tables_dump(sorted((name, t) for name, t in tables.items() if t is not None))
+        return _dump_tables(sorted((name, t) for name, t in tables.items() if t is not None))
     parts = [
-        f"{name}:<nil>" if table is None else _tables_dump([(name, table)])[len("map[") : -1]
+        f"{name}:<nil>" if table is None else _dump_tables([(name, table)])[len("map[") : -1]
         for name, table in sorted(tables.items())
     ]
     return f"map[{' '.join(parts)}]"
 
 
-def _raw_entries_dump(entries: _RawEntries) -> str:
+def _dump_raw_entries(entries: _RawEntries) -> str:
     listed = []
     for uid, containers in sorted((entries or {}).items()):
         if containers is None:
             listed.append(f"{uid}:<nil>")
             continue
-        parts = " ".join(f"{name}:{_raw_blocks_dump(blocks)}" for name, blocks in sorted(containers.items()))
+        parts = " ".join(f"{name}:{_dump_raw_blocks(blocks)}" for name, blocks in sorted(containers.items()))
         listed.append(f"{uid}:map[{parts}]")
     return f"map[{' '.join(listed)}]"
 
 
-def _raw_blocks_dump(blocks: _RawBlocks) -> str:
+def _dump_raw_blocks(blocks: _RawBlocks) -> str:
     if blocks is None:
         return "<nil>"
     listed = [
-        _block_dump("<nil>" if b.nodes is None else f"[{_ids(b.nodes, ' ')}]", b.resource, b.size) for b in blocks
+        _dump_block("<nil>" if b.nodes is None else f"[{_join_ids(b.nodes, ' ')}]", b.resource, b.size) for b in blocks
     ]
     return f"[{' '.join(listed)}]"
 
 
-def _version_3(document: object) -> MemoryRecord | Unreadable | None:
-    """Kubelet 1.37's: the contents once more as a string, with a checksum over its bytes. None: it isn't one."""
+def _decode_version_3(document: object) -> MemoryRecord | Unreadable | None:
+    """Decode version 3 of kubelet 1.37, which has the contents as a string with its own checksum. None means another
+    version.
+    """
     outer = fields(document, ("data", "dataChecksum"))
     data, checksum = string(outer["data"]), integer(outer["dataChecksum"], low=0, high=_MAX_UINT64)
     if not data and not checksum:

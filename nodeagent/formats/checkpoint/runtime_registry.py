@@ -1,4 +1,4 @@
-"""What is known of a container runtime's containers ↔ JSON values: a part of `nodeagent_state`, unless there are none."""
+"""The registry of a container runtime's containers as JSON values, a part of `nodeagent_state` if there are any."""
 
 from typing import Any
 
@@ -29,137 +29,143 @@ _AMOUNTS = {
 
 
 def registry_document(registry: Registry) -> Document:
-    pods = {"pods": [_pod_document(pod) for pod in registry.pods]} if registry.pods else {}
+    pods = {"pods": [_format_pod(pod) for pod in registry.pods]} if registry.pods else {}
     return {
         **pods,
         "sandboxes": [[one.id, one.pod_uid, one.is_stopped] for one in registry.sandboxes],
-        "containers": [_entry_document(entry) for entry in registry.entries],
+        "containers": [_format_entry(entry) for entry in registry.entries],
         "refused": [
-            {"key": _key_document(one.key), "asked": _asked_document(one.asked), "reason": one.reason}
+            {"key": _format_key(one.key), "asked": _format_asked(one.asked), "reason": one.reason}
             for one in registry.refused
         ],
     }
 
 
 def registry_from_document(document: JsonValue) -> Registry:
-    """Raises MisfitError."""
+    """Decode a registry.
+
+    Raises:
+        MisfitError: the document has another form.
+    """
     return Registry(
-        sandboxes=document.field("sandboxes").each(_sandbox),
-        entries=document.field("containers").each(_entry),
-        refused=document.field("refused").each(_refused),
-        pods=() if (pods := document.optional("pods")) is None else pods.each(_pod),
+        sandboxes=document.field("sandboxes").each(_decode_sandbox),
+        entries=document.field("containers").each(_decode_entry),
+        refused=document.field("refused").each(_decode_refused),
+        pods=() if (pods := document.optional("pods")) is None else pods.each(_decode_pod),
     )
 
 
-def _sandbox(item: JsonValue) -> KnownSandbox:
+def _decode_sandbox(item: JsonValue) -> KnownSandbox:
     id_, pod_uid, is_stopped = item.row(3)
     return KnownSandbox(id_.text(), pod_uid.text(), is_stopped.flag())
 
 
-def _pod_document(pod: KubeletPod) -> Document:
+def _format_pod(pod: KubeletPod) -> Document:
     containers = [
-        {"name": one.name, "kind": one.kind.value, **_requirements_document(one.resources)} for one in pod.containers
+        {"name": one.name, "kind": one.kind.value, **_format_requirements(one.resources)} for one in pod.containers
     ]
-    resources = {} if pod.resources is None else {"resources": _requirements_document(pod.resources)}
-    overhead = {"overhead": _amounts_document(pod.overhead)} if pod.overhead else {}
+    resources = {} if pod.resources is None else {"resources": _format_requirements(pod.resources)}
+    overhead = {"overhead": _format_amounts(pod.overhead)} if pod.overhead else {}
     return {"uid": pod.uid, "containers": containers, **resources, **overhead}
 
 
-def _pod(document: JsonValue) -> KubeletPod:
+def _decode_pod(document: JsonValue) -> KubeletPod:
     resources, overhead = document.optional("resources"), document.optional("overhead")
     return KubeletPod(
         document.field("uid").text(),
-        document.field("containers").each(_container),
-        None if resources is None else _requirements(resources),
-        Resources() if overhead is None else _amounts(overhead),
+        document.field("containers").each(_decode_container),
+        None if resources is None else _decode_requirements(resources),
+        Resources() if overhead is None else _decode_amounts(overhead),
     )
 
 
-def _container(document: JsonValue) -> KubeletContainer:
+def _decode_container(document: JsonValue) -> KubeletContainer:
     return KubeletContainer(
-        document.field("name").text(), document.field("kind").one_of(ContainerKind), _requirements(document)
+        document.field("name").text(), document.field("kind").one_of(ContainerKind), _decode_requirements(document)
     )
 
 
-def _requirements_document(requirements: ResourceRequirements) -> Document:
-    return {"requests": _amounts_document(requirements.requests), "limits": _amounts_document(requirements.limits)}
+def _format_requirements(requirements: ResourceRequirements) -> Document:
+    return {"requests": _format_amounts(requirements.requests), "limits": _format_amounts(requirements.limits)}
 
 
-def _requirements(document: JsonValue) -> ResourceRequirements:
-    return ResourceRequirements(_amounts(document.field("requests")), _amounts(document.field("limits")))
+def _decode_requirements(document: JsonValue) -> ResourceRequirements:
+    return ResourceRequirements(_decode_amounts(document.field("requests")), _decode_amounts(document.field("limits")))
 
 
-def _amounts_document(resources: Resources) -> dict[str, str]:
+def _format_amounts(resources: Resources) -> dict[str, str]:
     return {name: str(amount) for name, amount in resources}
 
 
-def _amounts(document: JsonValue) -> Resources:
-    return Resources(document.by_name(_quantity))
+def _decode_amounts(document: JsonValue) -> Resources:
+    return Resources(document.by_name(_decode_quantity))
 
 
-def _quantity(value: JsonValue) -> Quantity:
+def _decode_quantity(value: JsonValue) -> Quantity:
     try:
         return Quantity.parse(value.text())
     except QuantitySyntaxError:
         raise value.misfit("a quantity") from None
 
 
-def _key_document(key: ContainerKey) -> list[str]:
+def _format_key(key: ContainerKey) -> list[str]:
     return [key.pod_uid, key.name]
 
 
-def _key(item: JsonValue) -> ContainerKey:
+def _decode_key(item: JsonValue) -> ContainerKey:
     pod_uid, name = item.row(2)
     return ContainerKey(pod_uid.text(), name.text())
 
 
-def _entry_document(entry: KeyEntry) -> Document:
+def _format_entry(entry: KeyEntry) -> Document:
     return {
-        "key": _key_document(entry.key),
-        "made": [_made_document(made) for made in entry.made],
+        "key": _format_key(entry.key),
+        "made": [_format_made(made) for made in entry.made],
         "held": entry.is_held,
-        "asked": None if entry.asked is None else _asked_document(entry.asked),
+        "asked": None if entry.asked is None else _format_asked(entry.asked),
     }
 
 
-def _entry(document: JsonValue) -> KeyEntry:
+def _decode_entry(document: JsonValue) -> KeyEntry:
     asked = document.optional("asked")
     return KeyEntry(
-        _key(document.field("key")),
-        document.field("made").each(_made),
+        _decode_key(document.field("key")),
+        document.field("made").each(_decode_made),
         document.field("held").flag(),
-        None if asked is None else _asked(asked),
+        None if asked is None else _decode_asked(asked),
     )
 
 
-def _made_document(made: MadeContainer) -> Document:
+def _format_made(made: MadeContainer) -> Document:
     return {
         "id": made.id,
         "sandbox": made.sandbox_id,
         "stage": made.stage.name.lower(),
-        "asked": _asked_document(made.asked),
+        "asked": _format_asked(made.asked),
         "placed": made.is_placed,
         "cgroup": made.cgroup,
     }
 
 
-def _made(document: JsonValue) -> MadeContainer:
+def _decode_made(document: JsonValue) -> MadeContainer:
     stages = {stage.name.lower(): stage for stage in Stage}
     return MadeContainer(
         document.field("id").text(),
         document.field("sandbox").text(),
         stages[document.field("stage").among(stages)],
-        _asked(document.field("asked")),
+        _decode_asked(document.field("asked")),
         document.field("placed").flag(),
         document.field("cgroup").text(),
     )
 
 
-def _refused(document: JsonValue) -> RefusedKey:
-    return RefusedKey(_key(document.field("key")), _asked(document.field("asked")), document.field("reason").text())
+def _decode_refused(document: JsonValue) -> RefusedKey:
+    return RefusedKey(
+        _decode_key(document.field("key")), _decode_asked(document.field("asked")), document.field("reason").text()
+    )
 
 
-def _asked_document(asked: Asked) -> Document:
+def _format_asked(asked: Asked) -> Document:
     resources = asked.resources
     amounts = {name: getattr(resources, field) for name, field in _AMOUNTS.items()}
     document: Document = {
@@ -172,19 +178,19 @@ def _asked_document(asked: Asked) -> Document:
     return {key: value for key, value in document.items() if value is not None}
 
 
-def _asked(document: JsonValue) -> Asked:
+def _decode_asked(document: JsonValue) -> Asked:
     found = {field: document.optional(name) for name, field in _AMOUNTS.items()}
     limits, score = document.optional("hugepageLimits"), document.optional("oomScoreAdj")
     annotations = document.optional("annotations")
     amounts: dict[str, Any] = {field: None if value is None else value.whole(_LEAST) for field, value in found.items()}
     return Asked(
-        NriResources(**amounts, hugepage_limits=() if limits is None else limits.each(_limit)),
+        NriResources(**amounts, hugepage_limits=() if limits is None else limits.each(_decode_limit)),
         None if score is None else score.whole(_LEAST),
         document.field("cgroupParent").text(),
         () if annotations is None else annotations.by_name(JsonValue.text),
     )
 
 
-def _limit(item: JsonValue) -> HugepageLimit:
+def _decode_limit(item: JsonValue) -> HugepageLimit:
     page_size, limit_bytes = item.row(2)
     return HugepageLimit(page_size.text(), limit_bytes.whole())

@@ -1,4 +1,6 @@
-"""The form of the agent's own files: a line that says format, version and SHA-256 of the content, and the content, one line of JSON."""
+"""Format of the agent's own files: a line with format, version and SHA-256 of the content, and then the content as a
+line of JSON.
+"""
 
 import hashlib
 import json
@@ -8,7 +10,7 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
 
 
 class SealError(NodeAgentError):
-    """A file of the agent's own is damaged, of a later version, or something else. `is_newer`: a later version wrote it."""
+    """One of the agent's files is damaged or has another form, or a later version wrote it (`is_newer`)."""
 
     def __init__(self, message: str, *, way_out: str, is_newer: bool = False) -> None:
         super().__init__(
@@ -18,29 +20,29 @@ class SealError(NodeAgentError):
 
 
 def sealed(body: bytes, form: str, version: int) -> bytes:
-    """Put the first line above a content.
+    """Add the header line to a content.
 
     Args:
-        body: without a line break.
-        form: what the content is.
-        version: of its form.
+        body: the content without a line break.
+        form: the name of the content's format.
+        version: the version of the format.
     """
     header = {"format": form, "version": version, "sha256": hashlib.sha256(body).hexdigest()}
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body + b"\n"
 
 
 def unsealed(content: bytes, form: str, version: int, way_out: str, *, judge: bool = True) -> JsonValue:
-    """Return the content.
+    """Check the header line and return the content.
 
     Args:
-        content: of the whole file.
-        form: what it is to be.
-        version: the latest that can be read.
-        way_out: what to do if it is damaged, or something else.
-        judge: False: accept a damaged one, whatever its checksum.
+        content: the whole file.
+        form: the name of the expected format.
+        version: the latest version that can be read.
+        way_out: the hint for a file that is damaged or has another form.
+        judge: check the checksum. False accepts a damaged file.
 
     Raises:
-        SealError: truncated, damaged, of a later version, or something else.
+        SealError: the file is truncated, damaged, from a later version, or has another form.
     """
     head, _, rest = content.partition(b"\n")
     try:

@@ -1,4 +1,4 @@
-"""Names of KubeletConfiguration's fields (kubelet.config.k8s.io/v1beta1, 1.36) that are known but unused. Only tables."""
+"""Tables of KubeletConfiguration's fields (kubelet.config.k8s.io/v1beta1, 1.36) that are known but unused."""
 
 KUBELET_UNUSED = (
     "enableServer",
@@ -117,4 +117,4 @@ EVICTION_SIGNALS = (
 )
 
 RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
-"""Resources that systemReserved and kubeReserved may name (cmd/kubelet, parseResourceList)."""
+"""Resources accepted in systemReserved and kubeReserved (cmd/kubelet, parseResourceList)."""

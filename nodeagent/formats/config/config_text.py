@@ -1,4 +1,6 @@
-"""Config → the fields of a configuration file, every one with its value; `parse_config` reads them back as the same Config."""
+"""Formats a Config as the fields of a configuration file, each with its value. `parse_config` reads them back as the
+same Config.
+"""
 
 from typing import Any
 
@@ -14,8 +16,8 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
     """Format every field, in the order of docs/reference/configuration.md.
 
     Args:
-        config: of any origin.
-        with_places: include paths and addresses, which a running agent does not publish.
+        config: the configuration.
+        with_places: include paths and addresses, which a running agent doesn't publish.
     """
     placement = config.placement
     fields: Document = {
@@ -23,8 +25,8 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "cpuManagerPolicyOptions": dict(placement.cpu_manager_policy_options),
         "cpuManagerPlugins": plugin_entries(placement),
         "reservedSystemCPUs": str(placement.reserved_system_cpus),
-        "systemReserved": _amounts(config.system_reserved),
-        "kubeReserved": _amounts(config.kube_reserved),
+        "systemReserved": _format_amounts(config.system_reserved),
+        "kubeReserved": _format_amounts(config.kube_reserved),
         "topologyManagerPolicy": placement.topology_manager_policy,
         "topologyManagerScope": placement.topology_manager_scope,
         "topologyManagerPolicyOptions": dict(placement.topology_manager_policy_options),
@@ -36,17 +38,18 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "devices": device_entries(placement),
         "memoryManagerPolicy": placement.memory_manager_policy,
         "reservedMemory": [
-            {"numaNode": entry.numa_node, "limits": _amounts(entry.limits)} for entry in placement.reserved_memory
+            {"numaNode": entry.numa_node, "limits": _format_amounts(entry.limits)}
+            for entry in placement.reserved_memory
         ],
-        "evictionHard": {"memory.available": _threshold(config)},
+        "evictionHard": {"memory.available": _format_threshold(config)},
         "featureGates": dict(placement.feature_gates),
-        "cpuManagerReconcilePeriod": _duration(config.cpu_manager_reconcile_period_ms * 1000),
-        "fileCheckFrequency": _duration(config.file_check_frequency_ms * 1000),
+        "cpuManagerReconcilePeriod": _format_duration(config.cpu_manager_reconcile_period_ms * 1000),
+        "fileCheckFrequency": _format_duration(config.file_check_frequency_ms * 1000),
         "hostIsolation": config.host_isolation,
         "hostCoreClass": config.host_core_class,
         "interruptIsolation": config.interrupt_isolation,
         "cpuCFSQuota": config.cpu_cfs_quota,
-        "cpuCFSQuotaPeriod": _duration(config.cpu_cfs_quota_period_us),
+        "cpuCFSQuotaPeriod": _format_duration(config.cpu_cfs_quota_period_us),
         "memorySwap": {"swapBehavior": config.swap_behavior},
         "checkAllocatable": config.check_allocatable,
         "maxPods": config.max_pods,
@@ -70,11 +73,11 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
     }
     if config.cgroup_root is not None:
         places["cgroupRoot"] = config.cgroup_root
-    return fields | places | ({} if config.jobs is None else {"jobs": _jobs(config.jobs)})
+    return fields | places | ({} if config.jobs is None else {"jobs": _format_jobs(config.jobs)})
 
 
 def plugin_entries(placement: Placement) -> list[Document]:
-    """Spell the CPU plugins."""
+    """Format the CPU plugins."""
     return [
         {"name": plugin.name, **({"options": dict(plugin.options)} if plugin.options else {})}
         for plugin in placement.cpu_plugins
@@ -82,22 +85,22 @@ def plugin_entries(placement: Placement) -> list[Document]:
 
 
 def device_entries(placement: Placement) -> list[Document]:
-    """Spell the resources that pods may ask for by number."""
+    """Format the selections of extended resources."""
     if not placement.devices:
         return []
-    from nodeagent.formats.config.device_fields import devices_document  # noqa: PLC0415 - few nodes have any
+    from nodeagent.formats.config.device_fields import devices_document  # noqa: PLC0415 - few nodes have devices
 
     return devices_document(placement.devices)
 
 
-def _jobs(jobs: JobBounds) -> Document:
+def _format_jobs(jobs: JobBounds) -> Document:
     bounds = {"maxCPUs": jobs.max_cpus, "maxMemory": jobs.max_memory}
     given = {name: str(bound) for name, bound in bounds.items() if bound is not None}
     return {"group": jobs.group, **given, "maxPerUser": jobs.max_per_user}
 
 
 def config_text(fields: Document) -> str:
-    """Write it as YAML; fields with their default value are marked."""
+    """Format the fields as YAML, with a comment at fields with their default value."""
     default = config_fields(Config())
     lines: list[str] = []
     for name, value in fields.items():
@@ -106,12 +109,12 @@ def config_text(fields: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _amounts(resources: Resources) -> dict[str, str]:
+def _format_amounts(resources: Resources) -> dict[str, str]:
     return {name: str(amount) for name, amount in resources}
 
 
-def _threshold(config: Config) -> str:
-    """0% is no threshold, as in kubelet."""
+def _format_threshold(config: Config) -> str:
+    """Format the eviction threshold. 0% means no threshold, as in kubelet."""
     if config.eviction_memory_percent is not None:
         return f"{config.eviction_memory_percent}%"
     size = config.eviction_memory_bytes
@@ -120,7 +123,7 @@ def _threshold(config: Config) -> str:
     return f"{size >> 20}Mi" if size % 2**20 == 0 else str(size)
 
 
-def _duration(microseconds: int) -> str:
+def _format_duration(microseconds: int) -> str:
     for unit, size in (("s", 1_000_000), ("ms", 1_000)):
         if microseconds % size == 0:
             return f"{microseconds // size}{unit}"

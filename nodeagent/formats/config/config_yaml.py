@@ -1,4 +1,5 @@
-"""Configuration text → Config, or all of its errors at once. KubeletConfiguration's field names and the agent's own.
+"""Parses the text of a configuration into a Config, or reports all its errors at once. Accepts KubeletConfiguration's
+fields and the agent's own.
 
 Knows nothing about the machine.
 """
@@ -45,27 +46,27 @@ from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
 from nodeagent.formats.syntax.quantity_words import no_quantity
 from nodeagent.formats.syntax.tree import MapNode, TreeNode, line_at
 
-_HINT = "correct these lines, then start or reload again; examples/config.yaml (`nodeagent --help` says where) has every field of our own"
+_HINT = "fix these lines, then start or reload again; examples/config.yaml (see `nodeagent --help`) has every field of the agent"
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
 _LOCKED_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
-"""Kubelet's gates that are always on and would change what the agent does."""
+"""Kubelet's gates that are locked to true and concern the agent."""
 _OUR_GATES = frozenset({*DEFAULT_GATES, *GATES_OF_A_STAGE, *_LOCKED_GATES})
 _OPTIONS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions")
-"""Everything that the managers judge without a machine is worded here, except these."""
+"""Fields whose errors the managers find without a machine. This module words all their other errors itself."""
 _MAX_INT32 = 2**31 - 1
 Judge = Callable[[Config], Iterable[StartRefused]]
 
 
 def parse_config(content: bytes, source: str) -> Config:
-    """Read a configuration.
+    """Parse a configuration.
 
     Args:
         content: YAML or JSON, one document; empty text is the default configuration.
         source: the file's name, for findings.
 
     Raises:
-        DocumentError: with every finding.
+        DocumentError: the configuration is invalid; the error has every finding.
     """
     config, findings = judged_config(content, source)
     if findings:
@@ -77,15 +78,15 @@ def parse_config(content: bytes, source: str) -> Config:
 def judged_config(
     content: bytes, source: str, judge: Judge = lambda _: ()
 ) -> tuple[Config | None, tuple[Finding, ...]]:
-    """Read a configuration, valid or not.
+    """Parse a configuration that may be invalid.
 
     Args:
         content: as for `parse_config`.
         source: as for `parse_config`.
-        judge: returns further errors, for instance on a machine. It is called even if there are findings already.
+        judge: finds further errors, for instance on a machine. Called even after findings.
 
     Returns:
-        What could be read, with defaults for what couldn't; None: nothing. And every finding.
+        The configuration with defaults for unreadable fields, or None if nothing is readable; and every finding.
     """
     findings = Findings(source)
     documents = read_documents(content, findings)
@@ -93,12 +94,12 @@ def judged_config(
         return None, findings.all()
     root: TreeNode = documents[0] if documents else MapNode()
     if len(documents) > 1:
-        findings.add(documents[1].line, "", "", "a configuration is one document: a second one starts here")
+        findings.add(documents[1].line, "", "", "a configuration must be one document, but a second one starts here")
     if not isinstance(root, MapNode):
         findings.add(root.line, "", "", "must be an object of fields")
         return None, findings.all()
     config = _ConfigReader(Fields(root, "", findings), findings).read()
-    wrong = _wrong_fields(findings)
+    wrong = _find_wrong_fields(findings)
     options = [refused for refused in misconfigured(config.placement) if refused.about in _OPTIONS]
     for refused in (*options, *judge(config)):
         if wrong.isdisjoint(refused.rests_on):
@@ -107,15 +108,15 @@ def judged_config(
 
 
 def known_fields() -> frozenset[str]:
-    """Return the names of the top-level fields that mean something here: what documentation must have."""
+    """Return the names of the top-level fields that have an effect, all of which must be documented."""
     findings = Findings("")
     fields = Fields(MapNode(), "", findings)
     _ConfigReader(fields, findings).read()
     return frozenset(fields.known) - set(config_schema.KUBELET_UNUSED)
 
 
-def _wrong_fields(findings: Findings) -> frozenset[str]:
-    """Return the document's top-level fields that have a finding in or below them."""
+def _find_wrong_fields(findings: Findings) -> frozenset[str]:
+    """Return the document's top-level fields with a finding in or below them."""
     return frozenset(re.split(r"[.\[]", path)[0] for path in findings.fields())
 
 
@@ -137,16 +138,16 @@ class _ConfigReader:
 
     def read(self) -> Config:
         fields, default = self._fields, Config()
-        is_kubelets = self._kind()
+        is_kubelets = self._read_kind()
         if fields.has("errata"):
             reason = "is for nodeagent simulate only: the daemon never reproduces kubelet's bugs"
             fields.report("errata", reason, fields.string("errata"))
-        system, kube = self._reserved("systemReserved"), self._reserved("kubeReserved")
-        eviction_bytes, eviction_percent = self._eviction()
+        system, kube = self._read_reserved("systemReserved"), self._read_reserved("kubeReserved")
+        eviction_bytes, eviction_percent = self._read_eviction()
         reader = PlacementReader(fields)
         listed = reader.reserved_system_cpus()
         if listed:
-            # kubelet: the list replaces the amounts (cmd/kubelet/app/server.go).
+            # In kubelet, the list replaces the amounts (cmd/kubelet/app/server.go).
             system = Resources.of({**dict(system), CPU: Quantity.of(len(listed))})
             kube = Resources(tuple(item for item in kube if item[0] != CPU))
         amounts = Config(
@@ -155,50 +156,50 @@ class _ConfigReader:
             eviction_memory_bytes=eviction_bytes,
             eviction_memory_percent=eviction_percent,
         )
-        placement = self._placement(reader, amounts)
-        quota_period_us = self._quota_period(placement, default)
+        placement = self._read_placement(reader, amounts)
+        quota_period_us = self._read_quota_period(placement, default)
         config = replace(
             amounts,
             placement=placement,
-            cpu_manager_reconcile_period_ms=self._period(
+            cpu_manager_reconcile_period_ms=self._read_period(
                 "cpuManagerReconcilePeriod", default.cpu_manager_reconcile_period_ms
             ),
-            file_check_frequency_ms=self._period("fileCheckFrequency", default.file_check_frequency_ms),
+            file_check_frequency_ms=self._read_period("fileCheckFrequency", default.file_check_frequency_ms),
             host_isolation=fields.one_of("hostIsolation", HOST_ISOLATION) or default.host_isolation,
-            host_core_class=self._host_core_class(default.host_core_class),
+            host_core_class=self._read_host_core_class(default.host_core_class),
             interrupt_isolation=fields.one_of("interruptIsolation", INTERRUPT_ISOLATION) or default.interrupt_isolation,
-            cpu_cfs_quota=self._flag("cpuCFSQuota", default.cpu_cfs_quota),
+            cpu_cfs_quota=self._read_flag("cpuCFSQuota", default.cpu_cfs_quota),
             cpu_cfs_quota_period_us=quota_period_us,
-            swap_behavior=self._swap_behavior(default.swap_behavior),
-            static_pod_path=self._manifests(default.static_pod_path),
-            state_directory=self._path("stateDirectory") or default.state_directory,
-            runtime_directory=self._path("runtimeDirectory") or default.runtime_directory,
-            cgroup_root=self._cgroup_root(is_kubelets=is_kubelets),
-            launcher_socket=self._socket("launcherSocket") or default.launcher_socket,
-            log_directory=self._path("logDirectory") or default.log_directory,
-            metrics_bind_address=self._metrics_address(default.metrics_bind_address),
-            metrics_aliases=self._flag("metricsAliases", default.metrics_aliases),
-            pod_resources_socket=self._socket("podResourcesSocket") or default.pod_resources_socket,
-            device_plugin_socket=self._socket("devicePluginSocket") or default.device_plugin_socket,
-            nri_socket=self._socket("nriSocket") or default.nri_socket,
-            kubelet_pods_socket=self._kubelet_pods(default.kubelet_pods_socket),
-            check_allocatable=self._flag("checkAllocatable", default.check_allocatable),
+            swap_behavior=self._read_swap_behavior(default.swap_behavior),
+            static_pod_path=self._read_manifest_directory(default.static_pod_path),
+            state_directory=self._read_path("stateDirectory") or default.state_directory,
+            runtime_directory=self._read_path("runtimeDirectory") or default.runtime_directory,
+            cgroup_root=self._read_cgroup_root(is_kubelets=is_kubelets),
+            launcher_socket=self._read_socket("launcherSocket") or default.launcher_socket,
+            log_directory=self._read_path("logDirectory") or default.log_directory,
+            metrics_bind_address=self._read_metrics_address(default.metrics_bind_address),
+            metrics_aliases=self._read_flag("metricsAliases", default.metrics_aliases),
+            pod_resources_socket=self._read_socket("podResourcesSocket") or default.pod_resources_socket,
+            device_plugin_socket=self._read_socket("devicePluginSocket") or default.device_plugin_socket,
+            nri_socket=self._read_socket("nriSocket") or default.nri_socket,
+            kubelet_pods_socket=self._read_kubelet_pods(default.kubelet_pods_socket),
+            check_allocatable=self._read_flag("checkAllocatable", default.check_allocatable),
             max_pods=fields.integer("maxPods", 0, _MAX_INT32) or default.max_pods,
             pods_per_core=fields.integer("podsPerCore", 0, _MAX_INT32) or 0,
-            jobs=self._jobs(),
+            jobs=self._read_jobs(),
             state_recovery=fields.one_of("stateRecovery", ("recover", "strict")) or default.state_recovery,
         )
         self._check_cgroups(placement)
         self._check_directories(config)
         self._reported.extend(fields.unused(config_schema.KUBELET_UNUSED))
         fields.close()
-        # Fields are read in the order that suits the parser; people get them in the file's order.
+        # The parser reads fields in its own order, so they are sorted back into the file's.
         given = {name: index for index, name in enumerate(fields.present())}
         reported = sorted(self._reported, key=lambda name: (given.get(name.partition("[")[0], 0), name))
         return replace(config, reported_fields=tuple(reported), notes=tuple(self._notes))
 
-    def _kind(self) -> bool:
-        """Whether the document says that it is kubelet's."""
+    def _read_kind(self) -> bool:
+        """Read the kind, and tell whether it is kubelet's."""
         version, kind = self._fields.string("apiVersion"), self._fields.string("kind")
         if kind not in {None, _KUBELET_KIND[1], _OWN_KIND}:
             self._fields.report("kind", f"must be {_KUBELET_KIND[1]} or {_OWN_KIND}, or absent", kind)
@@ -206,7 +207,7 @@ class _ConfigReader:
             self._fields.report("apiVersion", f"must be {_KUBELET_KIND[0]}", version)
         return kind == _KUBELET_KIND[1]
 
-    def _jobs(self) -> JobBounds | None:
+    def _read_jobs(self) -> JobBounds | None:
         fields = self._fields.object("jobs")
         if fields is None:
             return None
@@ -216,17 +217,17 @@ class _ConfigReader:
             fields.report("group", "is required: the name of the group whose members may run jobs", group)
         for key, bound in bounds.items():
             if bound is not None and bound.nano <= 0:
-                fields.report(key, f"must be more than 0; leave it out for no bound: {bound}")
+                fields.report(key, f"must be more than 0 (omit it for no limit): {bound}")
         fields.close()
         if most is None:
             most = JobBounds("").max_per_user
         return JobBounds(group or "", bounds["maxCPUs"], bounds["maxMemory"], most)
 
-    def _flag(self, key: str, default: bool) -> bool:
+    def _read_flag(self, key: str, default: bool) -> bool:
         value = self._fields.boolean(key)
         return default if value is None else value
 
-    def _reserved(self, key: str) -> Resources:
+    def _read_reserved(self, key: str) -> Resources:
         amounts = self._fields.quantities(key)
         for name, amount in amounts:
             if name not in config_schema.RESERVABLE:
@@ -237,8 +238,8 @@ class _ConfigReader:
                 self._fields.report(key, f'resource quantity for "{name}" cannot be negative: {amount}')
         return amounts
 
-    def _eviction(self) -> tuple[int | None, str | None]:
-        """The hard threshold `memory.available`: as bytes, or as a percentage."""
+    def _read_eviction(self) -> tuple[int | None, str | None]:
+        """Read the hard eviction threshold `memory.available` as bytes or as a percentage."""
         given = dict(self._fields.string_map("evictionHard"))
         merge = self._fields.boolean("mergeDefaultEvictionSettings")
         for name in given:
@@ -249,20 +250,20 @@ class _ConfigReader:
                 self._reported.append(f"evictionHard[{name}]")
         text = given.get("memory.available")
         if text is None:
-            # Naming any signal drops the defaults of the others, unless they should be merged in (kubelet).
+            # In kubelet, setting any signal drops the defaults of the others unless they are merged.
             return (None if given and not merge else Config().eviction_memory_bytes), None
         if text.endswith("%"):
-            return None, self._percentage(text)
-        return self._threshold(text), None
+            return None, self._read_percentage(text)
+        return self._read_threshold(text), None
 
-    def _percentage(self, text: str) -> str | None:
+    def _read_percentage(self, text: str) -> str | None:
         number = text.removesuffix("%")
         whole, point, fraction = number.partition(".")
         digits = whole + fraction
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 18) or (point and not fraction):
             self._fields.report("evictionHard", "memory.available must be an amount or a percentage such as 5%", text)
             return None
-        # Scaled to 18 places to compare exactly; 0% and 100% switch the threshold off (parseThresholdStatement).
+        # Scaled to 18 places for an exact comparison. 0% and 100% switch the threshold off (parseThresholdStatement).
         scaled = int(whole or "0") * 10**18 + int(fraction.ljust(18, "0"))
         if scaled > 100 * 10**18:
             self._fields.report(
@@ -270,7 +271,7 @@ class _ConfigReader:
             )
         return None if text in {"0%", "100%"} else number
 
-    def _threshold(self, text: str) -> int | None:
+    def _read_threshold(self, text: str) -> int | None:
         try:
             amount = Quantity.parse(text)
         except QuantitySyntaxError:
@@ -280,8 +281,8 @@ class _ConfigReader:
             self._fields.report("evictionHard", f"eviction threshold memory.available must be positive: {text}")
         return amount.value()
 
-    def _placement(self, reader: PlacementReader, amounts: Config) -> Placement:
-        """Read what affects decisions; `amounts` has the reservations. A threshold in percent counts once the machine is known."""
+    def _read_placement(self, reader: PlacementReader, amounts: Config) -> Placement:
+        """Read the placement. `amounts` has the reservations; a percentage threshold is added once the machine is known."""
         reserved = reservation(amounts, memory_bytes=0)
         cpu = reserved.get(CPU)
         placement = reader.placement(
@@ -297,10 +298,10 @@ class _ConfigReader:
             self._notes.append(
                 "preferCPUsNumaNode has no effect here: it needs topologyManagerPolicy: best-effort or restricted"
             )
-        return replace(placement, feature_gates=self._gates(dict(placement.feature_gates)))
+        return replace(placement, feature_gates=self._read_gates(dict(placement.feature_gates)))
 
-    def _gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
-        """Return those that change what the agent does; kubelet has many that don't."""
+    def _read_gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
+        """Return the gates that affect the agent. Most of kubelet's gates don't."""
         gates: dict[str, bool] = {}
         for stage, names in GATES_OF_A_STAGE.items():
             gates |= {name: given[stage] for name in names if stage in given}
@@ -318,12 +319,12 @@ class _ConfigReader:
         for name, needed in DEPENDENT_GATES.items():
             if gates.get(name, DEFAULT_GATES[name]) and not gates.get(needed, DEFAULT_GATES[needed]):
                 self._fields.report(
-                    "featureGates", f"{name} is on and needs {needed}, which is off: turn both on, or both off"
+                    "featureGates", f"{name} is on and needs {needed}, which is off: turn both on or both off"
                 )
         return tuple(gates.items())
 
     def _check_policies(self, placement: Placement) -> None:
-        """Judge names of policies in kubelet's words; options are judged by the managers, which know what excludes what."""
+        """Check the names of policies, in kubelet's words. The managers check the options and their combinations."""
         cpu, memory = placement.cpu_manager_policy, placement.memory_manager_policy
         if cpu not in CPU_MANAGER_POLICIES:
             allowed = "must be none or static"
@@ -341,7 +342,7 @@ class _ConfigReader:
         amounts = {"reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]"}
         is_reserved = placement.reserved_system_cpus or placement.reserved_cpu_milli is not None
         if cpu == "static" and not is_reserved and amounts.isdisjoint(self._findings.fields()):
-            reason = "static needs reserved CPUs: give reservedSystemCPUs, or cpu in systemReserved or kubeReserved"
+            reason = "static needs reserved CPUs: set reservedSystemCPUs, or cpu in systemReserved or kubeReserved"
             self._fields.report("cpuManagerPolicy", reason)
 
     def _check_reserved_memory(self, placement: Placement) -> None:
@@ -364,7 +365,7 @@ class _ConfigReader:
                     self._fields.report("reservedMemory", reason)
                 seen.add((entry.numa_node, name))
 
-    def _duration_ns(self, key: str) -> int | None:
+    def _read_duration_ns(self, key: str) -> int | None:
         text = self._fields.string(key, wanted="a duration such as 10s or 1m30s")
         if text is None:
             return None
@@ -374,28 +375,28 @@ class _ConfigReader:
             self._fields.report(key, "must be a duration such as 10s or 1m30s", text)
             return None
 
-    def _host_core_class(self, default: str) -> str:
+    def _read_host_core_class(self, default: str) -> str:
         fields = self._fields
         name = fields.one_of("hostCoreClass", CORE_CLASS_CHOICES) or default
         if name != ANY_CLASS and (fields.string("hostIsolation") or "none") == "none":
             fields.report("hostCoreClass", "needs hostIsolation: partition", name)
         return name
 
-    def _swap_behavior(self, default: str) -> str:
+    def _read_swap_behavior(self, default: str) -> str:
         fields = self._fields.object("memorySwap")
         if fields is None:
             return default
         behavior = fields.one_of("swapBehavior", SWAP_BEHAVIORS) or default
         if behavior == LIMITED_SWAP:
-            # kubelet: pods of files are critical (types.IsCriticalPod), and get no swap (GetContainerSwapBehavior).
+            # In kubelet, pods of files are critical (types.IsCriticalPod) and get no swap (GetContainerSwapBehavior).
             self._notes.append(
                 "memorySwap.swapBehavior: LimitedSwap means NoSwap here: kubelet gives no swap to pods of manifest files"
             )
         fields.close()
         return behavior
 
-    def _period(self, key: str, default_ms: int) -> int:
-        period_ns = self._duration_ns(key)
+    def _read_period(self, key: str, default_ms: int) -> int:
+        period_ns = self._read_duration_ns(key)
         # Zero means the default, as in kubelet.
         if not period_ns:
             return default_ms
@@ -403,9 +404,9 @@ class _ConfigReader:
             self._fields.report(key, "must be between 100ms and 24h", self._fields.string(key))
         return period_ns // 1_000_000
 
-    def _quota_period(self, placement: Placement, default: Config) -> int:
+    def _read_quota_period(self, placement: Placement, default: Config) -> int:
         key = "cpuCFSQuotaPeriod"
-        period_ns = self._duration_ns(key)
+        period_ns = self._read_duration_ns(key)
         if period_ns is None:
             return default.cpu_cfs_quota_period_us
         text = self._fields.string(key)
@@ -415,46 +416,47 @@ class _ConfigReader:
             self._fields.report(key, "other than 100ms requires feature gate CustomCPUCFSQuotaPeriod", text)
         return period_ns // 1_000
 
-    def _path(self, key: str) -> str | None:
+    def _read_path(self, key: str) -> str | None:
         text = self._fields.string(key)
         if not text:
             return None
         parts = text.rstrip("/").split("/")
         if not text.startswith("/") or len(text.encode()) > 4095 or {".", "..", ""} & set(parts[1:]) or text == "/":
-            self._fields.report(key, "must be an absolute path without . and .. in it, and not /", text)
+            self._fields.report(key, "must be an absolute path other than / and without . or ..", text)
             return None
         return text.rstrip("/")
 
-    def _socket(self, key: str) -> str | None:
-        path = self._path(key)
+    def _read_socket(self, key: str) -> str | None:
+        path = self._read_path(key)
         if path is not None and len(path.encode()) > MAX_UNIX_PATH_BYTES:
             self._fields.report(
-                key, f"must be at most {MAX_UNIX_PATH_BYTES} bytes long: it is a socket's address", path
+                key, f"must be at most {MAX_UNIX_PATH_BYTES} bytes long, because it is a socket's address", path
             )
         return path
 
-    def _kubelet_pods(self, default: str) -> str:
+    def _read_kubelet_pods(self, default: str) -> str:
         key = "kubeletPodsSocket"
         if self._fields.has(key) and self._fields.string(key) == "":
             return ""
-        return self._socket(key) or default
+        return self._read_socket(key) or default
 
-    def _manifests(self, default: str) -> str:
-        kubelets, own = self._path("staticPodPath"), self._path("manifestDirectory")
+    def _read_manifest_directory(self, default: str) -> str:
+        kubelets, own = self._read_path("staticPodPath"), self._read_path("manifestDirectory")
         if kubelets is not None and own is not None and kubelets != own:
-            self._fields.report("manifestDirectory", "is the same as staticPodPath: give one of them", own)
+            self._fields.report("manifestDirectory", "has the same meaning as staticPodPath: set only one of them", own)
         return own or kubelets or default
 
-    def _cgroup_root(self, *, is_kubelets: bool) -> str | None:
+    def _read_cgroup_root(self, *, is_kubelets: bool) -> str | None:
         key = "cgroupRoot"
         text = self._fields.string(key)
-        # kubelet's is the name of a cgroup, ours its directory: from a kubelet file only a directory is used.
+        # kubelet's field is the name of a cgroup, the agent's is a directory. In a kubelet file, only a directory is
+        # used.
         if is_kubelets and text and not text.startswith("/sys/fs/cgroup/"):
             self._reported.append(key)
             return None
-        return self._path(key)
+        return self._read_path(key)
 
-    def _metrics_address(self, default: str) -> str:
+    def _read_metrics_address(self, default: str) -> str:
         key = "metricsBindAddress"
         text = self._fields.string(key)
         if text is None:
@@ -467,7 +469,7 @@ class _ConfigReader:
                 return default
             if isinstance(address, TcpAddress) and not _is_loopback(address.host):
                 self._notes.append(
-                    f"{key} {text} is not a loopback address: everyone who reaches it can read the metrics"
+                    f"{key} {text} is not a loopback address: everyone who can reach it can read the metrics"
                 )
         return text
 
@@ -492,11 +494,11 @@ class _ConfigReader:
         for key, path in rows:
             other = taken.setdefault(path, key)
             if other != key:
-                self._fields.report(key, f"must be another directory than {other}", path)
+                self._fields.report(key, f"must differ from {other}", path)
 
 
 def _is_misspelt(name: str) -> bool:
-    """Kubelet has gates that don't matter to the agent; one that resembles ours is probably a typo, not one of them."""
+    """Tell whether an unknown gate is probably a typo of one of the agent's, and not one of kubelet's other gates."""
     return bool(difflib.get_close_matches(name.casefold(), [gate.casefold() for gate in _OUR_GATES], n=1, cutoff=0.9))
 
 

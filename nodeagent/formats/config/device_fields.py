@@ -1,4 +1,4 @@
-"""The field `devices`: which devices pods may ask for by number. Loaded only where a configuration has it."""
+"""Reader of the configuration's field `devices`, the selections behind extended resources. Loaded only if the field is set."""
 
 import re
 from typing import Any
@@ -21,24 +21,27 @@ _NAME = re.compile(r"[^\s/]{1,64}")
 
 
 def read_devices(items: tuple[Fields, ...], owner: Fields) -> tuple[DeviceSelection, ...]:
-    """Read the entries.
+    """Read the entries of the field.
 
     Args:
-        items: the field's.
+        items: the entries.
         owner: the object that has the field.
     """
     found: dict[str, DeviceSelection] = {}
     variables: dict[str, str] = {}
     for item in items:
-        resource, selectors = item.string("resource") or "", tuple(_selector(each) for each in item.objects("select"))
+        resource, selectors = (
+            item.string("resource") or "",
+            tuple(_read_selector(each) for each in item.objects("select")),
+        )
         if not resource:
-            item.report("resource", "is required: the name that pods ask for, such as example.com/nic-100g")
+            item.report("resource", "is required: the name that pods request, such as example.com/nic-100g")
         elif not is_extended_resource(resource):
             item.report(
-                "resource", "must be DOMAIN/NAME as of Kubernetes' extended resources (not kubernetes.io)", resource
+                "resource", "must be DOMAIN/NAME, like Kubernetes' extended resources (not kubernetes.io)", resource
             )
         elif resource in found:
-            item.report("resource", "is there twice: give all its selectors in one entry", resource)
+            item.report("resource", "is listed twice: give all its selectors in one entry", resource)
         elif variables.setdefault(variable_part(resource), resource) != resource:
             other = variables[variable_part(resource)]
             item.report(
@@ -58,41 +61,43 @@ def read_devices(items: tuple[Fields, ...], owner: Fields) -> tuple[DeviceSelect
     return tuple(found.values())
 
 
-def _selector(fields: Fields) -> DeviceSelector:
+def _read_selector(fields: Fields) -> DeviceSelector:
     kind = fields.one_of("kind", DEVICE_KINDS)
-    vendor, model = _pci_ids(fields)
+    vendor, model = _read_pci_ids(fields)
     selector = DeviceSelector(
         kind=None if kind is None else DeviceKind(kind),
-        address=_text(fields, "address", _ADDRESS, "must be a PCI address such as 0000:3b:00.0, with * for any text"),
+        address=_read_text(
+            fields, "address", _ADDRESS, "must be a PCI address such as 0000:3b:00.0, with * for any text"
+        ),
         vendor=vendor,
         model=model,
-        driver=_text(fields, "driver", _DRIVER, "must be the name of a driver"),
-        name=_text(fields, "name", _NAME, "must be the name of a device, with * for any text"),
+        driver=_read_text(fields, "driver", _DRIVER, "must be the name of a driver"),
+        name=_read_text(fields, "name", _NAME, "must be the name of a device, with * for any text"),
         numa_node=fields.integer("numaNode", 0, _MAX_NUMA_ID),
-        virtual_functions_of=_text(
+        virtual_functions_of=_read_text(
             fields, "virtualFunctionsOf", _NAME, "must be the address or a name of the physical function"
         ),
     )
     if selector == DeviceSelector() and not fields.present():
-        fields.report("kind", "is required, or another field: a selector without any would select every device")
+        fields.report("kind", "or another field is required: an empty selector would select every device")
     fields.close()
     return selector
 
 
-def _pci_ids(fields: Fields) -> tuple[int | None, int | None]:
+def _read_pci_ids(fields: Fields) -> tuple[int | None, int | None]:
     text = fields.string("device")
     if text is None:
         return None, None
     match = _PCI_IDS.fullmatch(text)
     if match is None:
         fields.report(
-            "device", "must be VENDOR:DEVICE in hexadecimal as `lspci -n` shows them, such as 15b3:101d or 15b3:*", text
+            "device", "must be VENDOR:DEVICE in hexadecimal as shown by `lspci -n`, such as 15b3:101d or 15b3:*", text
         )
         return None, None
     return int(match[1], 16), None if match[2] == "*" else int(match[2], 16)
 
 
-def _text(fields: Fields, key: str, form: re.Pattern[str], rule: str) -> str:
+def _read_text(fields: Fields, key: str, form: re.Pattern[str], rule: str) -> str:
     text = fields.string(key)
     if text is not None and not form.fullmatch(text):
         fields.report(key, rule, text)
@@ -101,14 +106,14 @@ def _text(fields: Fields, key: str, form: re.Pattern[str], rule: str) -> str:
 
 
 def devices_document(selections: tuple[DeviceSelection, ...]) -> list[Document]:
-    """Spell them as in a configuration."""
+    """Format the selections as in a configuration."""
     return [
-        {"resource": one.resource, "select": [_selector_document(selector) for selector in one.selectors]}
+        {"resource": one.resource, "select": [_format_selector(selector) for selector in one.selectors]}
         for one in selections
     ]
 
 
-def _selector_document(selector: DeviceSelector) -> Document:
+def _format_selector(selector: DeviceSelector) -> Document:
     model = "*" if selector.model is None else f"{selector.model:04x}"
     document: Document = {
         "kind": None if selector.kind is None else selector.kind.value,
@@ -126,14 +131,14 @@ def devices_from_document(value: JsonValue) -> tuple[DeviceSelection, ...]:
     """Read the result of `devices_document`.
 
     Raises:
-        MisfitError: it isn't one.
+        MisfitError: the value has another form.
     """
     return value.each(
-        lambda one: DeviceSelection(one.field("resource").text(), one.field("select").each(_selector_from_document))
+        lambda one: DeviceSelection(one.field("resource").text(), one.field("select").each(_decode_selector))
     )
 
 
-def _selector_from_document(value: JsonValue) -> DeviceSelector:
+def _decode_selector(value: JsonValue) -> DeviceSelector:
     texts = {
         key: "" if (found := value.optional(key)) is None else found.text()
         for key in ("address", "device", "driver", "name", "virtualFunctionsOf")

@@ -1,6 +1,8 @@
-"""May a kubelet run on this node while nodeagent places its containers? Its configuration and state files → what to change.
+"""Finds problem kubelet's configuration and state must change before kubelet may run on a node where nodeagent places
+containers.
 
-kubelet's own managers have to be off: two programs would write one cpuset, and each would take the other's CPUs for free.
+kubelet's own managers have to be off. Otherwise two programs would write the same cpuset and allocate each other's
+CPUs.
 """
 
 from msgspec import Struct
@@ -18,7 +20,7 @@ class _Manager(Struct, frozen=True):
     field: str
     flag: str
     off: str
-    """Its policy that assigns nothing, which is its default."""
+    """Policy without allocations, which is the default."""
     state_file: str
 
 
@@ -28,18 +30,22 @@ _MEMORY = _Manager("memoryManagerPolicy", "--memory-manager-policy", "None", "me
 
 class KubeletFiles(Struct, frozen=True):
     documents: tuple[tuple[str, bytes], ...] = ()
-    """Path and content: its configuration file, then those of its `--config-dir` in the order of their names. Empty: it has none."""
+    """Paths and contents of kubelet's configuration file and then of the files in its `--config-dir`, sorted by name.
+    Empty without files.
+    """
     arguments: tuple[str, ...] = ()
-    """Of its command line, which count more than documents. Empty: unknown, or it doesn't run."""
+    """Kubelet's command line, which overrides the documents. Empty if unknown or kubelet isn't running."""
     state_directory: str = "/var/lib/kubelet"
     cpu_state: str | None = None
-    """The content of cpu_manager_state; None: there is no such file."""
+    """Content of cpu_manager_state. None if the file doesn't exist."""
     memory_state: str | None = None
-    """Of memory_manager_state."""
+    """Content of memory_manager_state. None if the file doesn't exist."""
 
 
 def kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
-    """Return what has to be changed, with its place; nothing: kubelet may run. What can't be read counts: nobody knows what it says."""
+    """Return the required changes with their places. Without any, kubelet may run. An unreadable file counts as a
+    change, too.
+    """
     found: list[Finding] = []
     read = []
     for source, content in files.documents:
@@ -49,34 +55,36 @@ def kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
         if documents and isinstance(documents[0], MapNode):
             read.append((Fields(documents[0], "", findings), findings))
         elif documents:
-            found.append(Finding(source, documents[0].line, "", "", "must be an object of kubelet's fields"))
+            found.append(Finding(source, documents[0].line, "", "", "must be an object with kubelet's fields"))
     for manager, state in ((_CPU, files.cpu_state), (_MEMORY, files.memory_state)):
-        found += _configured(manager, files, read)
-        found += () if state is None else _kept(manager, f"{files.state_directory}/{manager.state_file}", state)
+        found += _check_policy(manager, files, read)
+        found += (
+            () if state is None else _check_state_file(manager, f"{files.state_directory}/{manager.state_file}", state)
+        )
     return tuple(dict.fromkeys(found))
 
 
-def _configured(manager: _Manager, files: KubeletFiles, read: list[tuple[Fields, Findings]]) -> tuple[Finding, ...]:
-    flagged = _flag(manager.flag, files.arguments)
+def _check_policy(manager: _Manager, files: KubeletFiles, read: list[tuple[Fields, Findings]]) -> tuple[Finding, ...]:
+    flagged = _find_flag(manager.flag, files.arguments)
     if flagged is not None:
         if flagged in {"", manager.off}:
             return ()
-        what = f"{_must_be(manager)}: remove the flag, {_then(manager, files.state_directory)}"
-        return (Finding(COMMAND_LINE, None, manager.flag, shown(flagged), what),)
-    # Later documents replace what earlier ones say.
+        problem = f"{_format_rule(manager)}: remove the flag, {_format_restart_steps(manager, files.state_directory)}"
+        return (Finding(COMMAND_LINE, None, manager.flag, shown(flagged), problem),)
+    # Later documents override earlier ones.
     given = next(((one, findings) for one, findings in reversed(read) if one.has(manager.field)), None)
     if given is None:
         return ()
     one, findings = given
     policy = one.string(manager.field)
     if policy is not None and policy not in {"", manager.off}:
-        what = f"{_must_be(manager)}: write {manager.field}: {manager.off}, {_then(manager, files.state_directory)}"
-        one.report(manager.field, what, policy)
+        problem = f"{_format_rule(manager)}: write {manager.field}: {manager.off}, {_format_restart_steps(manager, files.state_directory)}"
+        one.report(manager.field, problem, policy)
     return findings.all()
 
 
-def _flag(name: str, arguments: tuple[str, ...]) -> str | None:
-    """The last one counts. `--name=value` and `--name value`, as Go's pflag has it."""
+def _find_flag(name: str, arguments: tuple[str, ...]) -> str | None:
+    """Return the last value of a flag, given as `--name=value` or `--name value` (pflag)."""
     found = None
     for index, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
@@ -85,19 +93,21 @@ def _flag(name: str, arguments: tuple[str, ...]) -> str | None:
     return found
 
 
-def _kept(manager: _Manager, path: str, text: str) -> tuple[Finding, ...]:
-    policy = _policy_name(text)
+def _check_state_file(manager: _Manager, path: str, text: str) -> tuple[Finding, ...]:
+    policy = _parse_policy_name(text)
     remedy = f"stop kubelet, `rm {path}`, start it again"
     if policy is None:
-        return (Finding(path, None, "", "", f"is damaged, and its policy cannot be told: {remedy}"),)
+        return (Finding(path, None, "", "", f"is damaged, so its policy is unknown: {remedy}"),)
     if policy == manager.off:
         return ()
-    what = f"{_must_be(manager)}: once {manager.field} is {manager.off}, drain the node, {remedy}"
-    return (Finding(path, None, "policyName", shown(policy), what),)
+    problem = f"{_format_rule(manager)}: once {manager.field} is {manager.off}, drain the node, {remedy}"
+    return (Finding(path, None, "policyName", shown(policy), problem),)
 
 
-def _policy_name(text: str) -> str | None:
-    """None: it isn't a state file of kubelet's. Those of kubelet 1.37 have the contents once more, as a string."""
+def _parse_policy_name(text: str) -> str | None:
+    """Return the policy in a state file, or None if the text isn't a state file of kubelet. kubelet 1.37 nests the
+    content in a string.
+    """
     try:
         outer = fields(decoded(text), ("policyName", "data"))
         data = string(outer["data"])
@@ -107,9 +117,9 @@ def _policy_name(text: str) -> str | None:
         return None
 
 
-def _must_be(manager: _Manager) -> str:
+def _format_rule(manager: _Manager) -> str:
     return f"must be {manager.off} where nodeagent places containers"
 
 
-def _then(manager: _Manager, directory: str) -> str:
+def _format_restart_steps(manager: _Manager, directory: str) -> str:
     return f"drain the node, stop kubelet, `rm {directory}/{manager.state_file}`, start it again"

@@ -1,6 +1,6 @@
-"""A KubeletConfiguration → a nodeagent configuration with the same effect: fields with no use here become comments that say so.
+"""Translates a KubeletConfiguration into a nodeagent configuration of the same effect. Unused fields become comments.
 
-Keeps the file's own lines, order and comments wherever the text allows it.
+Keeps the file's own lines, order and comments wherever possible.
 """
 
 import re
@@ -18,29 +18,29 @@ from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, Tre
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
 _NO_USE = "not used here"
-_STATIC_PODS = "kubelet's own pods: name nodeagent's directory, or leave it at /etc/nodeagent/manifests"
+_STATIC_PODS = "kubelet's own pods: set nodeagent's directory, or keep the default /etc/nodeagent/manifests"
 _ANCHOR = re.compile(r"(^|[\s\[{,:-])[&*]\w")
 _KINDS = {"apiVersion", "kind"}
 _SECRET = {"staticPodURLHeader"}
-"""Kubelet's field whose value may be a password: the new file may be readable by more people than the original."""
+"""Kubelet's fields whose values may be passwords. More users may be able to read the new file than the original."""
 
 
 class Migration(Struct, frozen=True):
     text: str
     config: Config
-    """What it means."""
+    """The configuration parsed from the text."""
     kept: tuple[str, ...]
     commented: tuple[str, ...]
     """Top-level fields that became comments."""
     partly_used: tuple[str, ...]
-    """Parts of the kept fields that have no use here, such as `evictionHard[nodefs.available]`."""
+    """Parts of the kept fields without a use here, such as `evictionHard[nodefs.available]`."""
 
 
 def migrated(content: bytes, source: str) -> Migration:
-    """Translate.
+    """Translate a KubeletConfiguration.
 
     Raises:
-        DocumentError: the file is invalid, or has a field that affects placement and is not supported.
+        DocumentError: the file is invalid, or an unsupported field would affect placement.
     """
     before = parse_config(content, source)
     documents = parse_documents(content, source)
@@ -50,9 +50,9 @@ def migrated(content: bytes, source: str) -> Migration:
     reasons = {entry.key: _NO_USE for entry in root if entry.key in reported}
     reasons |= {entry.key: _STATIC_PODS for entry in root if entry.key == "staticPodPath"}
     wanted = replace(before, static_pod_path=Config().static_pod_path, reported_fields=())
-    text = _edited(content, root, reasons)
-    if text is None or not _means(text, wanted):
-        text = _rewritten(root, reasons)
+    text = _edit_lines(content, root, reasons)
+    if text is None or not _parses_to(text, wanted):
+        text = _rewrite_fields(root, reasons)
     return Migration(
         text=text,
         config=parse_config(text.encode(), source),
@@ -62,8 +62,8 @@ def migrated(content: bytes, source: str) -> Migration:
     )
 
 
-def _means(text: str, wanted: Config) -> bool:
-    """Whether an edited text still means the same: its structure may not follow its lines."""
+def _parses_to(text: str, wanted: Config) -> bool:
+    """Check that an edited text still parses to the same configuration, because its structure may not follow its lines."""
     try:
         found = parse_config(text.encode(), "")
     except DocumentError:
@@ -71,8 +71,8 @@ def _means(text: str, wanted: Config) -> bool:
     return replace(found, reported_fields=()) == wanted
 
 
-def _edited(content: bytes, root: MapNode, reasons: dict[str, str]) -> str | None:
-    """Change the text line by line; None: its fields share lines, or need each other (anchors)."""
+def _edit_lines(content: bytes, root: MapNode, reasons: dict[str, str]) -> str | None:
+    """Edit the text line by line. None means that fields share lines or refer to each other (anchors)."""
     lines = content.decode("utf-8-sig").splitlines()
     starts = [entry.line for entry in root]
     if None in starts or len(set(starts)) < len(starts) or not root.entries:
@@ -90,36 +90,36 @@ def _edited(content: bytes, root: MapNode, reasons: dict[str, str]) -> str | Non
         while own[-1].lstrip().startswith("#") or not own[-1].strip() or own[-1].strip() in {"...", "---"}:
             after.insert(0, own.pop())
         if entry.key in reasons:
-            result += _commented(entry.key, reasons[entry.key], own)
+            result += _format_comments(entry.key, reasons[entry.key], own)
         elif entry.key not in _KINDS:
             result += own
         result += [line for line in after if line.strip() not in {"...", "---"}]
     return "\n".join(result) + "\n"
 
 
-def _commented(key: str, reason: str, own: list[str]) -> list[str]:
-    return [f"# {reason}:", *(f"# {line}" for line in ([f"{key}: its value is left out"] if key in _SECRET else own))]
+def _format_comments(key: str, reason: str, own: list[str]) -> list[str]:
+    return [f"# {reason}:", *(f"# {line}" for line in ([f"{key}: value omitted"] if key in _SECRET else own))]
 
 
-def _rewritten(root: MapNode, reasons: dict[str, str]) -> str:
-    """Rewrite the values."""
+def _rewrite_fields(root: MapNode, reasons: dict[str, str]) -> str:
+    """Format the values from scratch."""
     result = [f"kind: {KIND}"]
     for entry in root:
-        own = yaml_lines({entry.key: _plain(entry.value)})
+        own = yaml_lines({entry.key: _to_plain_value(entry.value)})
         if entry.key in reasons:
-            result += _commented(entry.key, reasons[entry.key], own)
+            result += _format_comments(entry.key, reasons[entry.key], own)
         elif entry.key not in _KINDS:
             result += own
     return "\n".join(result) + "\n"
 
 
-def _plain(node: TreeNode) -> Any:
+def _to_plain_value(node: TreeNode) -> Any:
     match node:
         case Scalar(value=Number(text=text)):
             return text
         case Scalar(value=value):
             return value
         case ListNode(items=items):
-            return [_plain(item) for item in items]
+            return [_to_plain_value(item) for item in items]
         case MapNode():
-            return {entry.key: _plain(entry.value) for entry in node}
+            return {entry.key: _to_plain_value(entry.value) for entry in node}

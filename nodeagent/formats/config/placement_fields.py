@@ -1,4 +1,4 @@
-"""The fields that affect placement, as KubeletConfiguration names them → Placement. Shared by configuration files and scenarios."""
+"""Reads the fields that affect placement, named as in KubeletConfiguration. Shared by configuration files and scenarios."""
 
 import re
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 
 
 class PlacementReader:
-    """Reads from one object; texts are not checked, the managers judge them."""
+    """Reader of one object. Names of policies and options aren't checked here but by the managers."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
@@ -30,7 +30,7 @@ class PlacementReader:
         try:
             return CpuSet.parse(text)
         except IdSetSyntaxError:
-            allowed = f"must be numbers of CPUs and ranges of them such as 0-3,8 (the lower first, none over {MAX_ID})"
+            allowed = f"must be CPU numbers and ranges such as 0-3,8 (lower number first, at most {MAX_ID})"
             self._fields.report("reservedSystemCPUs", allowed, text)
             return CpuSet()
 
@@ -46,7 +46,7 @@ class PlacementReader:
             self._reserved_memory = tuple(entries)
         return self._reserved_memory
 
-    def _cpu_plugins(self) -> tuple[CpuPlugin, ...]:
+    def _read_cpu_plugins(self) -> tuple[CpuPlugin, ...]:
         found: dict[str, CpuPlugin] = {}
         items = self._fields.objects("cpuManagerPlugins")
         for item in items:
@@ -55,10 +55,10 @@ class PlacementReader:
                 item.report("name", "is required: the name of an installed CPU plugin")
             elif not _PLUGIN_NAME.fullmatch(name):
                 item.report(
-                    "name", "must be letters, digits and any of -_. (at most 63, a letter or digit first)", name
+                    "name", "must consist of at most 63 letters, digits and -_. (starting with a letter or digit)", name
                 )
             elif name in found:
-                item.report("name", "is there twice: a CPU plugin is asked once", name)
+                item.report("name", "is listed twice: each CPU plugin is asked once", name)
             else:
                 found[name] = CpuPlugin(name, options)
             item.close()
@@ -68,11 +68,11 @@ class PlacementReader:
             self._fields.report("cpuManagerPlugins", "needs cpuManagerPolicy: static")
         return tuple(found.values())
 
-    def _devices(self) -> "tuple[DeviceSelection, ...]":
+    def _read_devices(self) -> "tuple[DeviceSelection, ...]":
         items = self._fields.objects("devices")
         if not items:
             return ()
-        from nodeagent.formats.config.device_fields import read_devices  # noqa: PLC0415 - few nodes have any
+        from nodeagent.formats.config.device_fields import read_devices  # noqa: PLC0415 - few nodes have devices
 
         return read_devices(items, self._fields)
 
@@ -81,12 +81,12 @@ class PlacementReader:
         fields = self._fields
         reserved_system_cpus = self.reserved_system_cpus()
         if reserved_system_cpus:
-            # kubelet: a list replaces the amounts, systemReserved.cpu becomes its size.
+            # In kubelet, the list replaces the amounts, and systemReserved.cpu becomes the number of listed CPUs.
             reserved_cpu_milli = 1000 * len(reserved_system_cpus)
         return Placement(
             cpu_manager_policy=fields.string("cpuManagerPolicy") or default.cpu_manager_policy,
             cpu_manager_policy_options=fields.string_map("cpuManagerPolicyOptions"),
-            cpu_plugins=self._cpu_plugins(),
+            cpu_plugins=self._read_cpu_plugins(),
             reserved_system_cpus=reserved_system_cpus,
             reserved_cpu_milli=reserved_cpu_milli,
             topology_manager_policy=fields.string("topologyManagerPolicy") or default.topology_manager_policy,
@@ -103,5 +103,5 @@ class PlacementReader:
             resize_below_admitted_cpus=fields.boolean("resizeBelowAdmittedCPUs") or default.resize_below_admitted_cpus,
             feature_gates=fields.booleans("featureGates"),
             errata=errata,
-            devices=self._devices(),
+            devices=self._read_devices(),
         )

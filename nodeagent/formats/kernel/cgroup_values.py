@@ -1,4 +1,4 @@
-"""cgroup v2 values ↔ the kernel's text. Knows the notation of each file, no file system."""
+"""Formats and parses cgroup v2 values in the notation of each kernel file. Knows no file system."""
 
 import re
 
@@ -11,11 +11,11 @@ MAX = "max"
 
 
 class CgroupValueError(ValueError):
-    """A cgroup file holds a text that the kernel would not write."""
+    """A cgroup file contains a text that the kernel would not write."""
 
 
 def print_value(value: Value) -> str:
-    """Return the text to write."""
+    """Format a value as the kernel does."""
     match value:
         case CpuSet() | NumaSet():
             assert value, "an empty cpuset must never be written: the kernel would grant the parent's"
@@ -33,12 +33,14 @@ def print_value(value: Value) -> str:
 
 
 def written(attribute: Attribute, value: Value) -> str:
-    """Return what to write to a file. Only a set of exclusive CPUs may be empty; a write of no bytes would not reach the kernel."""
+    """Format a value for writing. An empty set of exclusive CPUs becomes a newline, because a write of no bytes never
+    reaches the kernel.
+    """
     return "\n" if attribute is Attribute.CPUSET_CPUS_EXCLUSIVE and not value else print_value(value)
 
 
 def parse_value(attribute: Attribute, text: str) -> Value:
-    """Read the content of one of our files.
+    """Parse the content of one of the agent's cgroup files.
 
     Raises:
         CgroupValueError: the text doesn't have the file's format.
@@ -49,23 +51,23 @@ def parse_value(attribute: Attribute, text: str) -> Value:
             case Attribute.CPUSET_CPUS | Attribute.CPUSET_CPUS_EXCLUSIVE | Attribute.FALLBACK_CPUS:
                 return CpuSet.parse(text)
             case Attribute.CPUSET_CPUS_PARTITION:
-                return _partition(text)
+                return _parse_partition(text)
             case Attribute.CPUSET_MEMS:
                 return NumaSet.parse(text)
             case Attribute.CPU_MAX:
                 quota, _, period = text.partition(" ")
-                return CpuMax(None if quota == MAX else _number(quota), _number(period))
+                return CpuMax(None if quota == MAX else _parse_number(quota), _parse_number(period))
             case Attribute.MEMORY_MAX | Attribute.MEMORY_SWAP_MAX:
-                return ByteLimit(None if text == MAX else _number(text))
+                return ByteLimit(None if text == MAX else _parse_number(text))
             case Attribute.CPU_WEIGHT:
-                return _number(text)
+                return _parse_number(text)
             case Attribute.MEMORY_OOM_GROUP | Attribute.FREEZE:
                 return _SWITCH[text]
     except (ValueError, KeyError) as err:
-        raise CgroupValueError(f"{attribute.value} holds {_shown(text)}, which the kernel does not write") from err
+        raise CgroupValueError(f"{attribute.value} contains {_quote(text)}, which the kernel never writes") from err
 
 
-def _partition(text: str) -> Partition:
+def _parse_partition(text: str) -> Partition:
     kind, _, state = text.partition(" ")
     if not state:
         return Partition(PartitionKind(kind))
@@ -79,22 +81,22 @@ _INVALID = re.compile(r"invalid(?: \((?P<why>[^\n]*)\))?")
 _UNKNOWN_REASON = "no reason given"
 _SWITCH = {"0": False, "1": True}
 _MAX_DIGITS = 20
-"""Of a 64-bit number."""
+"""Maximum for a 64-bit number."""
 
 
-def _number(text: str) -> int:
-    # int() would take signs, underscores and other scripts' digits too.
+def _parse_number(text: str) -> int:
+    # int() would also accept signs, underscores and digits of other scripts.
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise ValueError(text)
     return int(text)
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 100 else text[:100] + "…")
 
 
 def parse_flat_keyed(text: str) -> dict[str, int]:
-    """Read a flat keyed file (`cgroup.events`, `memory.events`, `cpu.stat`): one `key number` per line.
+    """Parse a flat keyed file (`cgroup.events`, `memory.events`, `cpu.stat`) with one `key number` per line.
 
     Raises:
         CgroupValueError: a line has a different format.
@@ -103,7 +105,7 @@ def parse_flat_keyed(text: str) -> dict[str, int]:
     for line in text.splitlines():
         key, _, number = line.partition(" ")
         try:
-            result[key] = _number(number)
+            result[key] = _parse_number(number)
         except ValueError as err:
-            raise CgroupValueError(f"line {_shown(line)} is not a key and a number") from err
+            raise CgroupValueError(f"line {_quote(line)} is not a key and a number") from err
     return result

@@ -1,6 +1,7 @@
-"""/proc/interrupts and /proc/softirqs: what happened on each CPU since boot, a row for each kind, a column for each CPU.
+"""Counters of /proc/interrupts and /proc/softirqs since boot: a row per interrupt or kind, a column per CPU.
 
-Both are large on large machines (600 rows of 512 columns are 3 MB), and few rows change between two looks: only those are read.
+Both files are large on large machines (600 rows of 512 columns are 3 MB), and few rows change between two samples.
+Only those are parsed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,31 +12,33 @@ from nodeagent.core.model.idset import CpuSet
 
 CLAIMED = "claimed"
 INTERRUPT_KINDS = ("device", "bound_device", CLAIMED, "timer", "ipi", "other")
-"""Of devices; those of them that the kernel lets nobody move, and that the container wants; of timers; from other CPUs; and the rest."""
+"""Interrupts of devices, of devices with a fixed affinity, requested by the container, of timers, from other CPUs,
+and others.
+"""
 _IPIS = ("RES", "CAL", "TLB")
 _LOCAL_TIMER = "LOC"
 _WRAP = 2**32
-"""The kernel's counters are unsigned ints."""
+"""Range of the kernel's counters, which are 32-bit unsigned."""
 
 
 class CpuCounts(Struct, frozen=True):
-    """One look. Rows stay as the kernel wrote them."""
+    """One sample of a file. Its rows are unparsed."""
 
     columns: tuple[int, ...]
-    """CPUs: in /proc/interrupts those that are online."""
+    """CPU numbers. /proc/interrupts has online CPUs only."""
     rows: Mapping[bytes, bytes]
-    """By label: what is behind its colon."""
+    """Text after the colon, by label."""
 
 
 class Increase(Struct, frozen=True):
     label: str
     source: str
-    """The last word of the row: the device; empty: there is none."""
+    """Last word of the row, the device. Empty if there is none."""
     by_cpu: Mapping[int, int]
 
 
 def parse_cpu_counts(text: bytes) -> CpuCounts | None:
-    """Read one of the files. None: it isn't one."""
+    """Split one of the files into rows. None means that the text has another form."""
     head, *lines = text.splitlines() or [b""]
     names = head.split()
     if not names or not all(name.startswith(b"CPU") and name[3:].isdigit() for name in names):
@@ -49,22 +52,24 @@ def parse_cpu_counts(text: bytes) -> CpuCounts | None:
 
 
 def increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Increase]:
-    """Return how much was counted on these CPUs in between; a CPU that has come meanwhile is left out, a row is counted whole.
+    """Yield the increase of each row on these CPUs between two samples.
 
-    The number of an interrupt that was freed may be another's now, and begins anew; one that has come to its end does, too.
+    A CPU that came online in between is left out. A counter that was reset counts from 0, because its interrupt
+    number was freed and may have been
+    assigned again. A counter that overflowed is corrected.
     """
     for label, row in after.rows.items():
         earlier = before.rows.get(label)
         if row == earlier and before.columns == after.columns:
             continue
-        new, source = _words(row, len(after.columns))
-        old = [b"0"] * len(before.columns) if earlier is None else _words(earlier, len(before.columns))[0]
+        new, source = _split_row(row, len(after.columns))
+        old = [b"0"] * len(before.columns) if earlier is None else _split_row(earlier, len(before.columns))[0]
         if new and old:
             if before.columns != after.columns:
                 known = dict(zip(before.columns, old, strict=True))
                 old = [known.get(cpu, now) for cpu, now in zip(after.columns, new, strict=True)]
             by_cpu = {
-                cpu: _increase(int(then), int(now))
+                cpu: _count_increase(int(then), int(now))
                 for cpu, then, now in zip(after.columns, old, new, strict=True)
                 if then != now and cpu in cpus
             }
@@ -73,11 +78,11 @@ def increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Inc
 
 
 def interrupt_kind(row: Increase, *, is_bound: bool) -> str:
-    """Return one of `INTERRUPT_KINDS`: what it is for a container that doesn't claim it.
+    """Return the kind of an interrupt, one of `INTERRUPT_KINDS`, for a container that doesn't request it.
 
     Args:
-        row: of /proc/interrupts.
-        is_bound: the kernel lets nobody move this interrupt.
+        row: the row of /proc/interrupts.
+        is_bound: the kernel doesn't allow changing the affinity of this interrupt.
     """
     if row.label.isdecimal():
         if row.source.endswith(
@@ -90,15 +95,15 @@ def interrupt_kind(row: Increase, *, is_bound: bool) -> str:
     return "ipi" if row.label in _IPIS or row.label.startswith("IPI") else "other"
 
 
-def _words(row: bytes, count: int) -> tuple[list[bytes], str]:
-    """Split a row into its columns and its last word; no columns: it doesn't count by CPU, as ERR and MIS don't."""
+def _split_row(row: bytes, count: int) -> tuple[list[bytes], str]:
+    """Split a row into its columns and its last word. Rows without a count per CPU, such as ERR and MIS, have no columns."""
     words = row.split(None, count)
     if len(words) < count or not b"".join(words[:count]).isdigit():
         return [], ""
     return words[:count], words[count].split()[-1].decode(errors="replace") if len(words) > count else ""
 
 
-def _increase(old: int, new: int) -> int:
+def _count_increase(old: int, new: int) -> int:
     if new >= old:
         return new - old
     return new + _WRAP - old if old >= _WRAP // 2 else new

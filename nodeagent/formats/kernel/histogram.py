@@ -1,4 +1,4 @@
-"""The kernel's text of a histogram trigger (`events/*/*/hist`), keys and sums. Knows no event."""
+"""Parser for the text of a histogram trigger (`events/*/*/hist`). Knows no event."""
 
 import re
 from collections.abc import Sequence
@@ -6,54 +6,54 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 _MAX_DIGITS = 20
-"""Of a 64-bit number."""
+"""Maximum for a 64-bit number."""
 _NAME_BYTES = 16
-"""Of a task's name with what it is padded with (TASK_COMM_LEN): whatever it contains, its end is known."""
+"""Length of a padded task name (TASK_COMM_LEN). The fixed length marks the name's end, whatever characters it has."""
 _TOTAL = re.compile(rb"Totals:\n    Hits: (\d{1,20})\n    Entries: (\d{1,20})\n    Dropped: (\d{1,20})\n")
 
 
 class HistogramSyntaxError(ValueError):
-    """The text is not what the kernel writes."""
+    """The text doesn't have the kernel's format."""
 
 
 class Row(Struct, frozen=True):
     keys: tuple[int, ...]
-    """In the order of the trigger; of a task its id."""
+    """Values of the keys in the trigger's order. The value of a task is its ID."""
     name: str
-    """Of the task among the keys, when the row was made; empty: there is none."""
+    """Name of the task among the keys when the row was created. Empty without a task."""
     hits: int
     sum: int
-    """Of the value, modulo 2**64; 0: the trigger has none."""
+    """Sum of the value modulo 2**64. 0 if the trigger has no value."""
 
 
 class Histogram(Struct, frozen=True):
     rows: tuple[Row, ...]
     dropped: int
-    """Events that had no room in the table."""
+    """Events that didn't fit into the table."""
 
 
 def parse_histogram(
     text: bytes, keys: Sequence[str], *, value: str | None = None, task: str | None = None
 ) -> Histogram:
-    """Read the content of a file `hist` that has one trigger.
+    """Parse the content of a `hist` file with one trigger.
 
     Args:
         text: the content.
-        keys: their names, in the trigger's order.
-        value: what is summed up; None: hits are only counted.
-        task: the key that is shown with the task's name (`.execname`).
+        keys: the names of the keys in the trigger's order.
+        value: the name of the summed value. None means that hits are only counted.
+        task: the key whose task name is shown (`.execname`).
 
     Raises:
-        HistogramSyntaxError: it is something else.
+        HistogramSyntaxError: the text has another form.
     """
     total = next(reversed(tuple(_TOTAL.finditer(text))), None)
     at = text.find(b"\n\n")
     if total is None or at < 0:
         raise HistogramSyntaxError("it has no totals")
-    row = _row_pattern(keys, value, task)
+    row = _build_row_pattern(keys, value, task)
     rows, place = [], at + 2
     while match := row.match(text, place):
-        rows.append(_row(match, keys, value, task))
+        rows.append(_parse_row(match, keys, value, task))
         place = match.end()
     if text[place : total.start()].strip(b"\n"):
         shown = text[place : place + 100].decode(errors="backslashreplace")
@@ -63,7 +63,7 @@ def parse_histogram(
     return Histogram(tuple(rows), int(total.group(3)))
 
 
-def _row_pattern(keys: Sequence[str], value: str | None, task: str | None) -> re.Pattern[bytes]:
+def _build_row_pattern(keys: Sequence[str], value: str | None, task: str | None) -> re.Pattern[bytes]:
     number = rb" *(\d{1,%d})" % _MAX_DIGITS
     parts = [
         re.escape(key.encode()) + b":" + (rb" (.{%d})\[%s\]" % (_NAME_BYTES, number) if key == task else number)
@@ -73,7 +73,7 @@ def _row_pattern(keys: Sequence[str], value: str | None, task: str | None) -> re
     return re.compile(rb"\{ " + b", ".join(parts) + rb" \} hitcount:" + number + summed + b"\n", re.DOTALL)
 
 
-def _row(match: re.Match[bytes], keys: Sequence[str], value: str | None, task: str | None) -> Row:
+def _parse_row(match: re.Match[bytes], keys: Sequence[str], value: str | None, task: str | None) -> Row:
     fields = list(match.groups())
     name = "" if task is None else fields.pop(keys.index(task)).rstrip(b" ").decode(errors="backslashreplace")
     numbers = [int(field) for field in fields]

@@ -1,4 +1,4 @@
-"""Where the kernel has the settings of the host that name CPUs, and how it spells them."""
+"""Paths and notation of the host's settings that have CPUs as their value."""
 
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
@@ -10,18 +10,18 @@ QUEUES = "sys/class/net"
 WORKQUEUES = "sys/devices/virtual/workqueue"
 CPUMASK = "cpumask"
 REQUESTED = "cpumask_requested"
-"""Beside it on newer kernels: what was written, of which `cpumask` has those that are in no isolated partition."""
+"""File next to `cpumask` on newer kernels with the written value. `cpumask` excludes CPUs of isolated partitions."""
 
 WRITABLE = 0o222
-"""Of a file's mode; newer kernels show the affinity of an interrupt that can't be moved without it."""
+"""Write bits of a file's mode. Newer kernels show an interrupt's affinity file without them if the interrupt can't be moved."""
 
 
 class HostFileError(NodeAgentError):
-    """A file does not hold a set of CPUs."""
+    """A file doesn't contain a set of CPUs."""
 
 
 def path_of(setting: Setting) -> str:
-    """Return the file of a setting, relative to the root.
+    """Return the path of a setting's file, relative to the root.
 
     Raises:
         ValueError: its kind has no file.
@@ -40,34 +40,34 @@ def path_of(setting: Setting) -> str:
 
 
 def place_of(setting: Setting) -> str:
-    """Return what the launcher is asked to write to: a file, or a kernel thread."""
+    """Return the setting's target in a request to the launcher: a file or a kernel thread."""
     return f"thread {setting.name}" if setting.kind is SettingKind.THREAD else f"/{path_of(setting)}"
 
 
 def spelled(setting: Setting, cpus: CpuSet) -> str:
-    """Return what to write to the setting's file, or for a kernel thread."""
+    """Format CPUs for the setting's file or for a kernel thread."""
     return str(cpus) if setting.kind in {SettingKind.IRQ, SettingKind.THREAD} else print_cpu_mask(cpus)
 
 
 def read_cpus(setting: Setting, text: str) -> CpuSet:
-    """Read the setting's file.
+    """Parse the content of a setting's file.
 
     Raises:
-        HostFileError: it holds something else.
+        HostFileError: the content is not a set of CPUs.
     """
     if setting.kind is SettingKind.IRQ:
         try:
             return CpuSet.parse(text.strip())
         except IdSetSyntaxError as err:
-            raise _misfit(setting, "a CPU list such as 0-3,8", text) from err
+            raise _format_error(setting, "a CPU list such as 0-3,8", text) from err
     try:
         return parse_cpu_mask(text)
     except ValueError as err:
-        raise _misfit(setting, "a CPU mask such as 00000000,0000ff0f", text) from err
+        raise _format_error(setting, "a CPU mask such as 00000000,0000ff0f", text) from err
 
 
 def described(setting: Setting) -> str:
-    """Name a setting in a message."""
+    """Return the setting's name for a message."""
     match setting.kind:
         case SettingKind.IRQ:
             return f"interrupt {setting.name}"
@@ -87,8 +87,8 @@ def described(setting: Setting) -> str:
             return setting.name
 
 
-def _misfit(setting: Setting, expected: str, text: str) -> HostFileError:
+def _format_error(setting: Setting, expected: str, text: str) -> HostFileError:
     return HostFileError(
         f"/{path_of(setting)}: expected {expected}, found {text.strip()[:80]!r}",
-        hint="`uname -r` for a report of it; `interruptIsolation: none` and `hostIsolation: none` do without these files",
+        hint="please report this with the output of `uname -r`; `interruptIsolation: none` and `hostIsolation: none` avoid these files",
     )

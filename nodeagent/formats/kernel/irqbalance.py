@@ -1,4 +1,4 @@
-"""The protocol of irqbalance's socket, as of versions 1.8 and later: what is asked for, and what it answers about itself."""
+"""The protocol of irqbalance's socket since version 1.8: requests, and the answer about irqbalance's setup."""
 
 import re
 from collections.abc import Set as AbstractSet
@@ -10,69 +10,69 @@ from nodeagent.formats.kernel.sysfs_sample import parse_cpu_mask
 
 SETUP = b"setup"
 UNBAN = b"settings cpus NULL"
-"""Back to its own configuration."""
+"""Request to restore its own configuration."""
 LEAVE_NONE = b"settings ban irqs NONE"
 MAX_REQUEST_BYTES = 500
-"""It ignores what is more, and bans what it has read."""
+"""Limit on a request. irqbalance ignores the rest and bans the CPUs read so far."""
 MAX_LIST_BYTES = 255
-"""Of a list of interrupts, later versions ignore what is more than this."""
+"""Limit on a list of interrupts. Later versions ignore the rest."""
 _SETUP = re.compile(r"SLEEP (?P<seconds>\d{1,10}) (?P<irqs>.* )?BANNED (?P<mask>[0-9a-f,]+)")
 _LEFT_ALONE = re.compile(r"\bIRQ (\d{1,10}) ")
 
 
 class IrqbalanceSyntaxError(ValueError):
-    """The text is not what irqbalance answers, or it would not understand it."""
+    """An answer of irqbalance has an unknown form, or a request would exceed its limit."""
 
 
 class Irqbalance(Struct, frozen=True):
     banned: CpuSet
-    """As of its last scan: a request counts from the next one on."""
+    """CPUs that were banned at its last scan. Requests take effect at the next one."""
     scan_seconds: int
-    """Between two scans."""
+    """Time between two scans."""
     left_alone: frozenset[int] = frozenset()
-    """Numbers of interrupts that it moves nowhere, by its own configuration or because it was asked to."""
+    """Numbers of interrupts that irqbalance doesn't move, by its own configuration or on request."""
 
 
 def print_ban(cpus: CpuSet) -> bytes:
-    """Return the request to keep interrupts off CPUs.
+    """Format the request to keep interrupts off CPUs.
 
     Raises:
-        IrqbalanceSyntaxError: their list is longer than it reads.
+        IrqbalanceSyntaxError: the list exceeds irqbalance's limit.
     """
     assert cpus, "irqbalance dies of an empty list"
     request = f"settings cpus {cpus}".encode()
     if len(request) > MAX_REQUEST_BYTES:
         raise IrqbalanceSyntaxError(
-            f"a request of {len(request)} characters is too long for it: it reads {MAX_REQUEST_BYTES}"
+            f"a request of {len(request)} characters exceeds irqbalance's limit of {MAX_REQUEST_BYTES}"
         )
     return request
 
 
 def print_leave(irqs: AbstractSet[int]) -> bytes:
-    """Return the request to move these interrupts nowhere, and all others as before.
+    """Format the request not to move these interrupts, and to move all others as before.
 
     Raises:
-        IrqbalanceSyntaxError: their list is longer than it reads.
+        IrqbalanceSyntaxError: the list exceeds irqbalance's limit.
     """
     listed = " ".join(map(str, sorted(irqs)))
     if len(listed) > MAX_LIST_BYTES:
         raise IrqbalanceSyntaxError(
-            f"a list of {len(irqs)} interrupts is too long for it: it reads {MAX_LIST_BYTES} characters"
+            f"a list of {len(irqs)} interrupts exceeds irqbalance's limit of {MAX_LIST_BYTES} characters"
         )
     return f"settings ban irqs {listed}".encode() if listed else LEAVE_NONE
 
 
 def parse_setup(text: str) -> Irqbalance:
-    """Read its answer to `SETUP`.
+    """Parse the answer to `SETUP`.
 
     Raises:
-        IrqbalanceSyntaxError: it is something else.
+        IrqbalanceSyntaxError: the text has another form.
     """
     match = _SETUP.fullmatch(text.strip("\n\0 "))
     if match is None:
-        raise IrqbalanceSyntaxError(f"{text[:200]!r} is not what it answers")
+        raise IrqbalanceSyntaxError(f"{text[:200]!r} is not an answer of irqbalance")
     try:
         irqs = frozenset(map(int, _LEFT_ALONE.findall(match["irqs"] or "")))
         return Irqbalance(parse_cpu_mask(match["mask"]), int(match["seconds"]), irqs)
     except ValueError as err:
-        raise IrqbalanceSyntaxError(f"{match['mask'][:200]!r} is no mask of CPUs") from err
+        raise IrqbalanceSyntaxError(f"{match['mask'][:200]!r} is not a CPU mask") from err

@@ -1,4 +1,4 @@
-"""What the kernel has counted of one cgroup and its CPUs, at one moment. A counter that can't be read is None, not 0."""
+"""Usage counters of a job's cgroup and its CPUs at one time. An unreadable counter is None, not 0."""
 
 from collections.abc import Mapping
 
@@ -7,28 +7,28 @@ from msgspec import Struct
 from nodeagent.formats.kernel.usage import ContainerUsage, container_usage
 
 _RUN_TIME = 7
-"""Which number of a CPU's line is the time that tasks ran on it, in nanoseconds (sched-stats.rst); the idle task doesn't count."""
+"""Position of the nanoseconds that tasks ran in a CPU's line (sched-stats.rst). The idle task doesn't count."""
 
 
 class JobUsage(Struct, frozen=True):
     usage: ContainerUsage
     peak_bytes: int | None
-    """The most memory that it had at once."""
+    """Peak memory use of the job."""
     run_ns: Mapping[int, int] | None
-    """How long tasks ran since boot, by CPU; one that still runs counts when it leaves its CPU."""
+    """Nanoseconds that tasks ran since boot, by CPU. A running task is added when it leaves its CPU."""
 
 
 def job_usage(cpu_stat: str | None, numa_stat: str | None, memory_peak: str | None, schedstat: str | None) -> JobUsage:
-    """Read the files; what is in an unexpected format is unknown."""
+    """Parse the files. Values in an unexpected format are None."""
     peak = (memory_peak or "").strip()
     return JobUsage(
         container_usage(cpu_stat, numa_stat),
         int(peak) if peak.isascii() and peak.isdigit() else None,
-        None if schedstat is None else _run_times(schedstat),
+        None if schedstat is None else _parse_run_times(schedstat),
     )
 
 
-def _run_times(text: str) -> dict[int, int] | None:
+def _parse_run_times(text: str) -> dict[int, int] | None:
     found: dict[int, int] = {}
     for line in text.splitlines():
         name, *numbers = line.split()[: _RUN_TIME + 1] or [""]

@@ -1,6 +1,7 @@
-"""From a sample of /sys to the devices that work goes to (Documentation/ABI/testing/sysfs-bus-pci).
+"""Derives the PCI devices of supported kinds from a sample of /sys (Documentation/ABI/testing/sysfs-bus-pci).
 
-Read apart from the machine, and only where somebody asks for devices: no decision about CPUs and memory needs them.
+Sampled separately from the machine and only when devices are needed, because decisions about CPUs and memory don't
+need them.
 """
 
 import re
@@ -12,8 +13,8 @@ from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 
 PCI = "sys/bus/pci/devices"
 CLASSES = (f"{PCI}/*/class",)
-"""What says which devices are of a kind that counts."""
-_OF_A_DEVICE = (
+"""Files with the class of each device, which tells whether its kind is supported."""
+_DEVICE_FILES = (
     "class",
     "vendor",
     "device",
@@ -46,57 +47,57 @@ _KINDS = {
     0x0502: DeviceKind.CXL_MEMORY,
     0x0B40: DeviceKind.ACCELERATOR,
 }
-"""By base class and subclass (include/linux/pci_ids.h)."""
+"""Kinds by base class and subclass (include/linux/pci_ids.h)."""
 _BASE_KINDS = {0x02: DeviceKind.NETWORK, 0x03: DeviceKind.GPU, 0x12: DeviceKind.ACCELERATOR}
-"""By base class alone, for those that are not above."""
+"""Kinds by base class alone, for the other subclasses."""
 _MAX_INTERRUPT = 2**31 - 1
 _MAX_FUNCTIONS = 2**16 - 1
 
 
 def wanted_of(classes: SysfsSample) -> tuple[str, ...]:
     """Return the files to read, given the classes of all devices."""
-    found = (address for address in _addresses(classes) if _kind(_class_code(classes, address)) is not None)
-    return tuple(path for address in found for path in _of_a_device(f"{PCI}/{address}"))
+    found = (address for address in _addresses(classes) if _kind_of_class(_read_class(classes, address)) is not None)
+    return tuple(path for address in found for path in _device_paths(f"{PCI}/{address}"))
 
 
-def _of_a_device(directory: str) -> Iterator[str]:
-    yield f"{directory}@"  # where it is among all devices: below its root
-    yield from (f"{directory}/{file}" for file in _OF_A_DEVICE)
+def _device_paths(directory: str) -> Iterator[str]:
+    yield f"{directory}@"  # link whose target has the root of the device
+    yield from (f"{directory}/{file}" for file in _DEVICE_FILES)
 
 
 def devices_of(sample: SysfsSample) -> tuple[Device, ...]:
-    """Return the devices of the kinds that count, by address.
+    """Return the devices of supported kinds, sorted by address.
 
     Raises:
         SysfsError: a file is malformed.
     """
-    return tuple(device for address in _addresses(sample) if (device := _device(sample, address)) is not None)
+    return tuple(device for address in _addresses(sample) if (device := _read_device(sample, address)) is not None)
 
 
 def is_address(name: str) -> bool:
-    """Whether a directory is a PCI function's."""
+    """Tell whether a directory's name is the address of a PCI function."""
     return _ADDRESS.fullmatch(name) is not None
 
 
 def _addresses(sample: SysfsSample) -> Iterator[str]:
-    """Yield the addresses, in order; with domains of more than four digits last."""
+    """Yield the addresses in order. Domains with more than four digits come last."""
     depth = PCI.count("/") + 1
     found = {path.split("/")[depth] for path in sample.files if path.startswith(f"{PCI}/")}
     yield from sorted((name for name in found if is_address(name)), key=lambda name: (len(name), name))
 
 
-def _kind(class_code: int) -> DeviceKind | None:
+def _kind_of_class(class_code: int) -> DeviceKind | None:
     return _KINDS.get(class_code >> 8) or _BASE_KINDS.get(class_code >> 16)
 
 
-def _class_code(sample: SysfsSample, address: str) -> int:
-    return _hexadecimal(sample, f"{PCI}/{address}/class") or 0
+def _read_class(sample: SysfsSample, address: str) -> int:
+    return _read_hexadecimal(sample, f"{PCI}/{address}/class") or 0
 
 
-def _device(sample: SysfsSample, address: str) -> Device | None:
+def _read_device(sample: SysfsSample, address: str) -> Device | None:
     directory = f"{PCI}/{address}"
-    class_code = _class_code(sample, address)
-    kind = _kind(class_code)
+    class_code = _read_class(sample, address)
+    kind = _kind_of_class(class_code)
     if kind is None:
         return None
     driver = _DRIVER.search(sample.files.get(f"{directory}/uevent", ""))
@@ -108,24 +109,24 @@ def _device(sample: SysfsSample, address: str) -> Device | None:
         address=address,
         kind=kind,
         class_code=class_code,
-        vendor=_hexadecimal(sample, f"{directory}/vendor"),
-        model=_hexadecimal(sample, f"{directory}/device"),
+        vendor=_read_hexadecimal(sample, f"{directory}/vendor"),
+        model=_read_hexadecimal(sample, f"{directory}/device"),
         driver=None if driver is None else driver[1],
-        names=_names(sample, directory),
+        names=_read_names(sample, directory),
         numa_node=None if node == -1 else node,
         local_cpus=local,
-        interrupts=_interrupts(sample, directory),
+        interrupts=_read_interrupts(sample, directory),
         max_virtual_functions=sample.number(f"{directory}/sriov_totalvfs", 0, _MAX_FUNCTIONS) or 0,
         virtual_functions=tuple(
-            _linked(sample, f"{directory}/{name}")
+            _read_link(sample, f"{directory}/{name}")
             for name, _ in sorted(sample.numbered(directory, "virtfn"), key=lambda each: each[1])
         ),
-        physical_function=_linked(sample, f"{directory}/physfn") if f"{directory}/physfn" in sample.files else None,
+        physical_function=_read_link(sample, f"{directory}/physfn") if f"{directory}/physfn" in sample.files else None,
         root=None if (root := _ROOT.search(sample.files.get(directory, ""))) is None else root[1],
     )
 
 
-def _hexadecimal(sample: SysfsSample, path: str) -> int | None:
+def _read_hexadecimal(sample: SysfsSample, path: str) -> int | None:
     text = sample.files.get(path)
     if text is None:
         return None
@@ -135,20 +136,20 @@ def _hexadecimal(sample: SysfsSample, path: str) -> int | None:
     return int(match[1], 16)
 
 
-def _names(sample: SysfsSample, directory: str) -> tuple[str, ...]:
+def _read_names(sample: SysfsSample, directory: str) -> tuple[str, ...]:
     of_virtio = [f"{name}/net" for name, _ in sample.numbered(directory, "virtio")]
     names = [name for below in (*of_virtio, *_NAMES) for name in sample.names(f"{directory}/{below}") or ()]
     return (*names, *(name for name, _ in sample.numbered(directory, "mem")))
 
 
-def _interrupts(sample: SysfsSample, directory: str) -> tuple[int, ...]:
-    """Return those by message, or the one by line that a device has without them."""
+def _read_interrupts(sample: SysfsSample, directory: str) -> tuple[int, ...]:
+    """Return the message-signalled interrupts of a device, or its line interrupt if it has none."""
     messages = tuple(sorted(number for _, number in sample.numbered(f"{directory}/msi_irqs", "")))
     line = sample.number(f"{directory}/irq", 0, _MAX_INTERRUPT)
     return messages or ((line,) if line else ())
 
 
-def _linked(sample: SysfsSample, path: str) -> str:
+def _read_link(sample: SysfsSample, path: str) -> str:
     name = sample.files[path].rpartition("/")[2]
     if not is_address(name):
         raise sample.error(path, "expected a link to a PCI device", value=sample.files[path])

@@ -1,4 +1,4 @@
-"""Settings of the kernel and services that `nodeagent check` judges: which files have them, unjudged."""
+"""Files with the kernel and service settings that `nodeagent check` judges."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,11 +11,11 @@ CGROUPS = "sys/fs/cgroup"
 PODS_UNIT = f"{CGROUPS}/nodeagent.slice/nodeagent-pods.service"
 KUBELET_STATE = "var/lib/kubelet/cpu_manager_state"
 KUBEPODS = (f"{CGROUPS}/kubepods.slice/cgroup.events", f"{CGROUPS}/kubepods/cgroup.events")
-"""Of kubelet's pods, whatever program kubelet is part of."""
+"""Files that exist if kubelet's pods do, whatever program kubelet is part of."""
 SYSTEMD = f"{CGROUPS}/init.scope/cgroup.events"
-"""Of the first process, if that is systemd."""
+"""File that exists if the first process is systemd."""
 SERVICES = ("irqbalance", "kubelet", "numad", "tuned")
-"""Programs that write what the agent relies on, or move processes and interrupts."""
+"""Services that write settings the agent relies on, or that move processes and interrupts."""
 
 SETTINGS = (
     "proc/cmdline",
@@ -38,7 +38,7 @@ SETTINGS = (
 """Files below the root, in the notation of `sysfs_sample.WANTED`."""
 
 COMMAND_LINE = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot"
-"""Where the kernel's parameters are set."""
+"""Advice where to set the kernel's parameters."""
 
 KERNEL_PARAMETERS = frozenset(
     {
@@ -62,21 +62,21 @@ KERNEL_PARAMETERS = frozenset(
         "transparent_hugepage",
     }
 )
-"""The only parameters read from the kernel's command line. Others may be secret, and are left out of captures."""
+"""The only parameters read from the kernel's command line. Others may be secret, so captures leave them out."""
 
 
 class Settings(Struct, frozen=True):
     sample: SysfsSample = field(default_factory=lambda: SysfsSample(MappingProxyType({}), MappingProxyType({})))
     unreadable: tuple[str, ...] = ()
-    """Those of `SETTINGS` that could not be read."""
+    """Files of `SETTINGS` that could not be read."""
 
 
 def known_parameters(cmdline: str) -> str:
-    """Keep only the parameters that are needed."""
+    """Remove all parameters except KERNEL_PARAMETERS."""
     return " ".join(word for word in cmdline.split() if word.partition("=")[0] in KERNEL_PARAMETERS) + "\n"
 
 
 def parameters(cmdline: str) -> Mapping[str, str]:
-    """Values by name; if one is given twice, the last counts, as for most of the kernel's own."""
+    """Return the values by name. Of a repeated parameter, the last value takes effect, as for most of the kernel's own."""
     pairs = (word.partition("=") for word in cmdline.split())
     return {name: value for name, _, value in pairs}

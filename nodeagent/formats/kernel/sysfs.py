@@ -1,7 +1,8 @@
-"""From a sample of /sys and /proc to the machine as decisions see it: which CPUs there are, and in which core, cache, node and socket.
+"""Derives the machine from a sample of /sys and /proc: its CPUs with their cores, caches, NUMA nodes and sockets.
 
-The rules are kubelet's, through cAdvisor v0.56 (utils/sysinfo, utils/sysfs, machine): its ids and counts decide placement, so its leniency
-is kept where it changes them. A malformed file is an error here, where cAdvisor logs it and continues.
+The rules are kubelet's, namely cAdvisor v0.56's (utils/sysinfo, utils/sysfs, machine), because its IDs and counts
+decide allocations.
+Its leniency is kept where it changes them. A malformed file is an error here, while cAdvisor logs it and continues.
 """
 
 import re
@@ -16,16 +17,18 @@ from nodeagent.formats.kernel.sysfs_sample import CPUS, HUGEPAGES, NODES, SysfsS
 
 _PHYSICAL_ID = re.compile(r"^physical id\s*:\s*[0-9]+$", re.MULTILINE)
 _MAX_KERNEL_ID = 2**32 - 1
-"""Core, package, die and cache ids are ints or unsigned ints in the kernel; firmware may set any (Arm: table offsets, hashes)."""
+"""Largest core, package, die and cache ID. They are ints or unsigned ints in the kernel, and firmware may set any
+(Arm: table offsets, hashes).
+"""
 _CACHE_TYPES = {"Data": "data", "Instruction": "instruction", "Unified": "unified"}
 _PMU_DEVICES = {"performance": ("cpu_core",), "efficiency": ("cpu_atom", "cpu_lowpower")}
-"""Intel's, by the class of the cores that they count events of."""
+"""Intel's PMU devices by class of cores."""
 _UNKNOWN = -1
-"""What the kernel writes for an id that its architecture doesn't know (include/linux/topology.h)."""
+"""ID that the kernel writes if the architecture doesn't provide one (include/linux/topology.h)."""
 
 
 class _CpuPlace(Struct, frozen=True):
-    """What makes CPUs of one NUMA node one core."""
+    """IDs of a CPU's core and package. CPUs of a NUMA node with equal IDs are threads of one core."""
 
     core: int
     package: int
@@ -36,7 +39,7 @@ class _CpuPlace(Struct, frozen=True):
 class _Core(Struct, frozen=True):
     place: _CpuPlace
     cpus: tuple[int, ...]
-    """In text order of their names: the first one's caches stand for the core."""
+    """CPUs in text order of their names. The caches of the first one count as the core's."""
 
 
 class _SysfsCache(Struct, frozen=True):
@@ -50,99 +53,100 @@ class _SysfsCache(Struct, frozen=True):
 class _SysfsNode(Struct, frozen=True):
     id: int
     directory: str | None
-    """None: a package that stands for a node, on a machine without NUMA directories."""
+    """Directory of the node. None for a package that replaces a node on a machine without NUMA directories."""
     cpus: tuple[int, ...]
-    """In text order of their names."""
+    """CPUs in text order of their names."""
 
 
 def topology_of(sample: SysfsSample) -> Topology:
-    """Derive the machine.
+    """Derive the machine from a sample.
 
     Raises:
-        SysfsError: a file is malformed, or there is no CPU at all.
+        SysfsError: a file is malformed, or no CPU was found.
     """
     present = sample.identified(CPUS, "cpu")
-    online = _online(sample, present)
-    offline = _offline(sample, present, online)
-    places = _places(sample, (cpu for cpu in present if cpu in online))
-    nodes = _nodes(sample, present, places)
+    online = _read_online(sample, present)
+    offline = _find_offline(sample, present, online)
+    places = _read_cpu_places(sample, (cpu for cpu in present if cpu in online))
+    nodes = _read_nodes(sample, present, places)
     if not any(node.cpus for node in nodes):
         raise sample.error(
             CPUS,
-            "found no CPU that is online and has a place in the machine",
-            hint="give --root a directory with sys/ and proc/",
+            "found no online CPU with a known core and socket",
+            hint="--root needs a directory with sys/ and proc/",
         )
-    classes = _core_classes(sample, online)
-    levels = {cpu: _cache_levels(sample, cpu) for cpu in online}
+    classes = _find_core_classes(sample, online)
+    levels = {cpu: _read_cache_levels(sample, cpu) for cpu in online}
     l3 = {cpu: [path for path, level in paths.items() if level == 3] for cpu, paths in levels.items()}
     cpus: list[Cpu] = []
     for node in nodes:
-        cores = _cores(node.cpus, places)
-        uncores = _uncore_ids(sample, cores)
+        cores = _group_cores(node.cpus, places)
+        uncores = _find_uncore_ids(sample, cores)
         for core in cores:
-            cpus += (_cpu(sample, cpu, core, node.id, uncores.get(core), classes, l3[cpu]) for cpu in core.cpus)
+            cpus += (_read_cpu(sample, cpu, core, node.id, uncores.get(core), classes, l3[cpu]) for cpu in core.cpus)
     has_nodes = any(node.directory is not None for node in nodes)
-    hugepages = _hugepages(sample, HUGEPAGES)
-    distances = _distances(sample, nodes)
+    hugepages = _read_hugepages(sample, HUGEPAGES)
+    distances = _read_distances(sample, nodes)
     return Topology.of(
         cpus,
-        (_numa_node(sample, node, distances) for node in nodes),
+        (_read_numa_node(sample, node, distances) for node in nodes),
         offline=offline,
-        l3=_l3_groups(sample, online, l3),
-        caches=_other_caches(sample, online, levels),
-        socket_count=_socket_count(sample, online),
-        # cAdvisor counts directories, including those of offline CPUs, if there are no NUMA directories.
+        l3=_group_by_l3(sample, online, l3),
+        caches=_find_other_caches(sample, online, levels),
+        socket_count=_count_sockets(sample, online),
+        # Without NUMA directories, cAdvisor counts directories of CPUs, including offline ones.
         reported_cpu_count=len(cpus) if has_nodes else len(present),
         skipped=online - offline - CpuSet.from_ids(c.id for c in cpus),
         isolated=sample.cpu_list(f"{CPUS}/isolated"),
-        nohz_full=_nohz_full(sample),
+        nohz_full=_read_nohz_full(sample),
         memory_bytes=sample.total_memory_bytes("proc/meminfo"),
         hugepages=hugepages or None,
     )
 
 
-def _online(sample: SysfsSample, present: Iterable[int]) -> CpuSet:
+def _read_online(sample: SysfsSample, present: Iterable[int]) -> CpuSet:
     path = f"{CPUS}/online"
     online = sample.cpu_list(path)
-    if online is None:  # a kernel without CPU hotplug: all are online
+    if online is None:  # a kernel without CPU hotplug, where all CPUs are online
         return CpuSet.from_ids(present)
     if not online:
         raise sample.error(path, "expected at least one CPU", value="")
     return online
 
 
-def _nohz_full(sample: SysfsSample) -> CpuSet | None:
+def _read_nohz_full(sample: SysfsSample) -> CpuSet | None:
     path = f"{CPUS}/nohz_full"
-    # A kernel that supports it but was not told to use it writes the word for a null pointer, or (before 4.15) a NUL.
+    # Without the boot parameter, the kernel writes "(null)" or, before 4.15, a NUL.
     nothing = sample.files.get(path, "").strip(" \n\0") in {"", "(null)"}
     return None if nothing else sample.cpu_list(path)
 
 
-def _offline(sample: SysfsSample, present: Iterable[int], online: CpuSet) -> CpuSet:
+def _find_offline(sample: SysfsSample, present: Iterable[int], online: CpuSet) -> CpuSet:
     if f"{CPUS}/online" in sample.files:
         return CpuSet.from_ids(present) - online
     return CpuSet.from_ids(cpu for cpu in present if sample.number(f"{CPUS}/cpu{cpu}/online", 0, 1) == 0)
 
 
-def _places(sample: SysfsSample, online: Iterable[int]) -> dict[int, _CpuPlace]:
-    """The places of the online CPUs. A CPU without topology files has no place and isn't used, as in kubelet."""
+def _read_cpu_places(sample: SysfsSample, online: Iterable[int]) -> dict[int, _CpuPlace]:
+    """Read the core and package of each online CPU. A CPU without topology files isn't used, as in kubelet."""
     ordered = tuple(online)
     mainframe = any(f"{CPUS}/cpu{cpu}/topology/book_id" in sample.files for cpu in ordered)  # only s390 has books
-    found = {cpu: _place(sample, cpu, mainframe=mainframe) for cpu in ordered}
+    found = {cpu: _read_cpu_place(sample, cpu, mainframe=mainframe) for cpu in ordered}
     packages = {place.package for place in found.values() if place is not None} - {_UNKNOWN}
-    # kubelet would continue with socket -1 (and NUMA node -1, which no mask can hold). A separate number means the same.
+    # kubelet would continue with socket -1 (and NUMA node -1, which no mask can contain). A separate number has the
+    # same effect.
     unnamed = max(packages) + 1 if packages else 0
     places = {
         cpu: place if place.package != _UNKNOWN else _CpuPlace(place.core, unnamed, place.book, place.drawer)
         for cpu, place in found.items()
         if place is not None
     }
-    # No CPU has topology files: kubelet's CPU table would be empty and its static policy fail. Here the machine is one
-    # socket, and its cores are the thread siblings, or single CPUs.
-    return places or {cpu: _CpuPlace(_lowest_sibling(sample, cpu), 0, None, None) for cpu in ordered}
+    # No CPU has topology files. kubelet's CPU table would be empty, and its static policy would fail. Here the machine
+    # has one socket, and its cores are the thread siblings or single CPUs.
+    return places or {cpu: _CpuPlace(_find_lowest_sibling(sample, cpu), 0, None, None) for cpu in ordered}
 
 
-def _place(sample: SysfsSample, cpu: int, *, mainframe: bool) -> _CpuPlace | None:
+def _read_cpu_place(sample: SysfsSample, cpu: int, *, mainframe: bool) -> _CpuPlace | None:
     directory = f"{CPUS}/cpu{cpu}/topology"
     core = sample.number(f"{directory}/core_id", _UNKNOWN, _MAX_KERNEL_ID)
     package = sample.number(f"{directory}/physical_package_id", _UNKNOWN, _MAX_KERNEL_ID)
@@ -154,19 +158,21 @@ def _place(sample: SysfsSample, cpu: int, *, mainframe: bool) -> _CpuPlace | Non
     return None if book is None or drawer is None else _CpuPlace(core, package, book.strip(), drawer.strip())
 
 
-def _lowest_sibling(sample: SysfsSample, cpu: int) -> int:
+def _find_lowest_sibling(sample: SysfsSample, cpu: int) -> int:
     siblings = sample.cpu_list(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list") or CpuSet()
     return next(iter(siblings | CpuSet.of(cpu)))
 
 
-def _nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int, _CpuPlace]) -> tuple[_SysfsNode, ...]:
+def _read_nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int, _CpuPlace]) -> tuple[_SysfsNode, ...]:
     ids = sample.identified(NODES, "node")
     if not ids:
-        return _packages_as_nodes(sample, present, places)
+        return _create_nodes_from_packages(sample, present, places)
     directories = {node: f"{NODES}/node{node}" for node in ids}
     members = {node: sample.identified(directory, "cpu") for node, directory in directories.items()}
-    if not any(members.values()):  # a copied root without the nodes' links to their CPUs: their lists say the same
-        members = _listed_members(sample, directories)
+    if not any(
+        members.values()
+    ):  # A copied root may lack the nodes' links to their CPUs. The nodes' lists have the same content.
+        members = _read_listed_members(sample, directories)
     owner: dict[int, int] = {}
     for node, cpus in members.items():
         for cpu in cpus:
@@ -177,8 +183,8 @@ def _nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int, _Cp
     )
 
 
-def _listed_members(sample: SysfsSample, directories: Mapping[int, str]) -> dict[int, tuple[int, ...]]:
-    """CPUs by node from `cpulist` or `cpumap`, in text order of the names. The first node that lists a CPU has it."""
+def _read_listed_members(sample: SysfsSample, directories: Mapping[int, str]) -> dict[int, tuple[int, ...]]:
+    """Return the CPUs of each node from `cpulist` or `cpumap`, in text order. A CPU belongs to the first node that lists it."""
     members = {}
     taken = CpuSet()
     for node, directory in directories.items():
@@ -190,10 +196,10 @@ def _listed_members(sample: SysfsSample, directories: Mapping[int, str]) -> dict
     return members
 
 
-def _packages_as_nodes(
+def _create_nodes_from_packages(
     sample: SysfsSample, present: Iterable[int], places: Mapping[int, _CpuPlace]
 ) -> tuple[_SysfsNode, ...]:
-    """One node per package, numbered as it, where the kernel shows no NUMA nodes."""
+    """Return a node for each package, with the package's number, on a kernel without NUMA nodes."""
     members: dict[int, list[int]] = {}
     for cpu in present:
         if cpu in places:
@@ -201,26 +207,29 @@ def _packages_as_nodes(
             if package > MAX_ID:
                 path = f"{CPUS}/cpu{cpu}/topology/physical_package_id"
                 raise sample.error(
-                    path, f"expected at most {MAX_ID}, since packages stand for NUMA nodes here", value=str(package)
+                    path, f"expected at most {MAX_ID}, since packages replace NUMA nodes here", value=str(package)
                 )
             members.setdefault(package, []).append(cpu)
     return tuple(_SysfsNode(package, None, tuple(cpus)) for package, cpus in members.items())
 
 
-def _cores(cpus: Iterable[int], places: Mapping[int, _CpuPlace]) -> tuple[_Core, ...]:
-    """CPUs of one node with equal places are one core; in order of each core's first CPU."""
+def _group_cores(cpus: Iterable[int], places: Mapping[int, _CpuPlace]) -> tuple[_Core, ...]:
+    """Group the CPUs of a node into cores by equal IDs, in the order of each core's first CPU."""
     threads: dict[_CpuPlace, list[int]] = {}
     for cpu in cpus:
         threads.setdefault(places[cpu], []).append(cpu)
     return tuple(_Core(place, tuple(members)) for place, members in threads.items())
 
 
-def _uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Core, int]:
-    """The cores of a node that have an uncore cache: of level 3 or more, and not of the whole node by cAdvisor's count."""
+def _find_uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Core, int]:
+    """Return the uncore cache of each core of a node that has one.
+
+    Such a cache has level 3 or more and isn't shared by the whole node by cAdvisor's count.
+    """
     found: dict[_Core, int] = {}
     for core in cores:
-        caches = _caches(sample, core.cpus[0])
-        if caches is None:  # one unreadable cache ends the survey of the node
+        caches = _read_caches(sample, core.cpus[0])
+        if caches is None:  # one unreadable cache ends the search in this node
             return found
         node_wide = len(cores) * len(core.cpus)
         for cache in caches:
@@ -230,8 +239,8 @@ def _uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Core, in
     return found
 
 
-def _caches(sample: SysfsSample, cpu: int) -> tuple[_SysfsCache, ...] | None:
-    """A CPU's caches in text order of their directories; None: there is no cache directory, or one of its files is missing."""
+def _read_caches(sample: SysfsSample, cpu: int) -> tuple[_SysfsCache, ...] | None:
+    """Read a CPU's caches in text order of their directories. None means that the directory or a file is missing."""
     directory = f"{CPUS}/cpu{cpu}/cache"
     if sample.names(directory) is None:
         return None
@@ -239,7 +248,7 @@ def _caches(sample: SysfsSample, cpu: int) -> tuple[_SysfsCache, ...] | None:
     for name, _ in sample.numbered(directory, "index"):
         path = f"{directory}/{name}"
         cache_id = sample.number(f"{path}/id", 0, _MAX_KERNEL_ID)
-        size_kib = _size_kib(sample, f"{path}/size")
+        size_kib = _read_size_kib(sample, f"{path}/size")
         level = sample.number(f"{path}/level", 0, 255)
         kind = sample.files.get(f"{path}/type")
         cpus = sample.cpu_map(f"{path}/shared_cpu_map")
@@ -249,7 +258,7 @@ def _caches(sample: SysfsSample, cpu: int) -> tuple[_SysfsCache, ...] | None:
     return tuple(caches)
 
 
-def _size_kib(sample: SysfsSample, path: str) -> int | None:
+def _read_size_kib(sample: SysfsSample, path: str) -> int | None:
     text = sample.files.get(path)
     if text is None:
         return None
@@ -259,7 +268,7 @@ def _size_kib(sample: SysfsSample, path: str) -> int | None:
     return int(match[1])
 
 
-def _cpu(
+def _read_cpu(
     sample: SysfsSample,
     cpu: int,
     core: _Core,
@@ -278,30 +287,35 @@ def _cpu(
         die=None if die == _UNKNOWN else die,
         core_class=next((name for name, members in classes.items() if cpu in members), None),
         capacity=sample.number(f"{CPUS}/cpu{cpu}/cpu_capacity"),
-        l3_bytes=_size_bytes(sample, l3[0]) if l3 else None,
+        l3_bytes=_read_size_bytes(sample, l3[0]) if l3 else None,
     )
 
 
-def _size_bytes(sample: SysfsSample, cache: str) -> int | None:
-    size_kib = _size_kib(sample, f"{cache}/size")
+def _read_size_bytes(sample: SysfsSample, cache: str) -> int | None:
+    size_kib = _read_size_kib(sample, f"{cache}/size")
     return None if size_kib is None else size_kib * 1024
 
 
-def _cache_levels(sample: SysfsSample, cpu: int) -> dict[str, int]:
-    """The directories of a CPU's caches, in text order, with the level of each: one per level and type, on real machines."""
+def _read_cache_levels(sample: SysfsSample, cpu: int) -> dict[str, int]:
+    """Return the level of each of a CPU's cache directories, in text order. Real machines have one cache per level and type."""
     directory = f"{CPUS}/cpu{cpu}/cache"
     paths = [f"{directory}/{name}" for name, _ in sample.numbered(directory, "index")]
     return {path: level for path in paths if (level := sample.number(f"{path}/level", 0, 255)) is not None}
 
 
-def _core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]:
-    """Hybrid machines' CPUs by class; empty if all cores are of one kind.
+def _find_core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]:
+    """Return the CPUs of a hybrid machine by class, or nothing if all cores have the same class.
 
-    Intel's PMU devices list them (Documentation/ABI/testing/sysfs-bus-event_source-devices). Elsewhere (Arm, AMD, guests, copied roots) a
-    core is small if its capacity is below three quarters of the largest (favoured cores differ by less); or if both its base and its top
-    frequency are lower (Speed Select lowers only the base, favoured cores raise only the top); or, where no base frequency is known, if
-    its highest performance is below three quarters of the largest, and its nominal one is lower, too (a ranking of equal cores changes
-    only the highest).
+    Intel's PMU devices list them (Documentation/ABI/testing/sysfs-bus-event_source-devices). On other machines (Arm,
+    AMD, guests, copied
+    roots), the first available data decides that a core is an efficiency core:
+
+    - Its capacity is below three quarters of the largest. Favoured cores differ by less.
+    - Its base and top frequencies are both lower. Speed Select lowers only the base frequency, and favoured cores
+    have only a higher top.
+    - Without base frequencies: its highest performance is below three quarters of the largest, and its nominal
+    performance is lower, too.
+      A ranking of equal cores changes only the highest performance.
     """
     listed = {
         name: [sample.cpu_list(f"sys/devices/{device}/cpus") or CpuSet() for device in devices]
@@ -309,47 +323,49 @@ def _core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]:
     }
     if any(any(sets) for sets in listed.values()):
         return {name: CpuSet.from_ids(cpu for cpus in sets for cpu in cpus) for name, sets in listed.items()}
-    capacity = _by_cpu(sample, online, "cpu_capacity")
-    base, top = (_by_cpu(sample, online, f"cpufreq/{name}") for name in ("base_frequency", "cpuinfo_max_freq"))
-    small = _far_below(capacity)
+    capacity = _read_numbers(sample, online, "cpu_capacity")
+    base, top = (_read_numbers(sample, online, f"cpufreq/{name}") for name in ("base_frequency", "cpuinfo_max_freq"))
+    small = _find_far_below_largest(capacity)
     if not small and base.keys() == top.keys() == set(online):
-        small = _lower(base) & _below_equals(base, top)
+        small = _find_below_largest(base) & _find_below_equals(base, top)
     elif not small and not base:
-        highest, nominal = (_by_cpu(sample, online, f"acpi_cppc/{name}_perf") for name in ("highest", "nominal"))
+        highest, nominal = (_read_numbers(sample, online, f"acpi_cppc/{name}_perf") for name in ("highest", "nominal"))
         if highest.keys() == nominal.keys() == set(online):
-            small = _far_below(highest) & _lower(nominal)
+            small = _find_far_below_largest(highest) & _find_below_largest(nominal)
     efficiency = CpuSet.from_ids(small)
     return {"performance": online - efficiency, "efficiency": efficiency} if small else {}
 
 
-def _far_below(numbers: Mapping[int, int]) -> set[int]:
+def _find_far_below_largest(numbers: Mapping[int, int]) -> set[int]:
     largest = max(numbers.values(), default=0)
     return {cpu for cpu, number in numbers.items() if number * 4 < largest * 3}
 
 
-def _lower(numbers: Mapping[int, int]) -> set[int]:
+def _find_below_largest(numbers: Mapping[int, int]) -> set[int]:
     largest = max(numbers.values())
     return {cpu for cpu, number in numbers.items() if number < largest}
 
 
-def _below_equals(base: Mapping[int, int], top: Mapping[int, int]) -> set[int]:
-    """Return the CPUs whose top frequency is below that of all with the highest base frequency."""
+def _find_below_equals(base: Mapping[int, int], top: Mapping[int, int]) -> set[int]:
+    """Return the CPUs with a lower top frequency than every CPU of the highest base frequency."""
     highest = max(base.values())
     lowest_top = min(top[cpu] for cpu, number in base.items() if number == highest)
     return {cpu for cpu, number in top.items() if number < lowest_top}
 
 
-def _by_cpu(sample: SysfsSample, online: CpuSet, name: str) -> dict[int, int]:
+def _read_numbers(sample: SysfsSample, online: CpuSet, name: str) -> dict[int, int]:
     numbers = ((cpu, sample.number(f"{CPUS}/cpu{cpu}/{name}")) for cpu in online)
     return {cpu: number for cpu, number in numbers if number is not None}
 
 
-def _l3_groups(sample: SysfsSample, online: CpuSet, paths: Mapping[int, Sequence[str]]) -> tuple[CpuSet, ...]:
-    """Online CPUs by shared level-3 cache, regardless of what counts as an uncore cache; each CPU is in one group at most."""
+def _group_by_l3(sample: SysfsSample, online: CpuSet, paths: Mapping[int, Sequence[str]]) -> tuple[CpuSet, ...]:
+    """Group the online CPUs by shared level-3 cache, whether or not it counts as an uncore cache. A CPU is in one
+    group at most.
+    """
     groups = []
     grouped = CpuSet()
     for cpu in online:
-        if cpu in grouped or not paths[cpu] or (sharers := _sharers(sample, paths[cpu][0])) is None:
+        if cpu in grouped or not paths[cpu] or (sharers := _read_sharers(sample, paths[cpu][0])) is None:
             continue
         group = ((sharers | CpuSet.of(cpu)) & online) - grouped
         grouped |= group
@@ -357,22 +373,22 @@ def _l3_groups(sample: SysfsSample, online: CpuSet, paths: Mapping[int, Sequence
     return tuple(groups)
 
 
-def _other_caches(sample: SysfsSample, online: CpuSet, levels: Mapping[int, Mapping[str, int]]) -> Iterator[Cache]:
-    """Yield the caches of each level except 3; each CPU has at most one of each level and type."""
+def _find_other_caches(sample: SysfsSample, online: CpuSet, levels: Mapping[int, Mapping[str, int]]) -> Iterator[Cache]:
+    """Yield the caches of each level except 3. A CPU has at most one cache of each level and type."""
     served: dict[tuple[int, str], CpuSet] = {}
     for cpu in online:
         for path, level in levels[cpu].items():
-            kind = None if level == 3 else _cache_type(sample, f"{path}/type")
+            kind = None if level == 3 else _read_cache_type(sample, f"{path}/type")
             if kind is None or cpu in (earlier := served.get((level, kind), CpuSet())):
                 continue
-            sharers = _sharers(sample, path)
+            sharers = _read_sharers(sample, path)
             if sharers is not None:
                 cpus = ((sharers | CpuSet.of(cpu)) & online) - earlier
                 served[level, kind] = earlier | cpus
-                yield Cache(level, kind, cpus, _size_bytes(sample, path))
+                yield Cache(level, kind, cpus, _read_size_bytes(sample, path))
 
 
-def _cache_type(sample: SysfsSample, path: str) -> str | None:
+def _read_cache_type(sample: SysfsSample, path: str) -> str | None:
     text = sample.files.get(path)
     if text is None:
         return None
@@ -382,12 +398,12 @@ def _cache_type(sample: SysfsSample, path: str) -> str | None:
     return kind
 
 
-def _sharers(sample: SysfsSample, cache: str) -> CpuSet | None:
-    shared = sample.cpu_map(f"{cache}/shared_cpu_map")  # the older of the two, and the one that kubelet's rules count
+def _read_sharers(sample: SysfsSample, cache: str) -> CpuSet | None:
+    shared = sample.cpu_map(f"{cache}/shared_cpu_map")  # the older file, which kubelet's rules use
     return sample.cpu_list(f"{cache}/shared_cpu_list") if shared is None else shared
 
 
-def _socket_count(sample: SysfsSample, online: CpuSet) -> int:
+def _count_sockets(sample: SysfsSample, online: CpuSet) -> int:
     lines = set(_PHYSICAL_ID.findall(sample.files.get("proc/cpuinfo", "")))
     if lines:
         return len(lines)
@@ -395,10 +411,12 @@ def _socket_count(sample: SysfsSample, online: CpuSet) -> int:
     return len(set(packages))
 
 
-def _distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tuple[int, ...]]:
-    """Distances by node, each to the nodes in order of their ids; empty if the kernel reports none, as in old captures.
+def _read_distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tuple[int, ...]]:
+    """Return the distances of each node to all nodes in order of their IDs. Empty if the kernel reports none, as in
+    old captures.
 
-    A row has one value per online node, so one per directory. A captured machine has values for all possible nodes, without directories.
+    A row has one value per online node, which has a directory. A captured machine has values for all possible nodes,
+    without directories.
     """
     rows = {node: sample.numbers(f"{node.directory}/distance") for node in nodes if node.directory is not None}
     if all(row is None for row in rows.values()):
@@ -408,7 +426,7 @@ def _distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tu
     for node, row in rows.items():
         path = f"{node.directory}/distance"
         if row is None:
-            raise sample.error(path, "found no such file, though other nodes have one")
+            raise sample.error(path, "the file is missing, although other nodes have one")
         columns = ids if len(row) == len(ids) else list(sample.cpu_list(f"{NODES}/possible") or ())
         if len(row) != len(columns) or not set(ids) <= set(columns):
             wanted = f"expected one distance to each of {len(ids)} nodes"
@@ -417,21 +435,24 @@ def _distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tu
     return distances
 
 
-def _numa_node(sample: SysfsSample, node: _SysfsNode, distances: Mapping[int, tuple[int, ...]]) -> NumaNode:
-    if node.directory is None:  # cAdvisor reports neither memory, huge pages nor distances for such nodes
+def _read_numa_node(sample: SysfsSample, node: _SysfsNode, distances: Mapping[int, tuple[int, ...]]) -> NumaNode:
+    if node.directory is None:  # cAdvisor reports neither memory nor huge pages nor distances for such nodes
         return NumaNode(node.id, memory_bytes=0)
     return NumaNode(
         id=node.id,
-        memory_bytes=sample.total_memory_bytes(f"{node.directory}/meminfo") or 0,  # no file: no memory, as in cAdvisor
-        hugepages=_hugepages(sample, f"{node.directory}/hugepages"),
+        memory_bytes=sample.total_memory_bytes(f"{node.directory}/meminfo")
+        or 0,  # no memory without the file, as in cAdvisor
+        hugepages=_read_hugepages(sample, f"{node.directory}/hugepages"),
         distances=distances.get(node.id),
     )
 
 
-def _hugepages(sample: SysfsSample, directory: str) -> tuple[tuple[str, int], ...]:
+def _read_hugepages(sample: SysfsSample, directory: str) -> tuple[tuple[str, int], ...]:
     pages = sample.hugepage_bytes(directory)
-    return tuple(sorted((f"hugepages-{_binary(page_bytes)}", amount_bytes) for page_bytes, amount_bytes in pages))
+    return tuple(
+        sorted((f"hugepages-{_format_binary(page_bytes)}", amount_bytes) for page_bytes, amount_bytes in pages)
+    )
 
 
-def _binary(size_bytes: int) -> str:
+def _format_binary(size_bytes: int) -> str:
     return str(Quantity(size_bytes * 10**9, Notation.BINARY_SI))

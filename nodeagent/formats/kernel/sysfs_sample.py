@@ -1,6 +1,7 @@
-"""What was read from /sys and /proc, unjudged, and how to read single values from it. Knows nothing of their meaning.
+"""Content of /sys and /proc as sampled, and readers of single values. Knows nothing of their meaning.
 
-The sample is the machine's capture: everything that discovery ever needs is in it, and a missing file is missing, never a default.
+The sample is also the machine's capture. It has everything that discovery needs, and a missing file is missing, never
+a default.
 """
 
 import re
@@ -53,20 +54,26 @@ WANTED = (
     "proc/cpuinfo",
     "proc/meminfo",
 )
-"""The files that discovery reads, below the root. `#` is a decimal number; a final `/`: only the name counts, it isn't opened."""
+"""Files that discovery reads, below the root. `#` is a decimal number. A path with a final `/` stands for a name
+only, so it isn't opened.
+"""
 
 FIRMWARE_ANSWERS = "/acpi_cppc/"
-"""In the path of files whose content the kernel asks the firmware for at each reading: one that it doesn't get is as good as missing."""
+"""Part of the path of files whose content the kernel requests from the firmware at each read. A failed read counts as
+a missing file.
+"""
 
 ONLINE_WITNESS = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topology/", f"{NODES}/node#/cpu#/")
-"""Files that change when a CPU or a node comes or goes: if they are the same before and after a reading, the reading is consistent."""
+"""Files that change when a CPU or a node comes or goes. If they are equal before and after sampling, the sample is
+consistent.
+"""
 
 _MAX_NUMBER = 2**63 - 1
 _NUMBERED = re.compile(r"\D*(0|[1-9][0-9]*)\D*")
 
 
 class SysfsError(NodeAgentError):
-    """A file that describes the machine can't be read, or holds what the kernel doesn't write."""
+    """A file that describes the machine can't be read or has content that the kernel never writes."""
 
     def __init__(self, path: str, reason: str, *, value: str | None = None, hint: str | None = None) -> None:
         self.path = path
@@ -75,43 +82,43 @@ class SysfsError(NodeAgentError):
         super().__init__(
             text,
             hint=hint
-            or f"look at `ls -l {shlex.quote(path)}`; if it belongs to a copied root, copy the root again (--root takes any)",
+            or f"see `ls -l {shlex.quote(path)}`; if the file belongs to a copied root, copy it again (--root takes any directory)",
         )
 
 
 class SysfsSample(Struct, frozen=True):
-    """Files by path below the root, and the wanted names in each directory that was listed, in text order."""
+    """Contents of files by path below the root, and the wanted names in each listed directory, in text order."""
 
     files: Mapping[str, str]
     directories: Mapping[str, tuple[str, ...]]
     root: str = "/"
-    """For error texts only."""
+    """Root directory, used in error messages only."""
 
     def error(self, path: str, reason: str, *, value: str | None = None, hint: str | None = None) -> SysfsError:
         return SysfsError(f"{self.root.rstrip('/')}/{path}", reason, value=value, hint=hint)
 
     def number(self, path: str, low: int = 0, high: int = _MAX_NUMBER) -> int | None:
-        """A whole number; None: the file doesn't exist."""
+        """Read a whole number. None means that the file doesn't exist."""
         text = self.files.get(path)
-        return None if text is None else self._checked(path, text.strip(), low, high)
+        return None if text is None else self._parse_number(path, text.strip(), low, high)
 
-    def _checked(self, path: str, text: str, low: int, high: int) -> int:
+    def _parse_number(self, path: str, text: str, low: int, high: int) -> int:
         if not re.fullmatch(r"-?[0-9]{1,20}", text) or not low <= int(text) <= high:
             raise self.error(path, f"expected a whole number from {low} to {high}", value=text)
         return int(text)
 
     def numbers(self, path: str) -> tuple[int, ...] | None:
-        """Whole numbers separated by blanks; None: the file doesn't exist."""
+        """Read whole numbers separated by blanks. None means that the file doesn't exist."""
         text = self.files.get(path)
         if text is None:
             return None
         words = text.split()
         if not words:
             raise self.error(path, "expected whole numbers", value=text)
-        return tuple(self._checked(path, word, 0, _MAX_NUMBER) for word in words)
+        return tuple(self._parse_number(path, word, 0, _MAX_NUMBER) for word in words)
 
     def cpu_list(self, path: str) -> CpuSet | None:
-        """A list such as `0-3,8`; None: the file doesn't exist."""
+        """Read a list such as `0-3,8`. None means that the file doesn't exist."""
         text = self.files.get(path)
         if text is None:
             return None
@@ -121,7 +128,7 @@ class SysfsSample(Struct, frozen=True):
             raise self.error(path, "expected a CPU list such as 0-3,8", value=text.strip()) from err
 
     def cpu_map(self, path: str) -> CpuSet | None:
-        """A mask in hexadecimal words of 32 bits, highest first; None: the file doesn't exist."""
+        """Read a mask of hexadecimal 32-bit words, highest first. None means that the file doesn't exist."""
         text = self.files.get(path)
         if text is None:
             return None
@@ -131,38 +138,40 @@ class SysfsSample(Struct, frozen=True):
             raise self.error(path, "expected a CPU mask such as 00000000,0000ff0f", value=text.strip()) from err
 
     def total_memory_bytes(self, path: str) -> int | None:
-        """The `MemTotal` of a meminfo file; None: the file doesn't exist."""
+        """Read the `MemTotal` of a meminfo file. None means that the file doesn't exist."""
         text = self.files.get(path)
         if text is None:
             return None
         match = re.search(r"MemTotal:\s*([0-9]{1,20}) kB", text)
         if match is None:
             raise self.error(path, "expected a line such as `MemTotal: 16384 kB`", value=text)
-        return self._bounded(path, int(match[1]) * 1024)
+        return self._check_size(path, int(match[1]) * 1024)
 
-    def _bounded(self, path: str, size_bytes: int) -> int:
+    def _check_size(self, path: str, size_bytes: int) -> int:
         if size_bytes > _MAX_NUMBER:
             raise self.error(path, f"expected an amount of at most {_MAX_NUMBER} bytes", value=str(size_bytes))
         return size_bytes
 
     def hugepage_bytes(self, directory: str) -> tuple[tuple[int, int], ...]:
-        """(page size in bytes, bytes in pages of that size), ascending; empty: no huge pages, or the directory doesn't exist."""
+        """Return (page size in bytes, bytes in pages of this size), ascending. Empty without huge pages or without
+        the directory.
+        """
         amounts = []
         for name, size_kib in self.numbered(directory, "hugepages-"):
             path = f"{directory}/{name}/nr_hugepages"
             pages = self.number(path)
             if pages is None:
                 raise self.error(path, "expected a number of pages, found no file")
-            page_bytes = self._bounded(f"{directory}/{name}", size_kib * 1024)
-            amounts.append((page_bytes, self._bounded(path, pages * page_bytes)))
+            page_bytes = self._check_size(f"{directory}/{name}", size_kib * 1024)
+            amounts.append((page_bytes, self._check_size(path, pages * page_bytes)))
         return tuple(sorted(amounts))
 
     def names(self, directory: str) -> tuple[str, ...] | None:
-        """Wanted names in a directory, in text order; None: the directory doesn't exist."""
+        """Return the wanted names in a directory, in text order. None means that the directory doesn't exist."""
         return self.directories.get(directory)
 
     def numbered(self, directory: str, prefix: str) -> tuple[tuple[str, int], ...]:
-        """(name, number) of entries such as `cpu12`, in text order; empty if the directory doesn't exist."""
+        """Return (name, number) of entries such as `cpu12`, in text order. Empty if the directory doesn't exist."""
         matches = (
             (name, _NUMBERED.fullmatch(name)) for name in self.directories.get(directory, ()) if name.startswith(prefix)
         )
@@ -171,13 +180,13 @@ class SysfsSample(Struct, frozen=True):
         for name, digits in found:
             if len(digits) > 18:
                 raise self.error(f"{directory}/{name}", "the number in its name is too large")
-            if digits in seen:  # no file system lists a name twice, but somebody who edits a capture may
-                raise self.error(f"{directory}/{name}", "the number in its name is there twice")
+            if digits in seen:  # no file system lists a name twice, but an edited capture may
+                raise self.error(f"{directory}/{name}", "two names have the same number")
             seen.add(digits)
         return tuple((name, int(digits)) for name, digits in found)
 
     def identified(self, directory: str, prefix: str) -> tuple[int, ...]:
-        """The ids in the names of CPU or node directories, in text order of the names."""
+        """Return the IDs in the names of CPU or node directories, in text order of the names."""
         ids = []
         for name, number in self.numbered(directory, prefix):
             if number > MAX_ID:
@@ -192,10 +201,10 @@ _MAX_WORDS = (MAX_ID + 1) // _WORD_BITS
 
 
 def parse_cpu_mask(text: str) -> CpuSet:
-    """Read a mask of CPUs: hexadecimal words of 32 bits, highest first.
+    """Parse a mask of CPUs: hexadecimal 32-bit words, highest first.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text has another form.
     """
     words = text.strip().split(",")
     if len(words) > _MAX_WORDS or not all(_WORD.fullmatch(word) for word in words):
@@ -204,7 +213,7 @@ def parse_cpu_mask(text: str) -> CpuSet:
 
 
 def print_cpu_mask(cpus: CpuSet) -> str:
-    """Spell CPUs as the kernel does, so that `parse_cpu_mask` reads them."""
+    """Format a mask of CPUs as the kernel does. `parse_cpu_mask` reads it back."""
     words, rest = [f"{cpus.bits & 0xFFFFFFFF:08x}"], cpus.bits >> _WORD_BITS
     while rest:
         words.append(f"{rest & 0xFFFFFFFF:08x}")

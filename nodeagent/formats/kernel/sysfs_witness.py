@@ -1,4 +1,4 @@
-"""Detects, without reading the whole machine, that CPUs, NUMA nodes, memory or huge pages were added or removed."""
+"""Fingerprint of the machine. It changes when CPUs, NUMA nodes, memory or huge pages are added or removed."""
 
 from msgspec import Struct
 
@@ -13,21 +13,21 @@ WITNESS = (
     f"{HUGEPAGES}/hugepages-#kB/nr_hugepages",
     "proc/meminfo",
 )
-"""Some ten files per NUMA node and none per CPU, in the form of `WANTED`."""
+"""About ten files per NUMA node and none per CPU, in the notation of `WANTED`."""
 
 
 class Witness(Struct, frozen=True):
-    """Equal as long as the machine is the same."""
+    """Fingerprint that stays equal while the machine is unchanged."""
 
     online: CpuSet | None
     nodes: tuple[tuple[int, CpuSet | None, int | None, tuple[tuple[int, int], ...]], ...]
-    """(node id, its CPUs, bytes of memory, (page size, bytes) of its huge pages)."""
+    """(node ID, CPUs, bytes of memory, (page size, bytes) of huge pages) of each node."""
     memory_bytes: int | None
     hugepages: tuple[tuple[int, int], ...]
 
 
 def witness_of(sample: SysfsSample) -> Witness:
-    """Take from the files what lasts: meminfo also has free memory.
+    """Create the fingerprint, from constant values only. meminfo, for example, also has the free memory.
 
     Raises:
         SysfsError: a file is malformed.

@@ -1,13 +1,13 @@
-"""/proc/PID/stat and /proc/PID/status: what the kernel says of a process or a thread (proc_pid_stat(5), proc_pid_status(5))."""
+"""Parsers of /proc/PID/stat and /proc/PID/status for processes and threads (proc_pid_stat(5), proc_pid_status(5))."""
 
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 
 _KERNEL_THREAD = 0x0020_0000
-"""PF_KTHREAD (include/linux/sched.h)."""
+"""Flag PF_KTHREAD (include/linux/sched.h)."""
 _BOUND = 0x0400_0000
-"""PF_NO_SETAFFINITY."""
+"""Flag PF_NO_SETAFFINITY."""
 
 
 class TaskStat(Struct, frozen=True):
@@ -15,13 +15,13 @@ class TaskStat(Struct, frozen=True):
     state: str
     flags: int
     start_ticks: int
-    """Since boot. With the id it is unique."""
+    """Start time since boot. Unique together with the ID."""
     cpu: int
-    """That it ran on last."""
+    """CPU on which the task ran last."""
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has ended and only waits for its parent."""
+        """Whether the task is a zombie or dead."""
         return self.state in {"Z", "X", "x"}
 
     @property
@@ -30,18 +30,20 @@ class TaskStat(Struct, frozen=True):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the kernel lets nobody change its affinity."""
+        """Whether the kernel refuses to change the task's affinity."""
         return bool(self.flags & _BOUND)
 
 
 def parse_task_stat(text: str) -> TaskStat:
-    """Read it. The name may contain blanks and parentheses, so everything is counted from the last parenthesis: field 3 comes next."""
+    """Parse a stat file. The name may contain blanks and parentheses, so fields are counted from 3 after the last
+    parenthesis.
+    """
     name, _, rest = text.rpartition(")")
     fields = rest.split()
     return TaskStat(name.partition("(")[2], fields[0], int(fields[6]), int(fields[19]), int(fields[36]))
 
 
 def parse_allowed_cpus(status: str) -> CpuSet:
-    """Read where it may run, offline CPUs too."""
+    """Parse the CPUs that a task is allowed to run on, including offline ones."""
     _, _, rest = status.partition("\nCpus_allowed_list:")
     return CpuSet.parse(rest.partition("\n")[0].strip())

@@ -1,4 +1,4 @@
-"""What a systemd unit had before the agent told systemd anything of it: value ↔ text."""
+"""Record of a systemd unit's properties before the agent changed any, as text."""
 
 import json
 
@@ -12,7 +12,7 @@ def print_unit_record(before: UnitSettings) -> bytes:
 
 
 def parse_unit_record(content: bytes) -> UnitSettings | None:
-    """Read it back. None: it is none, or damaged."""
+    """Parse a record. None means that the record is damaged or has another form."""
     try:
         document = parsed(content)
         return UnitSettings(document.field("cpus").cpus(), document.field("mems").nodes())

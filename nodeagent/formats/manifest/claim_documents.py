@@ -1,4 +1,6 @@
-"""ResourceClaim, ResourceClaimTemplate, DeviceClass (resource.k8s.io/v1): documents to values and back, and which of them a pod means."""
+"""ResourceClaim, ResourceClaimTemplate and DeviceClass (resource.k8s.io/v1): read, written, and resolved for the pods
+that name them.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -25,19 +27,19 @@ from nodeagent.formats.syntax.findings import shown
 
 API_VERSION = "resource.k8s.io/v1"
 BUILT_IN = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
-"""Device classes that there are without a document: all devices of the driver of that name."""
+"""Device classes that exist without a document. Each selects all devices of the driver of the same name."""
 MOST_REQUESTS = MOST_CONSTRAINTS = MOST_SELECTORS = 32
-"""DeviceRequestsMaxSize, DeviceConstraintsMaxSize, DeviceSelectorsMaxSize."""
+"""API limits DeviceRequestsMaxSize, DeviceConstraintsMaxSize and DeviceSelectorsMaxSize."""
 MOST_WAYS = 8
-"""FirstAvailableDeviceRequestMaxSize."""
+"""API limit FirstAvailableDeviceRequestMaxSize."""
 MOST_DEVICES = 4096
-"""Of one request. An API server takes 32 of all (AllocationResultsMaxSize): that is less than the CPUs of one socket."""
+"""Limit per request. The API server's limit of 32 per claim (AllocationResultsMaxSize) is less than the CPUs of a socket."""
 _METADATA = ("labels", "annotations", "uid", "generateName", "creationTimestamp", "resourceVersion", "generation")
 _METADATA_UNUSED = (*_METADATA, "managedFields", "ownerReferences", "finalizers", "selfLink")
 _EXACT, _ALL = "ExactCount", "All"
 _MATCH, _DISTINCT = "matchAttribute", "distinctAttribute"
 _REFUSED: Mapping[str, str] = MappingProxyType(
-    {"adminAccess": "adminAccess is not supported: devices that somebody else has are seen by `nodeagent inspect`"}
+    {"adminAccess": "adminAccess is not supported: `nodeagent inspect` shows devices that other pods hold"}
 )
 _EXTENDED: Mapping[str, str] = MappingProxyType(
     {"extendedResourceName": "extendedResourceName is not supported: name such devices in the configuration (devices)"}
@@ -45,28 +47,28 @@ _EXTENDED: Mapping[str, str] = MappingProxyType(
 
 
 class ClaimDocument(Struct, frozen=True):
-    """One document."""
+    """A parsed document."""
 
     kind: str
-    """One of these three."""
+    """One of CLAIM_KINDS."""
     name: str
-    """`namespace/name`; of a class, which has no namespace, its name."""
+    """`namespace/name`, or the name alone for a class, which has no namespace."""
     spec: ClaimSpec = ClaimSpec(())
-    """Of claims and templates. Its selectors are those of the requests alone."""
+    """Spec of a claim or template. Selectors of its device classes aren't included."""
     selectors: tuple[str, ...] = ()
-    """Of a class."""
+    """Selectors of a class."""
     line: int | None = None
     is_whole: bool = True
-    """False: something in it is wrong, so it says nothing, and no other one counts in its place."""
+    """False if the document has an error. It then has no effect, but its name stays taken."""
 
 
 def read_claim_document(document: Fields, kind: str) -> ClaimDocument:
-    """Read one of these documents; whatever is wrong becomes a finding."""
+    """Read a document of this kind. Errors become findings."""
     document.one_of("apiVersion", (API_VERSION,))
     if not document.has("apiVersion"):
         document.report("apiVersion", f"is required: {API_VERSION}")
     document.one_of("kind", (kind,))
-    name = _named(document, kind)
+    name = _read_name(document, kind)
     spec = document.object("spec")
     document.unused(("status",))
     document.close()
@@ -74,7 +76,7 @@ def read_claim_document(document: Fields, kind: str) -> ClaimDocument:
         document.report("spec", "is required")
         return ClaimDocument(kind, name)
     if kind == CLASS:
-        selectors = _selectors(spec)
+        selectors = _read_selectors(spec)
         spec.refuse(_EXTENDED)
         spec.unused(("config",))
         spec.close()
@@ -88,7 +90,7 @@ def read_claim_document(document: Fields, kind: str) -> ClaimDocument:
         of_claim = spec.object("spec")
         spec.close()
         if of_claim is None:
-            spec.report("spec", "is required: that of the claims")
+            spec.report("spec", "is required: the spec of the claims")
             return ClaimDocument(kind, name)
         inner = of_claim
     devices = inner.object("devices")
@@ -99,7 +101,7 @@ def read_claim_document(document: Fields, kind: str) -> ClaimDocument:
     return ClaimDocument(kind, name, read_devices(devices), line=document.line)
 
 
-def _named(document: Fields, kind: str) -> str:
+def _read_name(document: Fields, kind: str) -> str:
     metadata = document.object("metadata")
     if metadata is None:
         document.report("metadata", "is required, with a name")
@@ -116,31 +118,31 @@ def _named(document: Fields, kind: str) -> str:
 
 def read_devices(devices: Fields) -> ClaimSpec:
     """Read `spec.devices` of a claim."""
-    requests = tuple(_request(each) for each in devices.objects("requests"))
+    requests = tuple(_read_request(each) for each in devices.objects("requests"))
     devices.unused(("config",))
     if not requests:
         devices.report("requests", "needs at least one request")
-    _bounded(devices, "requests", len(requests), MOST_REQUESTS)
+    _check_count(devices, "requests", len(requests), MOST_REQUESTS)
     names = [request.name for request in requests]
-    _different(devices, "requests", names)
+    _check_names_differ(devices, "requests", names)
     known = {*names, *(f"{each.name}/{way.name}" for each in requests for way in each.ways if way.name)}
-    constraints = tuple(_constraint(each, known) for each in devices.objects("constraints"))
-    _bounded(devices, "constraints", len(constraints), MOST_CONSTRAINTS)
+    constraints = tuple(_read_constraint(each, known) for each in devices.objects("constraints"))
+    _check_count(devices, "constraints", len(constraints), MOST_CONSTRAINTS)
     devices.close()
     return ClaimSpec(requests, constraints)
 
 
-def _bounded(fields: Fields, key: str, count: int, most: int) -> None:
+def _check_count(fields: Fields, key: str, count: int, most: int) -> None:
     if count > most:
         fields.report(key, f"may be at most {most}", count)
 
 
-def _different(fields: Fields, key: str, names: list[str]) -> None:
+def _check_names_differ(fields: Fields, key: str, names: list[str]) -> None:
     for name in sorted(name for name, count in Counter(names).items() if name and count > 1):
         fields.report(key, "two requests have the same name", name)
 
 
-def _request(fields: Fields) -> ClaimRequest:
+def _read_request(fields: Fields) -> ClaimRequest:
     name = fields.string("name") or ""
     if not is_label(name):
         fields.report("name", LABEL_RULE, name)
@@ -150,14 +152,14 @@ def _request(fields: Fields) -> ClaimRequest:
         fields.report("exactly", "is required, or else firstAvailable, and not both")
         return ClaimRequest(name, ())
     if exactly is not None:
-        return ClaimRequest(name, (_way(exactly, is_named=False),))
-    _bounded(fields, "firstAvailable", len(first), MOST_WAYS)
-    ways = tuple(_way(each, is_named=True) for each in first)
-    _different(fields, "firstAvailable", [way.name for way in ways])
+        return ClaimRequest(name, (_read_device_request(exactly, is_named=False),))
+    _check_count(fields, "firstAvailable", len(first), MOST_WAYS)
+    ways = tuple(_read_device_request(each, is_named=True) for each in first)
+    _check_names_differ(fields, "firstAvailable", [way.name for way in ways])
     return ClaimRequest(name, ways)
 
 
-def _way(fields: Fields, *, is_named: bool) -> DeviceRequest:
+def _read_device_request(fields: Fields, *, is_named: bool) -> DeviceRequest:
     name = (fields.string("name") or "") if is_named else ""
     if is_named and not is_label(name):
         fields.report("name", LABEL_RULE, name)
@@ -168,7 +170,7 @@ def _way(fields: Fields, *, is_named: bool) -> DeviceRequest:
     count = fields.integer("count", 1, MOST_DEVICES)
     if mode == _ALL and count is not None:
         fields.report("count", "must be absent where allocationMode is All", count)
-    selectors = _selectors(fields)
+    selectors = _read_selectors(fields)
     capacity = fields.object("capacity")
     sizes = () if capacity is None else tuple((n, amount.value()) for n, amount in capacity.quantities("requests"))
     if capacity is not None:
@@ -178,15 +180,15 @@ def _way(fields: Fields, *, is_named: bool) -> DeviceRequest:
         capacity.close()
     if fields.boolean("adminAccess"):
         fields.refuse(_REFUSED)
-    fields.unused(("tolerations",))  # nothing here taints a device
+    fields.unused(("tolerations",))  # the agent taints no device
     fields.close()
     return DeviceRequest(name, device_class, selectors, None if mode == _ALL else count or 1, sizes)
 
 
-def _selectors(fields: Fields) -> tuple[str, ...]:
+def _read_selectors(fields: Fields) -> tuple[str, ...]:
     found = []
     items = fields.objects("selectors")
-    _bounded(fields, "selectors", len(items), MOST_SELECTORS)
+    _check_count(fields, "selectors", len(items), MOST_SELECTORS)
     for item in items:
         cel = item.object("cel")
         item.close()
@@ -196,13 +198,13 @@ def _selectors(fields: Fields) -> tuple[str, ...]:
             continue
         cel.close()
         found.append(expression)
-        why = _unreadable(expression)
+        why = _find_cel_error(expression)
         if why is not None:
-            cel.report("expression", f"must be CEL that is true or false of a device: {why}")
+            cel.report("expression", f"must be a CEL expression that is true or false for a device: {why}")
     return tuple(found)
 
 
-def _unreadable(expression: str) -> str | None:
+def _find_cel_error(expression: str) -> str | None:
     from nodeagent.core.resources.claims.selectors import SelectorError, check  # noqa: PLC0415 - loaded where there are selectors
 
     try:
@@ -212,7 +214,7 @@ def _unreadable(expression: str) -> str | None:
     return None
 
 
-def _constraint(fields: Fields, known: set[str]) -> MatchAttribute:
+def _read_constraint(fields: Fields, known: set[str]) -> MatchAttribute:
     requests = fields.strings("requests")
     match, distinct = fields.string(_MATCH), fields.string(_DISTINCT)
     fields.close()
@@ -221,7 +223,7 @@ def _constraint(fields: Fields, known: set[str]) -> MatchAttribute:
     attribute = match or distinct or ""
     domain, slash, name = attribute.partition("/")
     if attribute and not (slash and is_subdomain(domain) and name.isascii() and name.isidentifier()):
-        allowed = "must be a qualified name, as resource.kubernetes.io/numaNode"
+        allowed = "must be a qualified name such as resource.kubernetes.io/numaNode"
         fields.report(_MATCH if distinct is None else _DISTINCT, allowed, attribute)
     for request in requests:
         if request not in known:
@@ -230,8 +232,8 @@ def _constraint(fields: Fields, known: set[str]) -> MatchAttribute:
 
 
 def devices_document(spec: ClaimSpec) -> dict[str, object]:
-    """Spell `spec.devices`; `read_devices` reads it back unchanged."""
-    document: dict[str, object] = {"requests": [_request_document(each) for each in spec.requests]}
+    """Format `spec.devices`. `read_devices` reads the result back unchanged."""
+    document: dict[str, object] = {"requests": [_format_request(each) for each in spec.requests]}
     if spec.constraints:
         document["constraints"] = [
             {_DISTINCT if each.is_distinct else _MATCH: each.attribute}
@@ -241,14 +243,14 @@ def devices_document(spec: ClaimSpec) -> dict[str, object]:
     return document
 
 
-def _request_document(request: ClaimRequest) -> dict[str, object]:
-    ways = [_way_document(way) for way in request.ways]
+def _format_request(request: ClaimRequest) -> dict[str, object]:
+    ways = [_format_device_request(way) for way in request.ways]
     if request.ways[0].name:
         return {"name": request.name, "firstAvailable": ways}
     return {"name": request.name, "exactly": ways[0]}
 
 
-def _way_document(way: DeviceRequest) -> dict[str, object]:
+def _format_device_request(way: DeviceRequest) -> dict[str, object]:
     document: dict[str, object] = {"deviceClassName": way.device_class}
     if way.name:
         document["name"] = way.name
@@ -261,12 +263,12 @@ def _way_document(way: DeviceRequest) -> dict[str, object]:
 
 
 class ClaimDocuments:
-    """Those of a manifest directory, or of the files that a command was given. The first of a name counts."""
+    """Documents of a manifest directory, or of the files given to a command. The first document of a name takes effect."""
 
     def __init__(self, documents: Iterable[ClaimDocument] = ()) -> None:
         self._known: dict[tuple[str, str], ClaimDocument] = {}
         self.doubled: list[ClaimDocument] = []
-        """Those whose name another one has, and that don't count."""
+        """Documents without effect because an earlier one has the same name."""
         for document in documents:
             key = document.kind, document.name
             if key not in self._known:
@@ -275,12 +277,12 @@ class ClaimDocuments:
                 self.doubled.append(document)
 
     def resolved(self, pod: Pod) -> Pod:
-        """Return a pod with what its claims ask for, as far as there are documents that say it."""
+        """Return a pod with the requests of its claims, as far as the documents exist."""
         if not pod.claims:
             return pod
-        return replace(pod, claims=tuple(self._resolved(pod, claim) for claim in pod.claims))
+        return replace(pod, claims=tuple(self._resolve_claim(pod, claim) for claim in pod.claims))
 
-    def _resolved(self, pod: Pod, claim: PodClaim) -> PodClaim:
+    def _resolve_claim(self, pod: Pod, claim: PodClaim) -> PodClaim:
         kind, name = (TEMPLATE, claim.template) if claim.template else (CLAIM, claim.claim)
         document = self._known.get((kind, f"{pod.namespace}/{name}"))
         if document is None or not document.is_whole:
@@ -289,14 +291,14 @@ class ClaimDocuments:
         for request in document.spec.requests:
             ways = []
             for way in request.ways:
-                selectors = self._selectors_of(way.device_class)
+                selectors = self._selectors_of_class(way.device_class)
                 if selectors is None:
                     return replace(claim, spec=None, missing=f"{CLASS} {way.device_class}")
                 ways.append(replace(way, selectors=(*selectors, *way.selectors)))
             requests.append(replace(request, ways=tuple(ways)))
         return replace(claim, spec=replace(document.spec, requests=tuple(requests)), missing="")
 
-    def _selectors_of(self, device_class: str) -> tuple[str, ...] | None:
+    def _selectors_of_class(self, device_class: str) -> tuple[str, ...] | None:
         document = self._known.get((CLASS, device_class))
         if document is not None:
             return document.selectors if document.is_whole else None
@@ -304,5 +306,5 @@ class ClaimDocuments:
 
 
 def missing_documents(pod: Pod) -> tuple[str, ...]:
-    """Return the documents that a pod's claims need, and that there are none of: kind and name."""
+    """Return the kind and name of each document that a pod's claims need and that doesn't exist."""
     return tuple(dict.fromkeys(claim.missing for claim in pod.claims if claim.spec is None))

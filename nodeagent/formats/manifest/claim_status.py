@@ -1,4 +1,4 @@
-"""A ResourceClaim with its status: what was allocated for it, and to whom, as an API server has it. And back, after a lost state."""
+"""ResourceClaims with their status (allocation and consumers) as an API server has them. Read back after the state was lost."""
 
 import json
 from collections.abc import Iterable
@@ -26,10 +26,10 @@ from nodeagent.formats.syntax.json_values import JsonValue, parsed
 
 
 class ClaimHolder(Struct, frozen=True):
-    """A pod that has a claim."""
+    """A pod that a claim is reserved for."""
 
     pod: str
-    """Its name."""
+    """Name of the pod."""
     uid: str
 
 
@@ -37,13 +37,13 @@ class AllocatedClaim(Struct, frozen=True):
     allocation: ClaimAllocation
     holders: tuple[ClaimHolder, ...]
     cards: tuple[HeldDevice, ...] = ()
-    """Those of its devices that are cards."""
+    """The claim's devices that are cards."""
     spec: ClaimSpec | None = None
-    """What it asks for. None: not read back, as pods' manifests say it."""
+    """Requests of the claim. None after reading a file back, because the pods' manifests contain them."""
 
 
 def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
-    """Return the claims that pods have, by `namespace/name`."""
+    """Return the allocated claims by `namespace/name`."""
     found: dict[str, AllocatedClaim] = {}
     specs = {entry.pod.uid: {claim.name: claim.spec for claim in entry.pod.claims} for entry in state.entries}
     known_pods = ((entry.pod.name, entry.pod.uid, state.promises.of_pod(entry.pod.uid)) for entry in state.entries)
@@ -52,7 +52,8 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
         devices = {one for _, own in held.of(DeviceHoldings).devices for one in own}
         for allocation in held.of(ClaimHoldings).claims:
             known = found.get(allocation.claim) or AllocatedClaim(replace(allocation, devices=()), ())
-            # A pod has what its containers use of a claim, and another may have more of it.
+            # A pod holds only the devices that its containers use, so other pods may hold more devices of the same
+            # claim.
             every = tuple(dict.fromkeys((*known.allocation.devices, *allocation.devices)))
             cards = {one.id: one for one in (*known.cards, *devices) if one.claim == allocation.claim}
             found[allocation.claim] = AllocatedClaim(
@@ -65,11 +66,11 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
 
 
 def claim_text(claim: AllocatedClaim, node: str) -> bytes:
-    """Spell a claim: JSON, which is YAML, too.
+    """Format a claim as JSON, which is also YAML.
 
     Args:
-        claim: with what was allocated for it.
-        node: the node's name, which is that of its pool of devices.
+        claim: the claim with its allocation.
+        node: the node's name, which also names its pool of devices.
     """
     namespace, _, name = claim.allocation.claim.partition("/")
     results = []
@@ -84,7 +85,7 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
     }
     if claim.cards:
         status["devices"] = [
-            {"driver": CARD_DRIVER, "pool": node, "device": card_name(card.id), "data": _card_document(card)}
+            {"driver": CARD_DRIVER, "pool": node, "device": card_name(card.id), "data": _format_card(card)}
             for card in claim.cards
         ]
     document = {
@@ -97,41 +98,41 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
     return json.dumps(document, indent=2).encode() + b"\n"
 
 
-def _card_document(card: HeldDevice) -> dict[str, object]:
+def _format_card(card: HeldDevice) -> dict[str, object]:
     return {"address": card.id, "kind": card.kind, "names": list(card.names), "numaNodes": str(card.nodes)}
 
 
 def parse_claim_text(content: bytes) -> AllocatedClaim | None:
-    """Read what `claim_text` has spelt. None: it is something else."""
+    """Parse the output of `claim_text`. None means that the content has another form."""
     try:
         document = parsed(content)
         metadata, status = document.field("metadata"), document.field("status")
         full_name = f"{metadata.field('namespace').text()}/{metadata.field('name').text()}"
-        results = status.field("allocation").field("devices").field("results").each(_result)
+        results = status.field("allocation").field("devices").field("results").each(_parse_result)
         holders = status.field("reservedFor").each(
             lambda one: ClaimHolder(one.field("name").text(), one.field("uid").text())
         )
         devices = status.optional("devices")
-        cards = () if devices is None else devices.each(lambda one: _card(one.field("data"), full_name))
-    except (ValueError, QuantitySyntaxError):  # MisfitError is one
+        cards = () if devices is None else devices.each(lambda one: _parse_card(one.field("data"), full_name))
+    except (ValueError, QuantitySyntaxError):  # MisfitError is a ValueError
         return None
     return AllocatedClaim(ClaimAllocation(full_name, "", results), holders, cards)
 
 
-def _result(item: JsonValue) -> AllocatedDevice:
+def _parse_result(item: JsonValue) -> AllocatedDevice:
     taken = item.optional("consumedCapacity")
-    capacity = () if taken is None else taken.by_name(_amount)
+    capacity = () if taken is None else taken.by_name(_parse_amount)
     request, driver, device = (item.field(key).text() for key in ("request", "driver", "device"))
     if driver == CPU_DRIVER:
         cpu_of(device)
     return AllocatedDevice(request, driver, device, capacity)
 
 
-def _amount(size: JsonValue) -> int:
+def _parse_amount(size: JsonValue) -> int:
     return JsonValue(Quantity.parse(size.text()).value(), size.path).whole()
 
 
-def _card(item: JsonValue, claim: str) -> HeldDevice:
+def _parse_card(item: JsonValue, claim: str) -> HeldDevice:
     return HeldDevice(
         CARD_DRIVER,
         item.field("address").text(),
@@ -143,7 +144,7 @@ def _card(item: JsonValue, claim: str) -> HeldDevice:
 
 
 def pods_on_record(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:
-    """Return what was recorded of claims, by the pods that have them."""
+    """Return the recorded claims by the pods that hold them."""
     found: dict[str, UnrecoveredPod] = {}
     for one in recorded:
         for holder in one.holders:

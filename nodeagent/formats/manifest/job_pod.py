@@ -1,4 +1,6 @@
-"""A job as a pod: one container that its owner enters, which gets what it asks for and no more. Knows no owner and no bounds."""
+"""A job as a pod with one container, which its owner enters and which gets exactly the requested resources. Knows no
+owners or limits.
+"""
 
 from collections.abc import Mapping
 
@@ -9,7 +11,7 @@ from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NEAR, NUMA_NODE
 JOB_NAMESPACE = "jobs"
 JOB_CONTAINER = "main"
 GRACE_SECONDS = 10
-"""For what a job's command leaves behind, between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL for processes that outlive a job's command."""
 
 
 def job_pod(
@@ -20,15 +22,15 @@ def job_pod(
     core_class: str | None = None,
     near: str | None = None,
 ) -> Pod:
-    """Return the pod.
+    """Create the pod of a job.
 
     Args:
-        name: of the pod, in the namespace of all jobs.
-        uid: of the pod.
-        amounts: its limits, which are its requests, too.
-        numa_node: the number of the NUMA node on which it has to be. None: any.
-        core_class: of which its exclusive CPUs have to be. None: any.
-        near: the devices that it asks to be near. None: none.
+        name: the pod's name in the namespace of all jobs.
+        uid: the pod's UID.
+        amounts: the limits, also used as requests.
+        numa_node: the number of the required NUMA node. None means any.
+        core_class: the required class of its exclusive CPUs. None means any.
+        near: the devices whose NUMA nodes are preferred. None means no preference.
 
     Raises:
         DocumentError: the API server would not accept such a pod.

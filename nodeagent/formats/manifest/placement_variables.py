@@ -1,7 +1,8 @@
-"""What a container's processes are told about where they run: variables in their environment, and the same as lines of a file.
+"""Environment variables that tell a container's processes their placement, and the same as lines of a file.
 
-Sets are in the kernel's list format, which `taskset -c`, `numactl` and DPDK's `-l` read too. Knows neither where the file is nor how a
-process gets its environment.
+Sets are in the kernel's list format, which `taskset -c`, `numactl` and DPDK's `-l` read too. This module knows
+neither the path of
+the file nor how processes get their environment.
 """
 
 import re
@@ -17,15 +18,19 @@ EXCLUSIVE_CPUS = "NODEAGENT_EXCLUSIVE_CPUS"
 SHARED_CPUS = "NODEAGENT_SHARED_CPUS"
 MEMORY_NODES = "NODEAGENT_MEMORY_NODES"
 DEVICES = "NODEAGENT_DEVICES"
-"""The PCI addresses, or other ids, of the devices that are its own. With _ and a resource's name: those of that resource."""
+"""PCI addresses, or other IDs, of the container's devices. With _ and a resource's name appended: devices of this
+resource only.
+"""
 DEVICE_NAMES = "NODEAGENT_DEVICE_NAMES"
-"""What the kernel calls these devices."""
+"""Kernel names of these devices."""
 PLACEMENT_FILE = "NODEAGENT_PLACEMENT_FILE"
-"""The path of the file; not in the file itself."""
+"""Path of the placement file. The file itself doesn't contain this variable."""
 
 
 def placement_variables(placement: ContainerPlacement) -> tuple[tuple[str, str], ...]:
-    """Return names and values; a set that the container doesn't have is empty, and of devices only a container with some is told."""
+    """Return the variables with their values. An empty set has an empty value; variables of devices exist only for a
+    container with devices.
+    """
     places = (
         (EXCLUSIVE_CPUS, str(placement.exclusive_cpus)),
         (SHARED_CPUS, str(placement.shared_cpus)),
@@ -35,11 +40,12 @@ def placement_variables(placement: ContainerPlacement) -> tuple[tuple[str, str],
 
 
 def device_variables(devices: tuple[HeldDevice, ...]) -> Iterator[tuple[str, str]]:
-    """Yield what a container is told of devices of its own.
+    """Yield the variables that describe a container's devices.
 
-    Names of devices are chosen by whoever may rename an interface: those with characters of a shell are left out.
+    A device's name may be chosen by any user who may rename an interface. Names with special characters of a shell
+    are left out.
     """
-    from nodeagent.formats.syntax.resource_names import variable_part  # noqa: PLC0415 - few containers have any
+    from nodeagent.formats.syntax.resource_names import variable_part  # noqa: PLC0415 - few containers have devices
 
     yield DEVICES, ",".join(device.id for device in devices)
     yield DEVICE_NAMES, ",".join(name for device in devices for name in device.names if _PLAIN.fullmatch(name))
@@ -49,10 +55,10 @@ def device_variables(devices: tuple[HeldDevice, ...]) -> Iterator[tuple[str, str
 
 
 def placement_text(placement: ContainerPlacement) -> bytes:
-    """Return the file's content. A shell can read it (`. FILE`)."""
-    return "".join(f"{name}={_quoted(value)}\n" for name, value in placement_variables(placement)).encode()
+    """Return the content of the placement file, which a shell can read (`. FILE`)."""
+    return "".join(f"{name}={_quote_for_shell(value)}\n" for name, value in placement_variables(placement)).encode()
 
 
-def _quoted(value: str) -> str:
-    """Quote what a shell would read otherwise: a device plugin's ids are any text."""
+def _quote_for_shell(value: str) -> str:
+    """Quote a value that a shell would interpret, because device plugins choose IDs freely."""
     return value if _PLAIN_LIST.fullmatch(value) else "'" + value.replace("'", "'\\''") + "'"

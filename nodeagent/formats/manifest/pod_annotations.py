@@ -1,4 +1,4 @@
-"""Values of the annotations that a pod may have wherever it comes from: text to values, or a finding."""
+"""Readers of the pod annotations that don't depend on the pod's source. Invalid text becomes a finding."""
 
 import re
 
@@ -24,7 +24,7 @@ def read_interrupts(annotations: Fields, key: str) -> tuple[str, ...]:
         return ()
     devices = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(pod_schema.DEVICE.fullmatch(device) for device in devices):
-        rule = "must be network interfaces or addresses of PCI devices, such as eth0, 0000:3b:00.0"
+        rule = "must list network interfaces or PCI addresses, such as eth0, 0000:3b:00.0"
         annotations.report(key, rule, text)
     return devices
 
@@ -35,7 +35,7 @@ def read_near(annotations: Fields, key: str = pod_schema.NEAR) -> tuple[str, ...
         return ()
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(pod_schema.NEAR_NAME.fullmatch(name) for name in names):
-        rule = "must be devices, or kinds of them, such as eth0, 0000:3b:00.0, nvme0 or network"
+        rule = "must list devices or kinds of devices, such as eth0, 0000:3b:00.0, nvme0 or network"
         annotations.report(key, rule, text)
         return ()
     return names
@@ -59,11 +59,11 @@ def read_gives_back(annotations: Fields) -> bool:
 
 
 def read_core_class(annotations: Fields) -> tuple[str | None, str | None]:
-    """Return the class that is required, and the one that is preferred."""
+    """Return the required class and the preferred class."""
     required = annotations.one_of(pod_schema.CORE_CLASS, CORE_CLASSES)
     preferred = annotations.one_of(pod_schema.PREFERRED_CORE_CLASS, CORE_CLASS_CHOICES)
     if required is not None and preferred is not None:
-        rule = f"has no effect beside {pod_schema.CORE_CLASS}: remove one of the two"
+        rule = f"has no effect together with {pod_schema.CORE_CLASS}: remove one of the two"
         annotations.report(pod_schema.PREFERRED_CORE_CLASS, rule)
     return required, preferred
 
@@ -73,8 +73,8 @@ def read_unit(annotations: Fields, key: str) -> str:
     if text is None or pod_schema.UNIT_NAME.fullmatch(text):
         return text or ""
     rule = (
-        "must be a service, scope or slice of systemd's, such as postgresql.service, "
-        "but not a template, init.scope, -.slice, or one of the agent's own"
+        "must be a systemd service, scope or slice, such as postgresql.service, "
+        "but not a template, init.scope, -.slice or a unit of the agent"
     )
     annotations.report(key, rule, text)
     return ""

@@ -1,6 +1,6 @@
-"""One v1 Pod object → Pod, with the API server's defaults, and back.
+"""Reads a v1 Pod object into a Pod with the API server's defaults, and formats it back.
 
-Finds wrong types and unknown or refused fields; formats/manifest/pod_rules.py has the rules for values.
+Reports wrong types and unknown or refused fields. formats/manifest/pod_rules.py has the rules for values.
 """
 
 import hashlib
@@ -38,13 +38,13 @@ from nodeagent.formats.syntax.fields import Fields, nearest
 
 MAX_INT64 = 2**63 - 1
 MAX_GRACE_SECONDS = 7 * 24 * 3600
-"""A pod that refuses to end holds its CPUs for this long; the API server has no cap, but draining a node needs one."""
+"""Limit on the grace period, during which a pod keeps its CPUs. The API server has no limit, but draining a node needs one."""
 _MAX_ID = 2**31 - 1
-"""Largest user and group id: the API server's bound (IsValidUserID)."""
+"""Largest user and group ID that the API server accepts (IsValidUserID)."""
 _OF_CONTAINERS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.NEAR_OF, pod_schema.UNIT)
-"""Kinds of annotations whose keys name a container."""
+"""Kinds of annotations with a container's name in the key."""
 _OF_PODS = (*pod_schema.OF_PODS, pod_schema.WHILE_INACTIVE)
-"""Other annotations."""
+"""Annotations of the pod as a whole."""
 _RESTART_CONTAINER = "RestartContainer"
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 
@@ -52,11 +52,11 @@ _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 class DecodedPod(Struct, frozen=True):
     pod: Pod
     unused_fields: tuple[str, ...]
-    """Paths of the fields that are set, known and without effect."""
+    """Paths of the fields that are set but have no effect here."""
 
 
 class _PodIdentity(Struct, frozen=True):
-    """`securityContext` as far as it is used."""
+    """The user and group of a `securityContext`."""
 
     user: int | None = None
     group: int | None = None
@@ -64,14 +64,14 @@ class _PodIdentity(Struct, frozen=True):
 
 
 class PodReader:
-    """Reads one pod."""
+    """Reader of one pod."""
 
     def __init__(self, *, strict: bool, typed: bool = True) -> None:
-        """Choose how to read.
+        """Choose how strictly to read.
 
         Args:
-            strict: every field must be known; otherwise (scenarios, our own state) only the used fields are read.
-            typed: apiVersion and kind must be present (items of a PodList may lack them).
+            strict: unknown fields are errors. Otherwise (scenarios, the agent's own state) only the used fields are read.
+            typed: apiVersion and kind are required (items of a PodList may lack them).
         """
         self._strict = strict
         self._typed = typed
@@ -84,31 +84,31 @@ class PodReader:
                 document.report(key, f"is required: {value}")
         metadata = document.object("metadata")
         spec = document.object("spec")
-        given_qos, claimed = self._status(document)
+        given_qos, claimed = self._read_status(document)
         self._close(document)
         annotations = metadata.object("annotations", keyed=True) if metadata else None
-        uid, namespace, name = self._metadata(metadata) if metadata else ("", "", "")
+        uid, namespace, name = self._read_metadata(metadata) if metadata else ("", "", "")
         if metadata is None:
             document.report("metadata", "is required, with a name")
         pod = Pod(uid=uid, namespace=namespace or "default", name=name, containers=(), given_qos=given_qos)
         if spec is None:
             document.report("spec", "is required, with containers")
         else:
-            pod = self._spec(spec, pod)
+            pod = self._read_spec(spec, pod)
         if claimed:
             claims = tuple(replace(claim, spec=claimed.get(claim.name)) for claim in pod.claims)
             pod = replace(pod, claims=claims)
         if annotations is not None:
-            pod = self._annotated(annotations, pod)
+            pod = self._read_annotations(annotations, pod)
         pod = with_container_defaults(pod)
         if self._strict:
-            # Scenarios come as the reference got them: containers' defaults applied, the pod-level resources as they are.
+            # Pods of scenarios already have the containers' defaults, and their pod-level resources stay unchanged.
             pod = _as_stored(with_pod_level_defaults(pod))
         return DecodedPod(replace(pod, uid=pod.uid or hashed_uid(pod)), tuple(self._unused))
 
-    def _status(self, document: Fields) -> tuple[QosClass | None, dict[str, ClaimSpec]]:
-        """Return the class, and what each of the pod's claims asks for."""
-        # The API server drops the status of a new pod; scenarios and our own state carry these in it.
+    def _read_status(self, document: Fields) -> tuple[QosClass | None, dict[str, ClaimSpec]]:
+        """Return the QoS class, and the spec of each claim by its name in the pod."""
+        # The API server drops the status of a new pod. Scenarios and the agent's own state keep both values in it.
         if self._strict:
             self._unused.extend(document.unused(("status",)))
             return None, {}
@@ -129,12 +129,12 @@ class PodReader:
             self._unused.extend(fields.unused(unused))
             fields.close()
 
-    def _metadata(self, metadata: Fields) -> tuple[str, str, str]:
+    def _read_metadata(self, metadata: Fields) -> tuple[str, str, str]:
         answer = tuple(metadata.string(key) or "" for key in ("uid", "namespace", "name"))
         self._close(metadata, pod_schema.METADATA_UNUSED, pod_schema.METADATA_SILENT)
         return answer[0], answer[1], answer[2]
 
-    def _annotated(self, annotations: Fields, pod: Pod) -> Pod:
+    def _read_annotations(self, annotations: Fields, pod: Pod) -> Pod:
         counts: dict[str, int | None] = {}
         devices: dict[str, tuple[str, ...]] = {}
         units: dict[str, str] = {}
@@ -181,66 +181,66 @@ class PodReader:
             ),
         )
 
-    def _spec(self, spec: Fields, pod: Pod) -> Pod:
-        identity = self._identity(spec, pod_schema.POD_SECURITY_UNUSED, _PodIdentity())
+    def _read_spec(self, spec: Fields, pod: Pod) -> Pod:
+        identity = self._read_identity(spec, pod_schema.POD_SECURITY_UNUSED, _PodIdentity())
         policy = spec.one_of("restartPolicy", _RESTART_POLICIES)
         grace = spec.integer("terminationGracePeriodSeconds", 0, MAX_GRACE_SECONDS)
         resources = spec.object("resources")
         if resources is not None and self._strict:
             resources.refuse(pod_schema.RESOURCES_REFUSED)
-        inits = tuple(self._container(item, identity, init=True) for item in spec.objects("initContainers"))
-        apps = tuple(self._container(item, identity, init=False) for item in spec.objects("containers"))
-        overhead = self._amounts(spec, "overhead")
-        claims = tuple(self._claim(item) for item in spec.objects("resourceClaims"))
+        inits = tuple(self._read_container(item, identity, init=True) for item in spec.objects("initContainers"))
+        apps = tuple(self._read_container(item, identity, init=False) for item in spec.objects("containers"))
+        overhead = self._read_amounts(spec, "overhead")
+        claims = tuple(self._read_claim(item) for item in spec.objects("resourceClaims"))
         if self._strict:
             spec.refuse(pod_schema.SPEC_REFUSED)
         self._close(spec, pod_schema.SPEC_UNUSED)
         return replace(
             pod,
             containers=inits + apps,
-            resources=None if resources is None else self._requirements(resources),
+            resources=None if resources is None else self._read_requirements(resources),
             overhead=overhead,
             claims=claims,
             restart_policy=RestartPolicy(policy or "Always"),
             termination_grace_seconds=30 if grace is None else grace,
         )
 
-    def _claim(self, fields: Fields) -> PodClaim:
+    def _read_claim(self, fields: Fields) -> PodClaim:
         keys = ("name", "resourceClaimName", "resourceClaimTemplateName")
         name, claim, template = (fields.string(key) or "" for key in keys)
         self._close(fields)
         return PodClaim(name, claim, template)
 
-    def _container_claim(self, fields: Fields) -> ContainerClaim:
+    def _read_container_claim(self, fields: Fields) -> ContainerClaim:
         claim = ContainerClaim(fields.string("name") or "", fields.string("request") or "")
         self._close(fields)
         return claim
 
-    def _resize_policy(self, fields: Fields) -> str | None:
-        """Return the resource, if another amount of it takes a restart."""
+    def _read_resize_policy(self, fields: Fields) -> str | None:
+        """Return the resource if resizing it restarts the container, otherwise None."""
         name = fields.one_of("resourceName", (CPU, MEMORY))
         policy = fields.one_of("restartPolicy", ("NotRequired", _RESTART_CONTAINER))
         self._close(fields, ())
         return name if policy == _RESTART_CONTAINER else None
 
-    def _container(self, fields: Fields, pod_identity: _PodIdentity, *, init: bool) -> Container:
-        identity = self._identity(fields, pod_schema.CONTAINER_SECURITY_UNUSED, pod_identity)
+    def _read_container(self, fields: Fields, pod_identity: _PodIdentity, *, init: bool) -> Container:
+        identity = self._read_identity(fields, pod_schema.CONTAINER_SECURITY_UNUSED, pod_identity)
         policy = fields.one_of("restartPolicy", _RESTART_POLICIES)
         resources = fields.object("resources")
         container = Container(
             name=fields.string("name") or "",
             kind=ContainerKind.APP,
-            claims=tuple(self._container_claim(item) for item in resources.objects("claims")) if resources else (),
-            resources=ResourceRequirements() if resources is None else self._requirements(resources),
+            claims=tuple(self._read_container_claim(item) for item in resources.objects("claims")) if resources else (),
+            resources=ResourceRequirements() if resources is None else self._read_requirements(resources),
             command=fields.strings("command", secret=True),
             args=fields.strings("args", secret=True),
-            env=tuple(self._variable(item) for item in fields.objects("env", secret=True)),
+            env=tuple(self._read_variable(item) for item in fields.objects("env", secret=True)),
             working_dir=fields.string("workingDir") or None,
             run_as_user=identity.user,
             run_as_group=identity.group,
             restart_policy=RestartPolicy(policy) if policy else None,
             restarts_for=tuple(
-                sorted({name for name in map(self._resize_policy, fields.objects("resizePolicy")) if name})
+                sorted({name for name in map(self._read_resize_policy, fields.objects("resizePolicy")) if name})
             ),
         )
         if self._strict:
@@ -254,7 +254,7 @@ class PodReader:
         sidecar = container.restart_policy is RestartPolicy.ALWAYS
         return replace(container, kind=ContainerKind.SIDECAR if sidecar else ContainerKind.INIT)
 
-    def _variable(self, fields: Fields) -> tuple[str, str]:
+    def _read_variable(self, fields: Fields) -> tuple[str, str]:
         name = fields.string("name", secret=True) or ""
         value = fields.string("value", secret=True) or ""
         if self._strict:
@@ -262,7 +262,7 @@ class PodReader:
         self._close(fields)
         return name, value
 
-    def _identity(self, owner: Fields, unused: tuple[str, ...], inherited: _PodIdentity) -> _PodIdentity:
+    def _read_identity(self, owner: Fields, unused: tuple[str, ...], inherited: _PodIdentity) -> _PodIdentity:
         context = owner.object("securityContext")
         if context is None:
             return inherited
@@ -276,16 +276,17 @@ class PodReader:
             non_root=inherited.non_root if non_root is None else non_root,
         )
 
-    def _requirements(self, fields: Fields) -> ResourceRequirements:
+    def _read_requirements(self, fields: Fields) -> ResourceRequirements:
         requirements = ResourceRequirements(
-            requests=self._amounts(fields, "requests"), limits=self._amounts(fields, "limits")
+            requests=self._read_amounts(fields, "requests"), limits=self._read_amounts(fields, "limits")
         )
         self._close(fields)
         return requirements
 
-    def _amounts(self, owner: Fields, key: str) -> Resources:
+    def _read_amounts(self, owner: Fields, key: str) -> Resources:
         # The API server rounds every amount up to thousandths (SetDefaults_ResourceList). It also rewrites amounts to
-        # canonical form, which turns `1.5Gi` into `1536Mi`; a static pod's file keeps the form, and so do scenarios.
+        # canonical form, which turns `1.5Gi` into `1536Mi`. The file of a static pod keeps its form, and so do
+        # scenarios.
         amounts = {name: amount.rounded_up_to_milli() for name, amount in owner.quantities(key)}
         if self._strict:
             self._unused.extend(f"{owner.at(key)}[{name}]" for name in amounts if name in pod_schema.RESOURCES_UNUSED)
@@ -296,7 +297,9 @@ class PodReader:
 
 
 def _as_stored(pod: Pod) -> Pod:
-    """With sums as they are read back from the state file: the pod there must equal the manifest's, or it would be ended."""
+    """Return the pod with amounts as they are read back from the state file. Otherwise the saved pod would differ
+    from its manifest and be ended.
+    """
     if pod.resources is None:
         return pod
     requests, limits = (
@@ -307,8 +310,9 @@ def _as_stored(pod: Pod) -> Pod:
 
 
 def hashed_uid(pod: Pod) -> str:
-    """The UID of a pod without one: a hash of everything that has an effect, so not of comments, labels or the file's name. But for its
-    amounts and those of its containers: with others it is still the same pod, and is resized.
+    """Return the UID of a pod without one: a hash of all its effective fields.
+
+    The amounts of the pod and its containers are left out, because a pod with other amounts is the same pod, resized.
     """
     unsized = tuple(replace(container, resources=ResourceRequirements()) for container in pod.containers)
     as_a_whole = None if pod.resources is None else ResourceRequirements()
@@ -318,21 +322,23 @@ def hashed_uid(pod: Pod) -> str:
 
 
 def pod_to_document(pod: Pod) -> dict[str, object]:
-    """Spell a pod as a v1 Pod of plain values, the same for equal pods; `pod_from_document` reads it back unchanged."""
+    """Format a pod as a v1 Pod of plain values. Equal pods have equal documents; `pod_from_document` reads a document
+    back unchanged.
+    """
     spec: dict[str, object] = {
-        "containers": [_container_document(c) for c in pod.apps()],
+        "containers": [_format_container(c) for c in pod.apps()],
         "restartPolicy": pod.restart_policy.value,
         "terminationGracePeriodSeconds": pod.termination_grace_seconds,
     }
-    inits = [_container_document(c) for c in pod.inits()]
+    inits = [_format_container(c) for c in pod.inits()]
     if inits:
         spec["initContainers"] = inits
     if pod.resources is not None:
-        spec["resources"] = _requirements_document(pod.resources)
+        spec["resources"] = _format_requirements(pod.resources)
     if pod.overhead:
-        spec["overhead"] = _amounts_document(pod.overhead)
+        spec["overhead"] = _format_amounts(pod.overhead)
     if pod.claims:
-        spec["resourceClaims"] = [_claim_document(claim) for claim in pod.claims]
+        spec["resourceClaims"] = [_format_claim(claim) for claim in pod.claims]
     metadata: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     counts = {c.name: c.exclusive_cpus for c in pod.containers if c.exclusive_cpus is not None}
     annotations = {f"{pod_schema.EXCLUSIVE_CPUS}/{name}": str(count) for name, count in counts.items()}
@@ -353,20 +359,20 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     if pod.given_qos is not None:
         status["qosClass"] = pod.given_qos.value
     if any(claim.spec is not None for claim in pod.claims):
-        status["resourceClaimStatuses"] = _claim_statuses(pod)
+        status["resourceClaimStatuses"] = _format_claim_statuses(pod)
     if status:
         document["status"] = status
     return document
 
 
-def _claim_document(claim: PodClaim) -> dict[str, object]:
+def _format_claim(claim: PodClaim) -> dict[str, object]:
     source = {"resourceClaimName": claim.claim} if claim.claim else {"resourceClaimTemplateName": claim.template}
     return {"name": claim.name, **source}
 
 
-def _claim_statuses(pod: Pod) -> list[dict[str, object]]:
-    """As in Kubernetes, with what each claim asks for beside it."""
-    from nodeagent.formats.manifest.claim_documents import devices_document  # noqa: PLC0415 - as above
+def _format_claim_statuses(pod: Pod) -> list[dict[str, object]]:
+    """Format the claim statuses of Kubernetes, with the requests of each claim added."""
+    from nodeagent.formats.manifest.claim_documents import devices_document  # noqa: PLC0415 - few pods have claims
 
     return [
         {"name": claim.name, "resourceClaimName": claim.claim_name(pod.name), "devices": devices_document(claim.spec)}
@@ -375,13 +381,13 @@ def _claim_statuses(pod: Pod) -> list[dict[str, object]]:
     ]
 
 
-def _container_document(container: Container) -> dict[str, object]:
+def _format_container(container: Container) -> dict[str, object]:
     document: dict[str, object] = {"name": container.name}
     if container.resources != ResourceRequirements() or container.claims:
-        document["resources"] = _requirements_document(container.resources)
+        document["resources"] = _format_requirements(container.resources)
     if container.claims:
         claims = [{"name": one.name} | ({"request": one.request} if one.request else {}) for one in container.claims]
-        document["resources"] = {**_requirements_document(container.resources), "claims": claims}
+        document["resources"] = {**_format_requirements(container.resources), "claims": claims}
     if container.command:
         document["command"] = list(container.command)
     if container.args:
@@ -402,12 +408,12 @@ def _container_document(container: Container) -> dict[str, object]:
     return document
 
 
-def _requirements_document(requirements: ResourceRequirements) -> dict[str, object]:
+def _format_requirements(requirements: ResourceRequirements) -> dict[str, object]:
     return {
-        "requests": _amounts_document(requirements.requests),
-        "limits": _amounts_document(requirements.limits),
+        "requests": _format_amounts(requirements.requests),
+        "limits": _format_amounts(requirements.limits),
     }
 
 
-def _amounts_document(resources: Resources) -> dict[str, object]:
+def _format_amounts(resources: Resources) -> dict[str, object]:
     return {name: str(amount) for name, amount in resources}

@@ -1,4 +1,4 @@
-"""Manifest text → pods, one result per pod: a valid Pod, or all its errors. Knows no files."""
+"""Parses the text of a manifest into pods. Each result is a valid Pod or all its errors. Knows no files."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -33,23 +33,23 @@ _KEYED = ("requests", "limits", "overhead", "annotations")
 
 
 class ManifestPod(Struct, frozen=True):
-    """A pod to run."""
+    """A valid pod."""
 
     pod: Pod
     unused_fields: tuple[str, ...]
-    """Paths of the fields that are set, known to Kubernetes and without effect here."""
+    """Paths of the fields that are set and known to Kubernetes but have no effect here."""
     line: int | None
-    """Where the pod starts in its file."""
+    """Line of the file where the pod begins."""
     notes: tuple[str, ...] = ()
-    """What is probably not meant as written, one line each."""
+    """Probable mistakes in a valid manifest, one line each."""
 
 
 class RefusedPod(Struct, frozen=True):
-    """A document, or a whole text, that isn't a pod to run."""
+    """A document, or a whole text, without a valid pod."""
 
     findings: tuple[Finding, ...]
     name: str | None
-    """`namespace/name`; None: the text could not be read that far, or the name is what is wrong."""
+    """`namespace/name`. None if the text can't be read that far or the name itself is invalid."""
 
 
 _ENDS_NOTHING = ": write a pod, or remove the file to end the pods it had"
@@ -58,39 +58,38 @@ _ENDS_NOTHING = ": write a pod, or remove the file to end the pods it had"
 def parse_manifest(
     content: bytes, source: str, *, without_pod: str = _ENDS_NOTHING
 ) -> "tuple[ManifestPod | ClaimDocument | RefusedPod, ...]":
-    """Read a manifest: one or more v1 Pods, also in a List, and documents that their resource claims mean.
+    """Parse a manifest: v1 Pods, Lists of them, and the documents of their resource claims.
 
-    A text that can't be read is one refusal.
-    So is one without any document: a file that was cut off, or is about to be written, ends no pod. An empty List means that there are
-    none.
+    A text that can't be read gives one refusal. So does a text without documents, because a truncated or unfinished file must not
+    end pods. To end them, write an empty List.
 
     Args:
         content: YAML or JSON, possibly several documents.
         source: the file's name, for findings.
-        without_pod: what to do about a text without a document, for the message.
+        without_pod: the advice in the message about a text without documents.
     """
-    from nodeagent.formats.syntax.documents import read_documents  # noqa: PLC0415 - a state's pods are read without YAML
+    from nodeagent.formats.syntax.documents import read_documents  # noqa: PLC0415 - pods of a state are read without YAML
 
     findings = Findings(source)
     documents = read_documents(content, findings)
     if documents == ():
-        what = "holds no pod" if content.strip() else "is empty, as a full disk leaves a file (see `df`)"
-        findings.add(1, "", "", f"{what}{without_pod}")
+        error = "contains no pod" if content.strip() else "is empty, perhaps because the disk was full (see `df`)"
+        findings.add(1, "", "", f"{error}{without_pod}")
     found: list[ManifestPod | ClaimDocument | RefusedPod] = []
     for document in documents or ():
-        found.extend(_document(document, source))
+        found.extend(_parse_document(document, source))
     if not findings:
         return tuple(found)
-    # If a field is given twice, the text doesn't say for sure whose pod it is: it is refused as a whole, with everything else that is
-    # wrong.
-    for further in (finding for one in found if isinstance(one, RefusedPod) for finding in one.findings):
+    # With a field given twice, it is unclear which pod is meant. The text is refused as a whole, with all its other
+    # errors.
+    for further in (finding for pod in found if isinstance(pod, RefusedPod) for finding in pod.findings):
         findings.add(further.line, further.field, further.value, further.allowed, further.words)
     return (RefusedPod(findings.all(), None),)
 
 
-def _document(root: TreeNode, source: str) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
+def _parse_document(root: TreeNode, source: str) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
     if _text_at(root, "kind") not in _LIST_KINDS:
-        yield from _read(root, "", source, item_of_list=False)
+        yield from _parse_object(root, "", source, item_of_list=False)
         return
     assert isinstance(root, MapNode)
     findings = Findings(source)
@@ -106,17 +105,17 @@ def _document(root: TreeNode, source: str) -> "Iterator[ManifestPod | ClaimDocum
         yield RefusedPod(findings.all(), None)
     elif isinstance(items, ListNode):
         for index, item in enumerate(items.items):
-            yield from _read(item, f"items[{index}]", source, item_of_list=_text_at(root, "kind") == "PodList")
+            yield from _parse_object(item, f"items[{index}]", source, item_of_list=_text_at(root, "kind") == "PodList")
 
 
-def _read(
+def _parse_object(
     root: TreeNode, prefix: str, source: str, *, item_of_list: bool
 ) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
     kind = _text_at(root, "kind")
     if kind not in CLAIM_KINDS:
-        yield _pod(root, prefix, source, item_of_list=item_of_list)
+        yield _parse_pod(root, prefix, source, item_of_list=item_of_list)
         return
-    from nodeagent.formats.manifest.claim_documents import read_claim_document  # noqa: PLC0415 - few nodes have any
+    from nodeagent.formats.manifest.claim_documents import read_claim_document  # noqa: PLC0415 - few nodes have claims
 
     assert isinstance(root, MapNode)
     findings = Findings(source)
@@ -127,14 +126,14 @@ def _read(
     yield document
 
 
-def _pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> ManifestPod | RefusedPod:
+def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> ManifestPod | RefusedPod:
     findings = Findings(source)
     if not isinstance(root, MapNode):
         findings.add(root.line, prefix, "", f"must be an object of kind Pod, not {kind_of(root)}")
         return RefusedPod(findings.all(), None)
     kind = _text_at(root, "kind")
     if kind not in (None, "Pod"):
-        # Everything else in it would be unknown too: one finding is enough.
+        # All its fields would be unknown, too, so one finding is enough.
         findings.add(
             line_at(root, ("kind",)),
             f"{prefix}.kind".lstrip("."),
@@ -146,8 +145,8 @@ def _pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> Man
     unreadable = findings.fields()
     broken = tuple(breaches(decoded.pod))
     for breach in broken:
-        path = _spelled(prefix, breach.path)
-        # What couldn't be read already has its finding; its value here is only a placeholder.
+        path = _format_path(prefix, breach.path)
+        # An unreadable value already has its finding and is only a placeholder here.
         if findings.full():
             findings.add_another()
         elif not any(path.startswith(field) for field in unreadable):
@@ -164,8 +163,8 @@ def _text_at(root: TreeNode, key: str) -> str | None:
     return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
 
 
-def _spelled(prefix: str, path: Path) -> str:
-    """Write a path as Kubernetes does."""
+def _format_path(prefix: str, path: Path) -> str:
+    """Format a path in Kubernetes' notation."""
     text = prefix
     keyed = False
     for step in path:
@@ -175,11 +174,11 @@ def _spelled(prefix: str, path: Path) -> str:
 
 
 def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Pod:
-    """Read a v1 Pod of plain values with defaults applied, without validating it (D5). Unused fields are ignored.
+    """Read a v1 Pod of plain values and apply defaults, without validating it (D5). Unused fields are ignored.
 
     Args:
         document: the pod.
-        source: names it in findings.
+        source: the name of the document in findings.
 
     Raises:
         DocumentError: a field has the wrong type, or an amount isn't a quantity.
@@ -192,32 +191,32 @@ def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Po
 
 
 def checked_pod_from_document(document: Mapping[str, object], source: str) -> Pod:
-    """Read a pod like `pod_from_document`, and judge it as a manifest.
+    """Read a pod like `pod_from_document` and validate it like a manifest.
 
     Raises:
-        DocumentError: as there, or the API server would not accept it.
+        DocumentError: the pod can't be read, or the API server would refuse it.
     """
     pod = pod_from_document(document, source)
     findings = Findings(source)
     for breach in breaches(pod):
-        findings.add(None, _spelled("", breach.path), breach.value, breach.allowed)
+        findings.add(None, _format_path("", breach.path), breach.value, breach.allowed)
     if findings:
         raise DocumentError(findings.all())
     return pod
 
 
 def named_pod_from_document(document: Mapping[str, object]) -> Pod:
-    """Read a pod like `pod_from_document`, from a program that took it from a manifest.
+    """Read a pod like `pod_from_document` from a program that validated it before.
 
-    Its names are valid, and safe to print; its amounts can be summed up.
+    The names of the result are valid and safe to print, and its amounts can be summed.
 
     Raises:
-        DocumentError: as there, or it has a name or a negative amount that no manifest may have.
+        DocumentError: the pod can't be read, or has an invalid name or a negative amount.
     """
     pod = pod_from_document(document)
     findings = Findings("pod")
     for breach in (*misnamed(pod), *negative(pod)):
-        findings.add(None, _spelled("", breach.path), breach.value, breach.allowed)
+        findings.add(None, _format_path("", breach.path), breach.value, breach.allowed)
     if findings:
         raise DocumentError(findings.all())
     return pod

@@ -1,4 +1,4 @@
-"""How pods are named: by UID, namespace/name, or name if it is unique."""
+"""Finds pods by UID, namespace/name, or a unique name."""
 
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.errors import NodeAgentError
@@ -7,48 +7,46 @@ LISTED_BY = "nodeagent inspect"
 
 
 class UnknownPodError(NodeAgentError):
-    """No such pod, or more than one."""
+    """No pod has this name, or more than one does."""
 
 
 def find_pods(state: NodeState, name: str, listed_by: str = LISTED_BY) -> tuple[PodEntry, ...]:
-    """Find pods by UID, namespace/name or name.
+    """Find all pods with a UID, namespace/name or name.
 
     Args:
-        state: the node's.
-        name: what was given.
+        state: the state of the node.
+        name: the text given by the user.
         listed_by: the command that lists this node's pods.
 
     Raises:
-        UnknownPodError: there is none.
-
+        UnknownPodError: no pod has this name.
     """
     found = tuple(e for e in state.entries if name in {e.pod.uid, e.pod.full_name, e.pod.name})
     if found:
         return found
     names = [e.pod.full_name for e in state.entries]
-    near = _near(name, [*names, *(e.pod.name for e in state.entries)])
+    near = _similar_names(name, [*names, *(e.pod.name for e in state.entries)])
     hint = (f"did you mean {near}? " if near else "") + f"`{listed_by}` lists the pods"
-    raise UnknownPodError(f"no pod '{name}' is known", hint=hint)
+    raise UnknownPodError(f"no pod is named '{name}'", hint=hint)
 
 
 def find_pod(state: NodeState, name: str, listed_by: str = LISTED_BY) -> PodEntry:
-    """Find one pod by UID, namespace/name or name; arguments as of `find_pods`.
+    """Find one pod by UID, namespace/name or name, with the arguments of `find_pods`.
 
     Raises:
-        UnknownPodError: there is none, or more than one.
-
+        UnknownPodError: no pod has this name, or more than one does.
     """
     found = find_pods(state, name, listed_by)
     if len(found) > 1:
         names = ", ".join(e.pod.full_name for e in found)
         raise UnknownPodError(
-            f"there are {len(found)} pods '{name}'",
-            hint=f"name one of them in full, as `{listed_by}` does: {names}",
+            f"{len(found)} pods are named '{name}'",
+            hint=f"give one of the full names from `{listed_by}`: {names}",
         )
     return found[0]
 
 
-def _near(name: str, names: list[str]) -> str:
+def _similar_names(name: str, names: list[str]) -> str:
     import difflib  # noqa: PLC0415 - only for a mistyped name
 
     return " or ".join(difflib.get_close_matches(name, names, n=2))

@@ -1,6 +1,6 @@
-"""The API server's rules for a pod's values, and what this agent requires beyond them (names become directories).
+"""The API server's rules for a pod's values, and the agent's additional rules (names become directories).
 
-Works on a Pod with defaults applied; reports the place of an error in the manifest, not its line.
+Checks a Pod with defaults applied. Reports an error's path in the manifest, not its line.
 """
 
 import re
@@ -34,10 +34,10 @@ from nodeagent.formats.syntax.findings import shown
 from nodeagent.formats.syntax.tree import Path
 
 MAX_CONTAINERS = 256
-"""Init containers and apps together."""
+"""Limit on init containers and app containers together."""
 MAX_CLAIMS = 64
 MAX_USES = 256
-"""Claims, or requests of them, of one container."""
+"""Limit on the claims, or requests of claims, used by a container."""
 MAX_CPU = Quantity.of(1_000_000)
 MAX_BYTES = Quantity.of(2**62)
 MAX_DEVICES = Quantity.of(65_536)
@@ -69,17 +69,17 @@ def is_subdomain(text: str) -> bool:
 
 
 class Breach(Struct, frozen=True):
-    """One value that is not allowed."""
+    """A value that is not allowed."""
 
     path: Path
     value: str
-    """As shown to people; empty if it must not be shown."""
+    """The value as shown to people. Empty if it must stay secret."""
     allowed: str
 
 
 def breaches(pod: Pod) -> Iterator[Breach]:
-    """Everything that is wrong with a pod's values."""
-    yield from _identity(pod)
+    """Yield all errors in a pod's values."""
+    yield from _check_identity(pod)
     seen: set[str] = set()
     if not any(True for _ in pod.apps()):
         yield Breach(("spec", "containers"), "", "needs at least one container")
@@ -88,37 +88,37 @@ def breaches(pod: Pod) -> Iterator[Breach]:
             ("spec", "containers"), str(len(pod.containers)), f"at most {MAX_CONTAINERS} containers are allowed"
         )
         return
-    for path, container in _numbered(pod):
-        yield from _name(path, container, seen)
-        yield from _process(path, container)
-        yield from _restart(path, container)
-        yield from _resize(path, pod, container)
-        yield from _requirements((*path, "resources"), container.resources, with_devices=True)
-        yield from _hugepages_alone((*path, "resources"), container.resources, pod.resources)
-    yield from _exclusive_parts(pod)
-    yield from _claims(pod)
-    yield from _units(pod)
-    yield from _amounts(("spec", "overhead"), pod.overhead)
+    for path, container in _containers_with_paths(pod):
+        yield from _check_name(path, container, seen)
+        yield from _check_process(path, container)
+        yield from _check_restart_policy(path, container)
+        yield from _check_resize_policy(path, pod, container)
+        yield from _check_requirements((*path, "resources"), container.resources, with_devices=True)
+        yield from _check_hugepages((*path, "resources"), container.resources, pod.resources)
+    yield from _check_exclusive_cpus(pod)
+    yield from _check_claims(pod)
+    yield from _check_units(pod)
+    yield from _check_amounts(("spec", "overhead"), pod.overhead)
     if pod.resources is not None:
-        yield from _pod_level(pod, pod.resources)
+        yield from _check_pod_level(pod, pod.resources)
     for name, amount in effective_requests(pod).items():
         if amount.value() > _MAX_INT64:
-            yield Breach(("spec", "containers"), shown(str(amount)), f"the pod's {name} in all must be below 2^63")
+            yield Breach(("spec", "containers"), shown(str(amount)), f"the total {name} of the pod must be below 2^63")
 
 
 def misnamed(pod: Pod) -> Iterator[Breach]:
-    """What is wrong with a pod's name, namespace, UID and its containers' names only."""
-    yield from _identity(pod)
+    """Yield the errors in the names and UID of a pod and in its containers' names."""
+    yield from _check_identity(pod)
     seen: set[str] = set()
-    for path, container in _numbered(pod):
-        yield from _name(path, container, seen)
+    for path, container in _containers_with_paths(pod):
+        yield from _check_name(path, container, seen)
 
 
 def negative(pod: Pod) -> Iterator[Breach]:
-    """Amounts below zero, wherever a pod has them: sums of what pods ask for would be wrong."""
+    """Yield negative amounts anywhere in a pod, because they would falsify sums of requests."""
     parts: list[tuple[Path, Resources]] = [(("spec", "overhead"), pod.overhead)]
     owners: list[tuple[Path, ResourceRequirements | None]] = [(("spec", "resources"), pod.resources)]
-    owners += (((*path, "resources"), container.resources) for path, container in _numbered(pod))
+    owners += (((*path, "resources"), container.resources) for path, container in _containers_with_paths(pod))
     for path, resources in owners:
         if resources is not None:
             parts += (((*path, "requests"), resources.requests), ((*path, "limits"), resources.limits))
@@ -128,7 +128,7 @@ def negative(pod: Pod) -> Iterator[Breach]:
                 yield Breach((*path, name), str(amount), _NOT_NEGATIVE)
 
 
-def _identity(pod: Pod) -> Iterator[Breach]:
+def _check_identity(pod: Pod) -> Iterator[Breach]:
     rows = (
         ("name", pod.name, _SUBDOMAIN, _MAX_SUBDOMAIN, SUBDOMAIN_RULE),
         ("namespace", pod.namespace, _LABEL, _MAX_LABEL, LABEL_RULE),
@@ -139,13 +139,13 @@ def _identity(pod: Pod) -> Iterator[Breach]:
             yield Breach(("metadata", key), shown(text) if text else "", rule if text else "is required")
 
 
-def _numbered(pod: Pod) -> Iterator[tuple[Path, Container]]:
+def _containers_with_paths(pod: Pod) -> Iterator[tuple[Path, Container]]:
     for key, containers in (("initContainers", pod.inits()), ("containers", pod.apps())):
         for index, container in enumerate(containers):
             yield ("spec", key, index), container
 
 
-def _name(path: Path, container: Container, seen: set[str]) -> Iterator[Breach]:
+def _check_name(path: Path, container: Container, seen: set[str]) -> Iterator[Breach]:
     name = container.name
     if not is_label(name):
         yield Breach((*path, "name"), shown(name) if name else "", LABEL_RULE if name else "is required")
@@ -154,7 +154,7 @@ def _name(path: Path, container: Container, seen: set[str]) -> Iterator[Breach]:
     seen.add(name)
 
 
-def _process(path: Path, container: Container) -> Iterator[Breach]:
+def _check_process(path: Path, container: Container) -> Iterator[Breach]:
     if container.kind is ContainerKind.INIT and not container.command:
         yield Breach((*path, "command"), "", "is required: an init container has to run to completion")
     if container.args and not container.command:
@@ -164,22 +164,22 @@ def _process(path: Path, container: Container) -> Iterator[Breach]:
         yield Breach((*path, "workingDir"), shown(directory), "must be an absolute path")
     for index, (name, _) in enumerate(container.env):
         if not _VARIABLE.fullmatch(name):
-            rule = "must be of printable ASCII characters other than '='" if name else "is required"
-            # An invalid name may be `PASSWORD=…`, as in a shell.
+            rule = "must consist of printable ASCII characters other than '='" if name else "is required"
+            # An invalid name may be `PASSWORD=…`, as in a shell, so it isn't shown.
             yield Breach((*path, "env", index, "name"), "", rule)
         elif name.startswith(RESERVED_PREFIX):
             rule = f"must not begin with {RESERVED_PREFIX}: the agent sets these variables itself"
             yield Breach((*path, "env", index, "name"), "", rule)
     process = process_of(container)
     if process is None:
-        # Values may hold secrets: neither they nor their names are shown.
-        rule = f"command, args and env, with $(…) replaced, are more than {MAX_PROCESS_BYTES} bytes of JSON: put large values into a file"
+        # Values may be secret, so neither they nor their names are shown.
+        rule = f"command, args and env, with $(…) replaced, exceed {MAX_PROCESS_BYTES} bytes of JSON: put large values into a file"
         yield Breach((*path, "command"), "", rule)
     elif process.argv[:1] == ("",):
         yield Breach((*path, "command", 0), "", "must name a program")
 
 
-def _resize(path: Path, pod: Pod, container: Container) -> Iterator[Breach]:
+def _check_resize_policy(path: Path, pod: Pod, container: Container) -> Iterator[Breach]:
     if (
         container.restarts_for
         and pod.restart_policy is RestartPolicy.NEVER
@@ -189,7 +189,7 @@ def _resize(path: Path, pod: Pod, container: Container) -> Iterator[Breach]:
         yield Breach((*path, "resizePolicy"), ", ".join(container.restarts_for), rule)
 
 
-def _restart(path: Path, container: Container) -> Iterator[Breach]:
+def _check_restart_policy(path: Path, container: Container) -> Iterator[Breach]:
     policy = container.restart_policy
     if policy is None:
         return
@@ -199,11 +199,11 @@ def _restart(path: Path, container: Container) -> Iterator[Breach]:
         yield Breach((*path, "restartPolicy"), policy.value, "must be Always, which makes the init container a sidecar")
 
 
-def _requirements(path: Path, resources: ResourceRequirements, *, with_devices: bool = False) -> Iterator[Breach]:
-    # A request that stands for a limit is judged once, as the limit.
+def _check_requirements(path: Path, resources: ResourceRequirements, *, with_devices: bool = False) -> Iterator[Breach]:
+    # A request that was defaulted from its limit is checked once, as the limit.
     own = [(name, amount) for name, amount in resources.requests if amount != resources.limits.get(name)]
-    yield from _amounts((*path, "requests"), Resources(tuple(own)), with_devices=with_devices)
-    yield from _amounts((*path, "limits"), resources.limits, with_devices=with_devices)
+    yield from _check_amounts((*path, "requests"), Resources(tuple(own)), with_devices=with_devices)
+    yield from _check_amounts((*path, "limits"), resources.limits, with_devices=with_devices)
     for name, request in resources.requests:
         limit = resources.limits.get(name)
         if limit is None:
@@ -219,11 +219,11 @@ def _requirements(path: Path, resources: ResourceRequirements, *, with_devices: 
             yield Breach((*path, "requests", name), str(request), f"must be equal to {name} limit of {limit}")
 
 
-def _amounts(path: Path, resources: Resources, *, with_devices: bool = False) -> Iterator[Breach]:
+def _check_amounts(path: Path, resources: Resources, *, with_devices: bool = False) -> Iterator[Breach]:
     for name, amount in resources:
         here = (*path, name)
         if is_device(name):
-            yield from _devices(here, name, amount, of_container=with_devices)
+            yield from _check_devices(here, name, amount, of_container=with_devices)
             continue
         if not is_pod_level(name):
             meant = nearest(name, (CPU, MEMORY))
@@ -235,16 +235,16 @@ def _amounts(path: Path, resources: Resources, *, with_devices: bool = False) ->
         elif amount.nano > largest.nano:
             yield Breach(here, str(amount), f"must be at most {largest}")
         elif name.startswith(HUGEPAGES_PREFIX):
-            yield from _whole_pages(here, name, amount)
+            yield from _check_page_size(here, name, amount)
 
 
-def _devices(path: Path, name: str, amount: Quantity, *, of_container: bool) -> Iterator[Breach]:
-    from nodeagent.formats.syntax.resource_names import is_extended_resource  # noqa: PLC0415 - few pods name devices
+def _check_devices(path: Path, name: str, amount: Quantity, *, of_container: bool) -> Iterator[Breach]:
+    from nodeagent.formats.syntax.resource_names import is_extended_resource  # noqa: PLC0415 - few pods request devices
 
     if not of_container:
-        yield Breach(path, "", "is a device's: only containers ask for devices")
+        yield Breach(path, "", "is a device: only containers can request devices")
     elif not is_extended_resource(name):
-        yield Breach(path, "", "must be DOMAIN/NAME as of Kubernetes' extended resources (not kubernetes.io)")
+        yield Breach(path, "", "must be DOMAIN/NAME, like Kubernetes' extended resources (not kubernetes.io)")
     elif amount.nano < 0:
         yield Breach(path, str(amount), _NOT_NEGATIVE)
     elif amount.nano % 10**9:
@@ -253,7 +253,7 @@ def _devices(path: Path, name: str, amount: Quantity, *, of_container: bool) -> 
         yield Breach(path, str(amount), f"must be at most {MAX_DEVICES}")
 
 
-def _whole_pages(path: Path, name: str, amount: Quantity) -> Iterator[Breach]:
+def _check_page_size(path: Path, name: str, amount: Quantity) -> Iterator[Breach]:
     size_text = name.removeprefix(HUGEPAGES_PREFIX)
     try:
         size = Quantity.parse(size_text)
@@ -265,22 +265,22 @@ def _whole_pages(path: Path, name: str, amount: Quantity) -> Iterator[Breach]:
         yield Breach(path, str(amount), f"must be a multiple of the page size {size}")
 
 
-def _exclusive_parts(pod: Pod) -> Iterator[Breach]:
+def _check_exclusive_cpus(pod: Pod) -> Iterator[Breach]:
     for container in pod.containers:
         if container.exclusive_cpus is None:
             continue
         path: Path = ("metadata", "annotations", f"{EXCLUSIVE_CPUS}/{container.name}")
         count, request = str(container.exclusive_cpus), container.resources.requests.get(CPU)
         if has_pod_level_resources(pod):
-            rule = "doesn't go with resources of the pod as a whole (spec.resources): remove one of them"
+            rule = "can't be combined with pod-level resources (spec.resources): remove one of them"
             yield Breach(path, count, rule)
         elif request is None or request.nano < container.exclusive_cpus * 10**9:
             asked = "no CPU" if request is None else f"cpu: {request}"
-            rule = f"is more than the container requests ({asked}): request at least that much, the rest is of the shared pool"
+            rule = f"is more than the container requests ({asked}): request at least this number; the rest comes from the shared pool"
             yield Breach(path, count, rule)
 
 
-def _claims(pod: Pod) -> Iterator[Breach]:
+def _check_claims(pod: Pod) -> Iterator[Breach]:
     path: Path = ("spec", "resourceClaims")
     if len(pod.claims) > MAX_CLAIMS:
         yield Breach(path, str(len(pod.claims)), f"at most {MAX_CLAIMS} claims are allowed")
@@ -293,18 +293,18 @@ def _claims(pod: Pod) -> Iterator[Breach]:
         elif claim.name in names[:index]:
             yield Breach((*path, index, "name"), claim.name, "is the name of another claim of this pod")
         elif claim.name not in used:
-            rule = "must be used by a container (resources.claims): there is nobody else who could hold it"
+            rule = "must be used by a container (resources.claims): only containers hold claims"
             yield Breach((*path, index, "name"), claim.name, rule)
         own = claim.claim_name(pod.name)
         if claim.name not in names[:index] and own in [other.claim_name(pod.name) for other in pod.claims[:index]]:
-            rule = "is another of this pod's claims already (one from a template is called POD-NAME)"
+            rule = "is also the name of another claim of this pod (a claim from a template is named POD-NAME)"
             yield Breach((*path, index, "resourceClaimName" if claim.claim else "name"), shown(own), rule)
         if bool(claim.claim) is bool(claim.template):
             yield Breach((*path, index), "", "needs resourceClaimName or resourceClaimTemplateName, and not both")
         elif not is_subdomain(claim.claim or claim.template):
             key = "resourceClaimName" if claim.claim else "resourceClaimTemplateName"
             yield Breach((*path, index, key), shown(claim.claim or claim.template), SUBDOMAIN_RULE)
-    for container_path, container in _numbered(pod):
+    for container_path, container in _containers_with_paths(pod):
         here: Path = (*container_path, "resources", "claims")
         if len(container.claims) > MAX_USES:
             yield Breach(here, str(len(container.claims)), f"at most {MAX_USES} are allowed")
@@ -316,45 +316,45 @@ def _claims(pod: Pod) -> Iterator[Breach]:
             elif one.request and not is_label(one.request):
                 yield Breach((*here, index, "request"), shown(one.request), LABEL_RULE)
             elif one in container.claims[:index]:
-                yield Breach((*here, index, "name"), one.name, "is there twice")
+                yield Breach((*here, index, "name"), one.name, "is listed twice")
 
 
-def _units(pod: Pod) -> Iterator[Breach]:
-    """All containers of a pod are in one domain: its cgroups have one owner."""
+def _check_units(pod: Pod) -> Iterator[Breach]:
+    """Check that all containers of a pod are systemd units or none is, because their cgroups need the same owner."""
     if pod.gives_back and not pod.units:
         path: Path = ("metadata", "annotations", WHILE_INACTIVE)
-        yield Breach(path, GIVE_BACK, f"needs containers that stand for systemd units ({UNIT}/<container>)")
+        yield Breach(path, GIVE_BACK, f"needs containers that pin systemd units ({UNIT}/<container>)")
     seen: set[str] = set()
     for container in pod.containers if pod.units else ():
         path = ("metadata", "annotations", f"{UNIT}/{container.name}")
         if not container.unit:
-            yield Breach(path, "", "is required: all containers of a pod stand for systemd units, or none does")
+            yield Breach(path, "", "is required: either all containers of a pod pin systemd units, or none")
         elif container.unit in seen:
             yield Breach(path, container.unit, "is the unit of another container in this pod")
         elif container.kind is not ContainerKind.APP:
-            yield Breach(path, container.unit, "doesn't go with an init container: systemd starts and ends the unit")
+            yield Breach(path, container.unit, "can't be set on an init container: systemd starts and stops the unit")
         elif container.command:
-            yield Breach(path, container.unit, "doesn't go with a command: systemd starts and ends the unit")
+            yield Breach(path, container.unit, "can't be combined with a command: systemd starts and stops the unit")
         seen.add(container.unit)
 
 
-def _hugepages_alone(path: Path, own: ResourceRequirements, pods: ResourceRequirements | None) -> Iterator[Breach]:
+def _check_hugepages(path: Path, own: ResourceRequirements, pods: ResourceRequirements | None) -> Iterator[Breach]:
     names = {name for part in (own.requests, own.limits) for name, _ in part}
     around = set() if pods is None else {name for part in (pods.requests, pods.limits) for name, _ in part}
     if any(name.startswith(HUGEPAGES_PREFIX) for name in names) and not (names | around) & {CPU, MEMORY}:
         yield Breach(path, "", "huge pages require cpu or memory")
 
 
-def _pod_level(pod: Pod, resources: ResourceRequirements) -> Iterator[Breach]:
+def _check_pod_level(pod: Pod, resources: ResourceRequirements) -> Iterator[Breach]:
     path: Path = ("spec", "resources")
-    yield from _requirements(path, resources)
-    yield from _hugepages_alone(path, resources, None)
+    yield from _check_requirements(path, resources)
+    yield from _check_hugepages(path, resources, None)
     for name, total in aggregated_container_requests(pod).items():
         request = resources.requests.get(name)
         if request is not None and total.nano > request.nano:
             rule = f"must be greater than or equal to aggregate container requests of {total}"
             yield Breach((*path, "requests", name), str(request), rule)
-    for container_path, container in _numbered(pod):
+    for container_path, container in _containers_with_paths(pod):
         for name, limit in container.resources.limits:
             most = resources.limits.get(name)
             if most is not None and limit.nano > most.nano:

@@ -1,4 +1,4 @@
-"""Names of the v1 Pod's fields that are known but unused, and of those that are refused, with the reason. Only tables."""
+"""Tables of the v1 Pod's fields that are known but unused, and of those that are refused, with the reasons."""
 
 import re
 from collections.abc import Mapping
@@ -7,57 +7,58 @@ from types import MappingProxyType
 from nodeagent.core.model.pod import ANNOTATION_DOMAIN
 
 CLAIM_KINDS = CLAIM, TEMPLATE, CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
-"""Documents that stand beside pods in a manifest."""
+"""Kinds of documents that a manifest may have in addition to pods."""
 
 METADATA_SILENT = ("labels",)
-"""Without effect on a node anyway: not worth a log line."""
+"""Fields that never have an effect on a node, so they are not logged."""
 
 EXCLUSIVE_CPUS = f"exclusive-cpus.{ANNOTATION_DOMAIN}"
-"""Of the CPU request of the container that the key names, so many CPUs are exclusive."""
+"""Number of exclusive CPUs out of the CPU request of the container that the key names."""
 
 PARTITION = f"{ANNOTATION_DOMAIN}/partition"
-"""The kind of partition that the pod's exclusive CPUs become: one of these."""
+"""Type of the cpuset partition for the pod's exclusive CPUs, one of PARTITIONS."""
 
 ROOT, ISOLATED = "root", "isolated"
 PARTITIONS = (ROOT, ISOLATED)
 
 NUMA_NODE = f"{ANNOTATION_DOMAIN}/numa-node"
-"""The pod's exclusive CPUs and its memory are on this NUMA node."""
+"""Required NUMA node of the pod's exclusive CPUs and memory."""
 NODE_NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")
 
 CORE_CLASS = f"{ANNOTATION_DOMAIN}/core-class"
-"""The pod's exclusive CPUs are of this class of cores, or it is refused."""
+"""Required class of cores for the pod's exclusive CPUs. Without such CPUs, the pod is refused."""
 PREFERRED_CORE_CLASS = f"{ANNOTATION_DOMAIN}/preferred-core-class"
-"""They are of this class if that is possible."""
+"""Preferred class of cores for the pod's exclusive CPUs."""
 
 NEAR = f"{ANNOTATION_DOMAIN}/near"
-"""All containers of the pod ask to be near these devices, but those that say otherwise by an annotation of their own."""
+"""Devices whose NUMA nodes all containers of the pod prefer, unless a container has its own annotation."""
 NEAR_OF = f"near.{ANNOTATION_DOMAIN}"
-"""The container that the key names asks to be near these devices."""
+"""Devices whose NUMA nodes the container that the key names prefers."""
 NEAR_NAME = re.compile(r"(?!\.{1,2}$)[^\s/,]{1,32}")
-"""An address of a PCI device, a name of one, or a kind."""
+"""A PCI address, a device name or a kind of device."""
 
 OF_PODS = (PARTITION, NUMA_NODE, CORE_CLASS, PREFERRED_CORE_CLASS, NEAR)
-"""Annotations that name no container."""
+"""Annotations without a container's name in the key."""
 
 INTERRUPTS = f"interrupts.{ANNOTATION_DOMAIN}"
-"""The interrupts of these devices come to the exclusive CPUs of the container that the key names."""
+"""Devices whose interrupts are sent to the exclusive CPUs of the container that the key names."""
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-"""Of a device, the name of its directory below /sys/bus/pci/devices."""
+"""Name of a device's directory below /sys/bus/pci/devices."""
 DEVICE = re.compile(rf"{PCI_ADDRESS.pattern}|(?!\.{{1,2}}$)[^\s/:,]{{1,15}}")
-"""Such an address, or the name of a network interface."""
+"""A PCI address or the name of a network interface."""
 
 UNIT = f"unit.{ANNOTATION_DOMAIN}"
-"""The systemd unit that the container stands for which the key names."""
+"""Systemd unit that is pinned by the container that the key names."""
 UNIT_NAME = re.compile(
     r"(?!nodeagent[.-])(?!-\.slice$)(?!init\.scope$)(?!@)(?!.*@\.[a-z]+$)[A-Za-z0-9:_.\\@-]{1,247}\.(?:service|scope|slice)"
 )
-"""The root of all slices and PID 1 are the host itself, and the agent's own units hold the pods. A template is no unit: systemd refuses a
-question about several, if one is a template.
+"""Name of a unit that can be pinned. The root slice and PID 1 are the host itself, and the agent's own units hold the
+pods.
+A template is not a unit, and systemd refuses queries about several units if one of them is a template.
 """
 
 WHILE_INACTIVE = f"{ANNOTATION_DOMAIN}/while-inactive"
-"""What becomes of the CPUs and memory of a pod whose containers stand for systemd units while none of these is active: one of these."""
+"""Whether a pod of systemd units keeps its CPUs and memory while no unit is active, one of WHILE_INACTIVE_CHOICES."""
 KEEP, GIVE_BACK = "keep", "give-back"
 WHILE_INACTIVE_CHOICES = (KEEP, GIVE_BACK)
 
@@ -153,12 +154,12 @@ CONTAINER_SECURITY_UNUSED = (
 
 RESOURCES_UNUSED = ("ephemeral-storage",)
 
-_NO_SCHEDULER = "there is no scheduler: the pod runs on the node that has its manifest"
-_OF_THE_HOST = "processes have the host's names and its network"
-_NO_PROBES = "a process is healthy and ready for as long as it runs"
+_NO_SCHEDULER = "there is no scheduler; the pod runs on the node with its manifest"
+_OF_THE_HOST = "processes use the host's name resolution and network"
+_NO_PROBES = "a process counts as healthy and ready while it runs"
 _NOT_CONFINED = "processes run on the host itself, with all rights of their user (runAsUser, runAsGroup)"
 
-IMAGE_ALONE = "no image is run; without a command the container is an empty cgroup to enter with `nodeagent exec`"
+IMAGE_ALONE = "images are not run; without a command, the container is an empty cgroup that `nodeagent exec` enters"
 
 MISLEADING: Mapping[str, str] = MappingProxyType(
     {
@@ -182,14 +183,14 @@ MISLEADING: Mapping[str, str] = MappingProxyType(
             ),
             _NOT_CONFINED,
         ),
-        "activeDeadlineSeconds": "nothing ends a pod after a time",
+        "activeDeadlineSeconds": "pods are never ended by a deadline",
         "ephemeralContainers": "`nodeagent exec` runs a command in a container's cgroup",
-        "ephemeral-storage": "nothing counts or bounds what processes write",
-        "lifecycle": "hooks are not run: let the command do it, and end on SIGTERM",
-        "priorityClassName": "no pod is preempted: the first one decided keeps what it asked for",
+        "ephemeral-storage": "disk use is neither measured nor limited",
+        "lifecycle": "hooks are not run: let the command do their work, and end on SIGTERM",
+        "priorityClassName": "pods are never preempted: the pod admitted first keeps its resources",
     }
 )
-"""Unused fields that promise something, by name, and what happens instead."""
+"""Unused fields that seem to have an effect, with the actual behaviour."""
 
 SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
     {
@@ -211,6 +212,6 @@ ENV_REFUSED: Mapping[str, str] = MappingProxyType(
 )
 
 RESOURCES_REFUSED: Mapping[str, str] = MappingProxyType(
-    {"claims": "claims are containers': state them in their resources"}
+    {"claims": "only containers have claims: state them in the containers' resources"}
 )
-"""Of a pod as a whole."""
+"""Refused fields of pod-level resources."""

@@ -1,4 +1,4 @@
-"""A systemd unit as a pod: one container that stands for it. Knows no systemd."""
+"""A systemd unit as a pod with one container. Knows no systemd."""
 
 import hashlib
 import json
@@ -22,20 +22,20 @@ _KINDS = (
     ".swap",
     ".device",
 )
-"""Of units. Only the first three have processes."""
+"""Kinds of units. Only the first three have processes."""
 _PLAIN_KEY = re.compile(r"[a-z][A-Za-z0-9./-]*")
 _DIGEST = 6
 _LONGEST_NAME = 200
-"""Of a pod, as its file is called so, too."""
+"""Limit on a pod's name, which is also the name of its file."""
 
 
 def full_unit_name(name: str) -> str:
-    """Return the name of the unit that is meant: without a kind it is a service, as for systemctl."""
+    """Return a unit's full name. A name without a kind means a service, as for systemctl."""
     return name if name.endswith(_KINDS) else f"{name}.service"
 
 
 def unit_pod_name(unit: str) -> str:
-    """Return the name of a unit's pod: the unit's own, where a pod may be called so, and otherwise one that no other unit's pod has."""
+    """Return the name of a unit's pod: the unit's name if valid for a pod, otherwise a unique name derived from it."""
     stem, _, kind = unit.rpartition(".")
     usable = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if usable == stem and len(unit) <= _LONGEST_NAME:
@@ -44,8 +44,8 @@ def unit_pod_name(unit: str) -> str:
     return "-".join(filter(None, (usable[: _LONGEST_NAME - len(ending) - 1].rstrip("-"), ending)))
 
 
-def _key(name: str) -> str:
-    """Whatever a resource is said to be called is one key."""
+def _quote_key(name: str) -> str:
+    """Quote a resource's name if YAML needs it, so that the name remains one key."""
     return name if _PLAIN_KEY.fullmatch(name) else json.dumps(name)
 
 
@@ -58,21 +58,21 @@ def unit_manifest(
     near: str | None = None,
     gives_back: bool = False,
 ) -> bytes:
-    """Return the manifest of a pod that stands for a unit.
+    """Return the manifest of a pod that pins a unit.
 
     Args:
-        unit: its name.
-        amounts: its limits, which are its requests, too.
-        numa_node: the number of the NUMA node on which it has to be. None: any.
-        core_class: of which its exclusive CPUs have to be. None: any.
-        near: the devices that it asks to be near. None: none.
-        gives_back: others may have its CPUs and memory while it isn't active.
+        unit: the unit's name.
+        amounts: the limits, also used as requests.
+        numa_node: the number of the required NUMA node. None means any.
+        core_class: the required class of its exclusive CPUs. None means any.
+        near: the devices whose NUMA nodes are preferred. None means no preference.
+        gives_back: release its CPUs and memory while the unit isn't active.
     """
     idle = GIVE_BACK if gives_back else None
     asked = {f"{UNIT}/{UNIT_CONTAINER}": unit, NUMA_NODE: numa_node, CORE_CLASS: core_class, NEAR: near}
     asked |= {WHILE_INACTIVE: idle}
     annotations = {key: value for key, value in asked.items() if value is not None}
-    limits = "".join(f"          {_key(name)}: {json.dumps(amount)}\n" for name, amount in amounts.items())
+    limits = "".join(f"          {_quote_key(name)}: {json.dumps(amount)}\n" for name, amount in amounts.items())
     return f"""\
 # made by `nodeagent pin {unit}`; `nodeagent unpin {unit}` removes it
 apiVersion: v1

@@ -1,7 +1,7 @@
-"""What a container's process gets: command, args and env with Kubernetes' `$(NAME)` references replaced, within limits.
+"""Command, args and environment of a container's process, with Kubernetes' `$(NAME)` references replaced, within limits.
 
-As in kubelet (k8s.io/kubernetes third_party/forked/golang/expansion): a variable sees those before it, command and args see all; `$$`
-stands for `$`; an unknown reference stays as it is. Knows nothing of how it is started.
+The rules are kubelet's (k8s.io/kubernetes third_party/forked/golang/expansion). A variable can refer to earlier ones, command and args
+to all. `$$` means `$`, and an unknown reference stays unchanged. Knows not how the process is started.
 """
 
 import json
@@ -13,9 +13,9 @@ from msgspec import Struct
 from nodeagent.core.model.pod import Container
 
 MAX_PROCESS_BYTES = 128 * 1024
-"""For all strings as JSON: a start request has to fit into one packet to the launcher. The kernel accepts no longer single string."""
+"""Limit on all strings as JSON, because a start request must fit into one packet to the launcher. The kernel limits each string, too."""
 RESERVED_PREFIX = "NODEAGENT_"
-"""Of the variables that only the agent sets (placement_variables.py): if a manifest had one, one of two values would not count."""
+"""Prefix of the variables that only the agent sets (placement_variables.py). Manifests can't set them, because a variable has one value."""
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 
@@ -23,17 +23,17 @@ _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 class Process(Struct, frozen=True):
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
-    """What is given, then the manifest's in its order; of two with one name the later counts."""
+    """Variables added by the agent, then the manifest's in their order. Of two with the same name, the later one takes effect."""
 
 
 def process_of(container: Container, given: tuple[tuple[str, str], ...] = ()) -> Process | None:
-    """Replace the references; None: the result is longer than `MAX_PROCESS_BYTES`.
+    """Replace the references. None means that the result is longer than `MAX_PROCESS_BYTES`.
 
-    Each reference may name a value with two references to others, and so on: a result that is too long is never built.
+    A result that is too long is never built, because values with several references each could grow exponentially.
 
     Args:
-        container: its command, args and env.
-        given: variables that come before its own, and don't count towards the limit.
+        container: the container with command, args and env.
+        given: variables before the container's own, which don't count towards the limit.
     """
     left = MAX_PROCESS_BYTES
     variables = dict(given)
@@ -58,7 +58,7 @@ def process_of(container: Container, given: tuple[tuple[str, str], ...] = ()) ->
 
 
 def expand(text: str, variables: Mapping[str, str], most: int) -> str | None:
-    """Replace the references in one text; None: the result has more than `most` characters."""
+    """Replace the references in a text. None means that the result has more than `most` characters."""
     end = text.rfind(")") + 1
     pieces: list[str] = []
     done = 0
@@ -68,6 +68,6 @@ def expand(text: str, variables: Mapping[str, str], most: int) -> str | None:
         done = found.end()
         if most < 0:
             return None
-    # Behind the last ")" no reference can end; searching for its end from every "$(" would take quadratic time.
+    # No reference ends after the last ")". Searching for an end from every later "$(" would take quadratic time.
     pieces += (text[done:end], text[end:].replace("$$", "$"))
     return None if most < len(pieces[-1]) + len(pieces[-2]) else "".join(pieces)

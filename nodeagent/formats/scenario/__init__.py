@@ -1,1 +1,1 @@
-"""The scenarios that `nodeagent simulate` replays."""
+"""Scenarios replayed by `nodeagent simulate`."""

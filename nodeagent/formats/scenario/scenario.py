@@ -1,6 +1,7 @@
-"""Scenarios of `nodeagent simulate`: JSON documents → machine, configuration and pod events; states → result documents.
+"""Scenarios of `nodeagent simulate`: reads machine, configuration and pod events from JSON, and formats states as
+result documents.
 
-The form is that of the decision vectors (see docs). Knows the spelling, not the decisions.
+The form is that of the decision vectors (see docs). Knows the notation, not the decisions.
 """
 
 import json
@@ -35,27 +36,27 @@ T = TypeVar("T")
 CPU_FILE, MEMORY_FILE = FILES = "cpu_manager_state", "memory_manager_state"
 _HALF = re.compile("[\ud800-\udfff]")
 _MAYBE_HALF = re.compile(rf"\\u[dD][89a-fA-F]|{_HALF.pattern}")
-"""Where one is, or may be escaped."""
+"""Half of a surrogate pair, or its possible escape."""
 OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart")
 
 
 class ScenarioError(NodeAgentError):
-    """A scenario that can't be replayed; the message has a line for each finding, with its place."""
+    """A scenario can't be replayed. The message has a line for each finding, with its place."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
             message,
-            hint="docs/simulate.md (`nodeagent --help` says where) has the form of a scenario; manifests go after -f",
+            hint="docs/simulate.md (see `nodeagent --help`) describes scenarios; give manifests with -f",
         )
 
 
 class ScenarioStep(Struct, frozen=True):
     op: str
     pod: Pod | None = None
-    """Of `add`."""
+    """Pod of an `add`."""
     pod_uid: str = ""
     container: str | None = None
-    """None: all of the pod's."""
+    """Name of the container. None means all containers of the pod."""
 
 
 class Scenario(Struct, frozen=True):
@@ -64,9 +65,9 @@ class Scenario(Struct, frozen=True):
     placement: Placement
     steps: tuple[ScenarioStep, ...]
     files: tuple[tuple[str, str], ...] = ()
-    """(file name, text) found at the start, sorted."""
+    """Name and text of each state file present at the start, sorted."""
     initial_containers: tuple[tuple[str, tuple[str, str]], ...] = ()
-    """(container id, (pod UID, container name)), sorted."""
+    """Container ID, pod UID and container name of each container known at the start, sorted."""
 
     def file(self, name: str) -> str | None:
         return dict(self.files).get(name)
@@ -77,14 +78,14 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
 
     Args:
         text: a JSON object; bytes are UTF-8.
-        where: names it in errors.
-        machine: replaces the scenario's own, which is then ignored and may be missing.
+        where: the scenario's name in errors.
+        machine: replaces the scenario's own machine, which may then be missing.
 
     Raises:
-        ScenarioError: it isn't a scenario that can be replayed.
+        ScenarioError: the text isn't a scenario that can be replayed.
     """
     try:
-        document = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_object)
+        document = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_build_object)
     except RecursionError as err:
         raise ScenarioError(f"{where}: is nested too deeply") from err
     except json.JSONDecodeError as err:
@@ -94,14 +95,14 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
         raise ScenarioError(f"{where}: must be JSON: {err}") from err
     if not isinstance(document, dict):
         raise ScenarioError(f"{where}: must be a JSON object, not {shown(document)}")
-    # A whole vector works as well as its scenario alone.
+    # A whole vector is accepted, too.
     inner = document.get("scenario", document)
     if not isinstance(inner, dict):
         raise ScenarioError(f"{where}: scenario: must be a JSON object, not {shown(inner)}")
     try:
         if _MAYBE_HALF.search(text if isinstance(text, str) else text.decode()):
             _refuse_halves(inner, where)
-        return _scenario(inner, where, machine)
+        return _read_scenario(inner, where, machine)
     except RecursionError as err:
         raise ScenarioError(f"{where}: is nested too deeply") from err
     except DocumentError as err:
@@ -109,30 +110,30 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
 
 
 def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
-    """Refuse half of a surrogate pair wherever it is: it isn't a character, and no state file can contain it."""
+    """Refuse half a surrogate pair anywhere, because it isn't a character and no state file can contain it."""
     findings = Findings(where)
-    for path, text in _halves(document, ""):
+    for path, text in _find_halves(document, ""):
         findings.add(None, path, shown(text), "must not have half of a surrogate pair, which is not a character")
     if findings:
         raise DocumentError(findings.all())
 
 
-def _halves(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Return each text with such a half, and its place; for a field's name the place of the object."""
+def _find_halves(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the path and text of each string with half a surrogate pair. A field's name has the path of its object."""
     if isinstance(value, str):
         if _HALF.search(value):
             yield path, value
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from _halves(name, path)
-            yield from _halves(inner, f"{path}.{name}" if path else name)
+            yield from _find_halves(name, path)
+            yield from _find_halves(inner, f"{path}.{name}" if path else name)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _halves(inner, f"{path}[{index}]")
+            yield from _find_halves(inner, f"{path}[{index}]")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> Document:
-    """Read an object. If a name has two values, it is unknown which is meant."""
+def _build_object(pairs: list[tuple[str, Any]]) -> Document:
+    """Build an object. A name with two values is refused, because it is unknown which one is meant."""
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
@@ -140,14 +141,14 @@ def _object(pairs: list[tuple[str, Any]]) -> Document:
     raise ValueError(f"{shown(name)} is given twice in one object")
 
 
-def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None) -> Scenario:
+def _read_scenario(document: Mapping[str, Any], where: str, machine: Topology | None) -> Scenario:
     findings = Findings(where)
-    fields = fields_of(_outline(document), findings)
+    fields = fields_of(_omit_parts(document), findings)
     identity = fields.string("id")
     fields.object("config")
-    steps = [_step(each) for each in fields.objects("steps")]
-    files = _files(fields)
-    containers = _initial_containers(fields)
+    steps = [_read_step(each) for each in fields.objects("steps")]
+    files = _read_files(fields)
+    containers = _read_initial_containers(fields)
     fields.unused(MACHINE_FIELDS)
     fields.close()
     if findings:
@@ -155,12 +156,12 @@ def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None)
     given = document.get("steps") or ()
     problems: list[str] = []
     pods = {
-        i: _part(problems, partial(pod_from_document, given[i]["pod"], f"{where}: steps[{i}].pod"))
+        i: _read_part(problems, partial(pod_from_document, given[i]["pod"], f"{where}: steps[{i}].pod"))
         for i, step in enumerate(steps)
         if step.op == "add"
     }
-    placement = _part(problems, lambda: placement_from_scenario(document.get("config") or {}, f"{where}: config"))
-    topology = _part(problems, lambda: _machine(document, where)) if machine is None else machine
+    placement = _read_part(problems, lambda: placement_from_scenario(document.get("config") or {}, f"{where}: config"))
+    topology = _read_part(problems, lambda: _read_machine(document, where)) if machine is None else machine
     if topology is None or placement is None or problems:
         raise ScenarioError("\n".join(problems))
     return Scenario(
@@ -173,8 +174,8 @@ def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None)
     )
 
 
-def _part(problems: list[str], read: Callable[[], T]) -> T | None:
-    """Read a part that has its own reader; None: it is invalid, and the problems explain why."""
+def _read_part(problems: list[str], read: Callable[[], T]) -> T | None:
+    """Read a part with its own reader. None means that the part is invalid, and the error is added to `problems`."""
     try:
         return read()
     except (DocumentError, ScenarioError) as err:
@@ -182,7 +183,7 @@ def _part(problems: list[str], read: Callable[[], T]) -> T | None:
         return None
 
 
-def _outline(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _omit_parts(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the scenario without the machine, the configuration and the pods, which have their own readers."""
     plain = {name: {} if name in MACHINE_FIELDS else value for name, value in document.items()}
     if isinstance(plain.get("config"), dict):
@@ -195,8 +196,8 @@ def _outline(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return plain
 
 
-def _step(fields: Fields) -> ScenarioStep:
-    """Read a step, except its pod."""
+def _read_step(fields: Fields) -> ScenarioStep:
+    """Read a step without its pod."""
     if not fields.has("op"):
         fields.report("op", f"is required: one of {', '.join(OPERATIONS)}")
     op = fields.one_of("op", OPERATIONS) or ""
@@ -205,9 +206,9 @@ def _step(fields: Fields) -> ScenarioStep:
         if fields.object("pod") is None and not fields.has("pod"):
             fields.report("pod", "is required: a v1 Pod")
     elif op in OPERATIONS and op != "restart":
-        uid = _required(fields, "podUID", "the pod's metadata.uid")
+        uid = _read_required(fields, "podUID", "the pod's metadata.uid")
         if op == "removeContainer":
-            container = _required(fields, "container", "its name")
+            container = _read_required(fields, "container", "its name")
         elif op == "start":
             container = fields.string("container")
     if op in OPERATIONS:
@@ -219,7 +220,7 @@ def _with_pod(step: ScenarioStep, pod: Pod) -> ScenarioStep:
     return replace(step, pod=pod, pod_uid=pod.uid)
 
 
-def _files(fields: Fields) -> tuple[tuple[str, str], ...]:
+def _read_files(fields: Fields) -> tuple[tuple[str, str], ...]:
     inner = fields.object("files", keyed=True)
     if inner is None:
         return ()
@@ -228,7 +229,7 @@ def _files(fields: Fields) -> tuple[tuple[str, str], ...]:
     return tuple((name, text) for name, text in texts if text is not None)
 
 
-def _initial_containers(fields: Fields) -> tuple[tuple[str, tuple[str, str]], ...]:
+def _read_initial_containers(fields: Fields) -> tuple[tuple[str, tuple[str, str]], ...]:
     inner = fields.object("initialContainers", keyed=True)
     if inner is None:
         return ()
@@ -236,23 +237,24 @@ def _initial_containers(fields: Fields) -> tuple[tuple[str, tuple[str, str]], ..
     for name in sorted(inner.present()):
         each = inner.object(name)
         if each is not None:
-            uid = _required(each, "podUID", "the pod's metadata.uid")
-            found.append((name, (uid, _required(each, "container", "its name"))))
+            uid = _read_required(each, "podUID", "the pod's metadata.uid")
+            found.append((name, (uid, _read_required(each, "container", "its name"))))
             each.close()
     return tuple(found)
 
 
-def _required(fields: Fields, name: str, what: str) -> str:
-    """Read a required text; empty if it is missing or not a text, which is reported."""
+def _read_required(fields: Fields, name: str, what: str) -> str:
+    """Read a required string. Report a missing or wrong one and return an empty string."""
     if not fields.has(name):
         fields.report(name, f"is required: {what}")
     return fields.string(name) or ""
 
 
-def _machine(document: Mapping[str, Any], where: str) -> Topology:
+def _read_machine(document: Mapping[str, Any], where: str) -> Topology:
     """Read the scenario's own machine.
 
-    Refuse what discovery never finds: cores in several sockets, NUMA nodes or caches, distances to some nodes only.
+    Refuse machines that discovery never finds: cores in several sockets, NUMA nodes or caches, distances to some
+    nodes only.
     """
     try:
         topology = topology_from_document(document)
@@ -268,23 +270,23 @@ def _machine(document: Mapping[str, Any], where: str) -> Topology:
             if len(found) > 1:
                 lie = ", ".join(map(str, found))
                 raise ScenarioError(
-                    f"{where}: topology.cpus: core {core} (CPUs {cpus}) lies in the {name} {lie}: must be one"
+                    f"{where}: topology.cpus: core {core} (CPUs {cpus}) spans the {name} {lie}: must be in one"
                 )
     for node in topology.numa:
         if node.distances is not None and len(node.distances) != len(topology.numa):
             allowed = f"distances of NUMA node {node.id}: must be one for each of the {len(topology.numa)} nodes"
             raise ScenarioError(f"{where}: numa: {allowed}, not {shown(list(node.distances))}")
-    # Kubelet and discovery name a core after its lowest CPU, and equal cores are allocated in that order.
+    # Kubelet and discovery name a core after its lowest CPU, and allocate equal cores in this order.
     lowest = {core: min(cpus) for core, cpus in topology.cores.items()}
     return replace(topology, cpus=tuple(replace(cpu, core=lowest[cpu.core]) for cpu in topology.cpus))
 
 
 def pods_document(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Document:
-    """Show what each active pod has."""
-    return {pod.uid: _pod_document(managers, promises, pod) for pod in pods}
+    """Format the allocations of each active pod."""
+    return {pod.uid: _format_pod(managers, promises, pod) for pod in pods}
 
 
-def _pod_document(managers: Managers, promises: Promises, pod: Pod) -> Document:
+def _format_pod(managers: Managers, promises: Promises, pod: Pod) -> Document:
     held = promises.of_pod(pod.uid)
     document: Document = {"containers": {}}
     for container in pod.containers:
@@ -293,7 +295,7 @@ def _pod_document(managers: Managers, promises: Promises, pod: Pod) -> Document:
         nodes = memory_nodes_of(promises, pod.uid, container.name)
         document["containers"][container.name] = {
             "cpuset": "" if own is None else str(own),
-            "effectiveCpuset": str(_effective(promises, own, is_mixed=container.is_mixed)),
+            "effectiveCpuset": str(_effective_cpus(promises, own, is_mixed=container.is_mixed)),
             "memoryNodes": None if nodes is None else list(nodes),
             "isolation": isolation(managers, promises, pod, container.name).value,
             "hint": {"mask": None if hint.mask is None else list(hint.mask), "preferred": hint.preferred},
@@ -303,19 +305,19 @@ def _pod_document(managers: Managers, promises: Promises, pod: Pod) -> Document:
     return document
 
 
-def _effective(promises: Promises, own: CpuSet | None, *, is_mixed: bool) -> CpuSet:
+def _effective_cpus(promises: Promises, own: CpuSet | None, *, is_mixed: bool) -> CpuSet:
     if own is None:
         return default_set(promises)
     return own | default_set(promises) if is_mixed else own
 
 
 def metrics_document(totals: Mapping[Series, int], names: frozenset[str]) -> Document:
-    """Show the series of these names that aren't zero."""
+    """Format the nonzero series with these names."""
     return {str(series): value for series, value in sorted(totals.items(), key=str) if value and series.name in names}
 
 
 def memory_state_document(text: str | None) -> Document | None:
-    """Show memory_manager_state as JSON, without what depends on the reference's random order of blocks."""
+    """Format memory_manager_state as JSON, with blocks sorted because their order is random in kubelet."""
     if not text:
         return None
     try:
@@ -332,12 +334,12 @@ def memory_state_document(text: str | None) -> Document | None:
 
 
 def has_one_text(document: Document) -> bool:
-    """Whether the order of the blocks is unambiguous in every list: then there is only one possible exact text."""
+    """Tell whether every list has at most one block, so that only one exact text is possible."""
     return all(len(blocks) < 2 for blocks in _lists_of_blocks(document))
 
 
 def _lists_of_blocks(document: Document) -> Iterator[list[Any]]:
-    """Find them in a file that may come from anybody."""
+    """Yield the lists of blocks in a document of unknown form."""
     found = [blocks for containers in _values(document.get("entries")) for blocks in _values(containers)]
     found += [pod.get("memoryBlocks") for pod in _values(document.get("podEntries")) if isinstance(pod, dict)]
     return (blocks for blocks in found if isinstance(blocks, list))

@@ -1,4 +1,6 @@
-"""The `config` object of a simulation scenario → Placement. It has amounts that a KubeletConfiguration spells differently."""
+"""Reads the `config` object of a scenario into a Placement. Some of its amounts have other names than in
+KubeletConfiguration.
+"""
 
 from collections.abc import Mapping
 
@@ -11,16 +13,16 @@ from nodeagent.formats.syntax.findings import DocumentError, Findings
 
 
 def placement_from_scenario(document: Mapping[str, object], source: str = "config") -> Placement:
-    """Read a scenario's configuration: KubeletConfiguration's names, plus `numReservedCPUs` or `reservedCPU`, and `errata`.
+    """Read a scenario's configuration: KubeletConfiguration's fields and `numReservedCPUs`, `reservedCPU` and `errata`.
 
     The node's memory reservation is the sum of `reservedMemory`.
 
     Args:
         document: the configuration.
-        source: names it in findings.
+        source: the configuration's name in findings.
 
     Raises:
-        DocumentError: a field is unknown, has the wrong type or is not a quantity or id set; every such field is named.
+        DocumentError: fields are unknown, have the wrong type or are not quantities or ID sets. The message names every such field.
     """
     findings = Findings(source)
     fields = fields_of(document, findings)

@@ -1,1 +1,3 @@
-"""Notations without a subject: YAML and JSON as trees with line numbers, typed reading, findings, durations, hashes, addresses."""
+"""Syntax shared by all formats: YAML and JSON as trees with line numbers, typed reading, findings, durations, hashes,
+addresses.
+"""

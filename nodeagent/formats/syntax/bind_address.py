@@ -1,21 +1,21 @@
-"""Where to listen, as text: `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH`. Knows no socket."""
+"""Addresses to listen on, as text: `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH`. Knows no socket."""
 
 from msgspec import Struct
 
 UNIX_PREFIX = "unix:"
 MAX_UNIX_PATH_BYTES = 107
-"""sun_path holds 108 bytes with its closing NUL (unix(7))."""
+"""Size of sun_path without its closing NUL (unix(7))."""
 FORMS = "HOST:PORT, [IPv6]:PORT or unix:/PATH"
 
 
 class BindAddressError(ValueError):
-    """A text is not an address. The message says which and why."""
+    """A text is not an address. The message names the text and the error."""
 
 
 class TcpAddress(Struct, frozen=True):
     host: str
     port: int
-    """0: the kernel chooses one."""
+    """0 lets the kernel choose a free port."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -32,19 +32,18 @@ BindAddress = TcpAddress | UnixAddress
 
 
 def parse_bind_address(text: str) -> BindAddress:
-    """Read an address.
+    """Parse an address.
 
     Raises:
-        BindAddressError: it has none of the three forms.
-
+        BindAddressError: the text has none of the three forms.
     """
     if text.startswith(UNIX_PREFIX):
-        return _unix(text)
+        return _parse_unix(text)
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise BindAddressError(f"'{text}': an IPv6 address stands in brackets, [::1]:9753")
+        raise BindAddressError(f"'{text}': an IPv6 address needs brackets, [::1]:9753")
     if not colon or not host or any(c.isspace() or c in "[]/\0" for c in host):
         raise BindAddressError(f"'{text}' is not an address: {FORMS}")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535):
@@ -52,7 +51,7 @@ def parse_bind_address(text: str) -> BindAddress:
     return TcpAddress(host, int(port))
 
 
-def _unix(text: str) -> UnixAddress:
+def _parse_unix(text: str) -> UnixAddress:
     path = text.removeprefix(UNIX_PREFIX)
     if not path.startswith("/") or path.endswith("/") or "\0" in path:
         raise BindAddressError(f"'{text}': a Unix socket needs an absolute path, unix:/run/nodeagent/metrics.sock")

@@ -1,4 +1,4 @@
-"""Text of a file → its documents as trees, YAML or JSON as kubelet tells them apart. Knows no field names."""
+"""Parses the text of a file into trees, one for each document, as YAML or JSON by kubelet's rule. Knows no field names."""
 
 import re
 
@@ -12,10 +12,10 @@ _JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*\{")
 
 
 def parse_documents(content: bytes, source: str) -> tuple[TreeNode, ...]:
-    """Read all documents, without any finding.
+    """Read all documents of a text that must have no finding.
 
     Raises:
-        DocumentError: the text can't be read; every finding has its line where there is one.
+        DocumentError: the text has findings, each with its line if known.
     """
     findings = Findings(source)
     documents = read_documents(content, findings)
@@ -27,14 +27,14 @@ def parse_documents(content: bytes, source: str) -> tuple[TreeNode, ...]:
 def read_documents(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
     """Read all documents. Text that starts with `{` is JSON, everything else YAML (apimachinery's util/yaml.ToJSON).
 
-    Several documents that are each in braces are YAML: no line of JSON text can be YAML's separator.
+    Several documents in braces are YAML, because no line of JSON text can be YAML's separator.
 
     Args:
         content: the text.
-        findings: where findings go, including harmless ones: duplicate keys.
+        findings: collects the findings, including harmless ones (duplicate keys).
 
     Returns:
-        None: the text can't be read to its end.
+        None if the text can't be read to its end.
     """
     if _JSON_START.match(content) and not _SEPARATOR.search(content):
         return read_json(content, findings)

@@ -1,4 +1,4 @@
-"""Go's notation for durations (`10s`, `1m30s`, `1.5h`) as whole nanoseconds, and back. Source: time.ParseDuration."""
+"""Go's notation for durations (`10s`, `1m30s`, `1.5h`), parsed into whole nanoseconds. Source: time.ParseDuration."""
 
 import re
 
@@ -21,7 +21,7 @@ class DurationSyntaxError(ValueError):
 
 
 def parse_duration_ns(text: str) -> int:
-    """Read a duration; `0` needs no unit. Fractions of a nanosecond are dropped.
+    """Parse a duration. `0` needs no unit; fractions of a nanosecond are dropped.
 
     Raises:
         DurationSyntaxError: the text is not a duration.

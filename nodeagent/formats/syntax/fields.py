@@ -1,6 +1,7 @@
-"""Strict reading of one object of a document, field by field: wrong types, unknown names and refused fields become findings.
+"""Strict reader of one object of a document, field by field. Wrong types, unknown names and refused fields become
+findings.
 
-Knows how to ask for a field, not which fields there are.
+Knows how to read a field, not which fields exist.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,23 +13,23 @@ from nodeagent.formats.syntax.quantity_words import no_quantity
 from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, TreeNode, kind_of, tree_of
 
 MAX_RESOURCES = 64
-"""Entries of one resource list: it is searched linearly."""
+"""Limit on the entries of a resource list, because lookups in it are linear."""
 
 
 class Fields:
-    """One object. Every field that is read, or named as unused, is known; `close` reports the others."""
+    """Reader of one object. `close` reports every field that was neither read nor named as unused."""
 
     def __init__(
         self, node: MapNode, path: str, findings: Findings, *, keyed: bool = False, secret: bool = False
     ) -> None:
-        """Read `node`.
+        """Start reading `node`.
 
         Args:
             node: the object.
-            path: its place, as findings show it.
-            findings: where findings go.
+            path: the path shown in findings.
+            findings: collects the findings.
             keyed: the object is a map of free keys, written `path[key]`.
-            secret: unknown fields are not named: they may be pieces of a value that should have been quoted.
+            secret: leave names of unknown fields out of findings, because they may be pieces of an unquoted secret value.
         """
         self.path = path
         self._keyed = keyed
@@ -37,37 +38,37 @@ class Fields:
         self._entries = {entry.key: entry for entry in node}
         self._findings = findings
         self.known: set[str] = set()
-        """Names of the fields that were read, or named as unused."""
+        """Names of the fields that were read or named as unused."""
 
     def at(self, key: str) -> str:
-        """Path of a field of this object."""
+        """Return the path of a field of this object."""
         if self._keyed:
             return f"{self.path}[{key}]"
         return f"{self.path}.{key}" if self.path else key
 
     def line_of(self, key: str) -> int | None:
-        """Line of a field; of the object, if the field isn't there."""
+        """Return the line of a field, or the line of the object if the field is missing."""
         entry = self._entries.get(key)
         return self.line if entry is None else entry.line
 
     def present(self) -> tuple[str, ...]:
-        """Names of the fields that are given and not null, in text order."""
+        """Return the names of the fields with a value other than null, in text order."""
         return tuple(key for key in self._entries if self._value(key) is not None)
 
     def has(self, key: str) -> bool:
         return self._node(key) is not None
 
     def report(self, key: str, allowed: str, value: object = None, words: str = "") -> None:
-        """Add a finding about a field of this object; `words` is kubelet's text for it."""
+        """Add a finding about a field of this object. `words` replaces the text if kubelet has its own for this error."""
         self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed, words)
 
     def _node(self, key: str) -> TreeNode | None:
-        """The field's value; it is known then."""
+        """Return the value of a field and mark the field as known."""
         self.known.add(key)
         return self._value(key)
 
     def _value(self, key: str) -> TreeNode | None:
-        """The field's value. Null counts as absent, as in Kubernetes' decoder."""
+        """Return the value of a field. Null counts as missing, as in Kubernetes' decoder."""
         entry = self._entries.get(key)
         if entry is None or (isinstance(entry.value, Scalar) and entry.value.value is None):
             return None
@@ -79,7 +80,7 @@ class Fields:
         self._findings.add(node.line, path, text, f"must be {wanted}, not {kind_of(node)}")
 
     def string(self, key: str, *, secret: bool = False, wanted: str = "a string (quote it)") -> str | None:
-        """Read a text; `wanted` says what to write instead of a number or a flag."""
+        """Read a string. `wanted` tells how to correct a number or a boolean."""
         node = self._node(key)
         if node is None:
             return None
@@ -155,7 +156,7 @@ class Fields:
         return tuple(found)
 
     def string_map(self, key: str) -> tuple[tuple[str, str], ...]:
-        """A map of strings, sorted by key."""
+        """Read a map of strings, sorted by key."""
         inner = self.object(key, keyed=True)
         if inner is None:
             return ()
@@ -163,7 +164,7 @@ class Fields:
         return tuple((name, text) for name, text in pairs if text is not None)
 
     def booleans(self, key: str) -> tuple[tuple[str, bool], ...]:
-        """A map of booleans, sorted by key."""
+        """Read a map of booleans, sorted by key."""
         inner = self.object(key, keyed=True)
         if inner is None:
             return ()
@@ -171,7 +172,7 @@ class Fields:
         return tuple((name, flag) for name, flag in pairs if flag is not None)
 
     def quantity(self, key: str) -> Quantity | None:
-        """A quantity: a string, or a number that is then read as Go prints it."""
+        """Read a quantity, given as a string or a number. A number is parsed from the text that Go prints for it."""
         node = self._node(key)
         if node is None:
             return None
@@ -187,7 +188,7 @@ class Fields:
             return None
 
     def quantities(self, key: str) -> Resources:
-        """A resource list; `cpu: null` is not an entry."""
+        """Read a resource list. An entry with the value null is left out."""
         inner = self.object(key, keyed=True)
         if inner is None:
             return Resources()
@@ -199,14 +200,14 @@ class Fields:
         return Resources.of({name: amount for name, amount in amounts.items() if amount is not None})
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Report these fields, if they are given and not empty, with the reason."""
+        """Report each of these fields that has a value, with the reason for refusing it."""
         for key, reason in reasons.items():
             node = self._node(key)
             if node is not None and not _is_empty(node):
                 self._findings.add(self.line_of(key), self.at(key), "", reason)
 
     def unused(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Accept these fields unread; return the paths of those that are given."""
+        """Mark these fields as known without reading them. Return the paths of those that have a value."""
         wanted = set(keys)
         self.known |= wanted
         return tuple(
@@ -226,10 +227,10 @@ class Fields:
 
 
 def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
-    """Start with a document of plain values.
+    """Create the reader of a document made of plain values.
 
     Raises:
-        DocumentError: it is nested too deeply, or has a value that JSON can't express.
+        DocumentError: the document is nested too deeply or has a value that JSON can't express.
     """
     try:
         tree = tree_of(document)
@@ -241,7 +242,7 @@ def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Words for the end of a finding: the known name that was probably meant."""
+    """Return the end of a finding that suggests the most similar known name, or nothing if none is similar."""
     import difflib  # noqa: PLC0415 - only for a mistyped name
 
     by_folded = {candidate.casefold(): candidate for candidate in sorted(known)}

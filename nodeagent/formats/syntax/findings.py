@@ -1,4 +1,6 @@
-"""Errors in a text that a person wrote: the place, the value, what is allowed. Knows no particular format."""
+"""Errors in a text written by a person, each with its place, the wrong value and the allowed ones. Knows no
+particular format.
+"""
 
 import json
 from collections.abc import Iterable
@@ -8,29 +10,29 @@ from msgspec import Struct
 from nodeagent.errors import NodeAgentError, printable
 
 MAX_FINDINGS = 100
-"""A hostile file has one finding per byte; nobody reads more than this, and it limits the log."""
+"""Limit on the findings of a file. Nobody reads more, and a hostile file could fill the log with one finding per byte."""
 _MAX_SHOWN = 80
 _MAX_FIELD = 200
 
 
 class Finding(Struct, frozen=True, order=True):
-    """One thing to correct."""
+    """One error that the author of a text has to correct."""
 
     source: str
-    """The file, as the caller names it."""
+    """File name as the caller gave it."""
     line: int | None
-    """Counted from 1; None: the document never was a text."""
+    """Line number, counted from 1. None means that the document was never text."""
     field: str
-    """Path in Kubernetes' notation, such as `spec.containers[0].resources.limits[cpu]`; empty: the whole document."""
+    """Path in Kubernetes' notation, such as `spec.containers[0].resources.limits[cpu]`. Empty means the whole document."""
     value: str
-    """The value, shortened and with control characters escaped; empty if it means nothing or must not be shown."""
+    """Wrong value, shortened and with control characters escaped. Empty if it doesn't help or is secret."""
     allowed: str
     words: str = ""
-    """The text of another program, kubelet, where that is used; empty: the value and what is allowed suffice."""
+    """Message that kubelet has for this error. Empty if the wrong value and the allowed values say enough."""
 
     @property
     def message(self) -> str:
-        """What is wrong, without where."""
+        """The error without its place."""
         return self.words or ": ".join(part for part in (self.value, self.allowed) if part)
 
     def __str__(self) -> str:
@@ -39,15 +41,15 @@ class Finding(Struct, frozen=True, order=True):
 
 
 class DocumentError(NodeAgentError):
-    """A document that must be right is wrong."""
+    """A document that must be valid has errors."""
 
     def __init__(self, findings: Iterable[Finding], *, hint: str | None = None) -> None:
         self.findings = tuple(findings)
-        super().__init__("\n".join(map(str, self.findings)), hint=hint or f"correct {self.findings[0].source}")
+        super().__init__("\n".join(map(str, self.findings)), hint=hint or f"fix {self.findings[0].source}")
 
 
 def shown(value: object) -> str:
-    """Spell a value for a finding: one line, bounded, nothing that a terminal could act on."""
+    """Format a value for a finding as one line of limited length, without control characters."""
     text = json.dumps(value[:_MAX_SHOWN] if isinstance(value, str) else value, ensure_ascii=True, default=str)
     return printable(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…")
 
@@ -57,7 +59,7 @@ def _bounded(text: str) -> str:
 
 
 class Findings:
-    """Collects the findings about one source, in the order in which they are found."""
+    """Collection of the findings about one source, in the order of discovery."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -69,23 +71,23 @@ class Findings:
         self._fields.add(field)
         finding = Finding(self._source, line, _bounded(field), _bounded(value), printable(allowed), printable(words))
         if finding in self._found:
-            return  # a field that is read twice is wrong once
+            return  # a field that is read twice is reported once
         if len(self._found) < MAX_FINDINGS:
             self._found.append(finding)
         else:
             self._suppressed += 1
 
     def add_another(self) -> None:
-        """Count a finding that is not worth wording any more."""
+        """Count a finding beyond the limit, without its text."""
         assert self.full()
         self._suppressed += 1
 
     def fields(self) -> frozenset[str]:
-        """Paths that have a finding so far."""
+        """Return the paths of the fields with a finding."""
         return frozenset(self._fields - {""})
 
     def full(self) -> bool:
-        """Whether further findings would only be counted: no need to word them."""
+        """Tell whether the limit is reached, so that further findings are only counted."""
         return len(self._found) >= MAX_FINDINGS
 
     def __bool__(self) -> bool:
@@ -95,7 +97,7 @@ class Findings:
         return len(self._found)
 
     def all(self) -> tuple[Finding, ...]:
-        """By line, then as found; the last one says how many more there are."""
+        """Return the findings sorted by line. The last one tells how many were only counted."""
         found = sorted(self._found, key=lambda f: f.line or 0)
         if self._suppressed:
             found.append(Finding(self._source, None, "", "", f"and {self._suppressed} more findings"))

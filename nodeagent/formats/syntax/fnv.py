@@ -1,8 +1,11 @@
-"""FNV-1a, 32 bit: the hash under kubelet's checkpoint checksums; also of a text of which most was hashed before.
+"""32-bit FNV-1a, the hash under kubelet's checkpoint checksums, with a cache for long texts of which most stays the
+same.
 
-A step is (state ^ byte) * PRIME. The XOR affects only the low eight bits, which never depend on the others. So for a given
-low byte at its beginning, a piece of text does the same to every state: it multiplies by a power of PRIME and adds a constant.
-There are 256 such constants for a piece; those that came up are remembered, and what stands before a piece may change freely.
+A step is (state ^ byte) * PRIME. The XOR changes only the low eight bits, and these never depend on the higher ones.
+For a given
+low byte of the state before it, a piece of text therefore multiplies every state by the same power of PRIME and adds
+the same constant.
+A piece has 256 such constants. They are cached when first needed, so the text before a piece may change freely.
 """
 
 from fnv_hash_fast import fnv1a_32 as _hash_of_bytes
@@ -17,11 +20,11 @@ def _state_after(byte: int) -> int:
 
 
 _BEGINNINGS = {_state_after(byte) & 0xFF: (bytes([byte]), _state_after(byte)) for byte in range(256)}
-"""For every low byte: an input that leads from the basis to a state with it, and that state."""
+"""Input that leads from the basis to a state with the given low byte, and that state."""
 
 
 class Piece:
-    """A piece of text, and what it is known to add."""
+    """A piece of text with the constants cached so far."""
 
     __slots__ = ("_added", "_factor", "data")
 
@@ -31,11 +34,11 @@ class Piece:
         self._added: dict[int, int] = {}
 
     def then(self, other: "Piece") -> "Piece":
-        """Return both in one, a blank between them."""
+        """Return both pieces joined by a blank."""
         return Piece(b"%b %b" % (self.data, other.data))
 
     def after(self, state: int) -> int:
-        """Return the state that follows."""
+        """Return the hash state after this piece."""
         low = state & 0xFF
         added = self._added.get(low)
         if added is None:
@@ -46,7 +49,7 @@ class Piece:
 
 
 Text = str | tuple[Piece, ...]
-"""Pieces are separated by a blank."""
+"""A string, or pieces that are hashed with a blank between them."""
 
 
 _MOST_PIECES, _MOST_BYTES = 8, 1024
@@ -54,9 +57,9 @@ _MOST_PIECES, _MOST_BYTES = 8, 1024
 
 
 def fnv1a_32(*texts: Text) -> int:
-    """Hash the UTF-8 bytes of texts that follow each other."""
+    """Hash the UTF-8 bytes of consecutive texts."""
     if all(len(text) <= (_MOST_BYTES if isinstance(text, str) else _MOST_PIECES) for text in texts):
-        whole = b"".join([_bytes_of(text) for text in texts])
+        whole = b"".join([_encode_text(text) for text in texts])
         if len(whole) <= _MOST_BYTES:
             return _hash_of_bytes(whole)
     state = _BASIS
@@ -70,5 +73,5 @@ def fnv1a_32(*texts: Text) -> int:
     return state
 
 
-def _bytes_of(text: Text) -> bytes:
+def _encode_text(text: Text) -> bytes:
     return text.encode() if isinstance(text, str) else b" ".join([piece.data for piece in text])

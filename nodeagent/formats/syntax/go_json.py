@@ -1,6 +1,7 @@
-"""JSON as Go's encoding/json reads and writes it, as far as kubelet's checkpoints need it.
+"""JSON as read and written by Go's encoding/json, as far as kubelet's checkpoints need it.
 
-Field names match regardless of case, null is the zero value, unknown fields are ignored; `<`, `>` and `&` are escaped.
+Field names match regardless of case, null is the zero value, unknown fields are ignored; `<`, `>` and `&` are
+escaped.
 """
 
 import json
@@ -15,24 +16,24 @@ _ESCAPED = str.maketrans(_ESCAPES)
 
 
 class GoJsonError(ValueError):
-    """A text that Go's decoder would not accept for the wanted value; the message is Go's where it is known."""
+    """A text that Go's decoder would not accept for the wanted type. The message is Go's where known."""
 
 
 def quoted(text: str) -> str:
-    """A JSON string as Go prints it."""
+    """Format a JSON string as Go prints it."""
     if text.isalnum() and text.isascii():
         return f'"{text}"'
     return json.dumps(text, ensure_ascii=False).translate(_ESCAPED)
 
 
 def decoded(text: str) -> Any:
-    """Parse JSON; objects are lists of (name, value), in the file's order.
+    """Decode JSON. Objects become lists of (name, value) in the file's order.
 
     Raises:
         GoJsonError: the text is not JSON.
     """
     if "\\u" in text:
-        text = _ESCAPE.sub(_of_whole_characters, text)
+        text = _ESCAPE.sub(_replace_half_surrogate, text)
     try:
         return json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
     except json.JSONDecodeError as err:
@@ -43,7 +44,7 @@ def decoded(text: str) -> Any:
         raise GoJsonError("exceeded max depth") from err
     except GoJsonError:
         raise
-    except ValueError as err:  # Python reads no number of more than 4300 digits
+    except ValueError as err:  # Python converts no number of more than 4300 digits
         raise GoJsonError("json: cannot unmarshal number into Go value: too many digits") from err
 
 
@@ -53,8 +54,8 @@ _ESCAPE = re.compile(
 )
 
 
-def _of_whole_characters(escape: re.Match[str]) -> str:
-    """Half a surrogate pair is not a character: Go reads U+FFFD."""
+def _replace_half_surrogate(escape: re.Match[str]) -> str:
+    """Replace half a surrogate pair, which is not a character, by U+FFFD as Go does."""
     return r"\ufffd" if escape["half"] else escape[0]
 
 
@@ -67,21 +68,21 @@ def _refuse_constant(name: str) -> None:
 
 
 def keys_of(value: Any) -> frozenset[str]:
-    """Names of an object's fields in lower case; empty for anything else."""
+    """Return the names of an object's fields in lower case. Any other value has none."""
     return frozenset(key.lower() for key, _ in value) if isinstance(value, _Pairs) else frozenset()
 
 
 def fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Read an object's fields like a Go struct; a missing one is None.
+    """Read the named fields of an object like a Go struct. A missing field is None.
 
     Raises:
-        GoJsonError: it is not an object.
+        GoJsonError: the value is not an object.
     """
     found: dict[str, Any] = dict.fromkeys(names)
     if value is None:
         return found
     if not isinstance(value, _Pairs):
-        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type struct")
+        raise GoJsonError(f"json: cannot unmarshal {_describe_kind(value)} into Go value of type struct")
     by_lower_case = {name.lower(): name for name in names}
     for key, item in value:
         name = key if key in found else by_lower_case.get(key.lower())
@@ -94,7 +95,7 @@ def string(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type string")
+        raise GoJsonError(f"json: cannot unmarshal {_describe_kind(value)} into Go value of type string")
     return value
 
 
@@ -103,29 +104,29 @@ def integer(value: Any, *, low: int, high: int) -> int:
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of an integer type")
+        raise GoJsonError(f"json: cannot unmarshal {_describe_kind(value)} into Go value of an integer type")
     return value
 
 
 def mapping(value: Any, read: Callable[[Any], T]) -> dict[str, T] | None:
-    """Read a map; None for null."""
+    """Read a map. None means null."""
     if value is None:
         return None
     if not isinstance(value, _Pairs):
-        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type map")
+        raise GoJsonError(f"json: cannot unmarshal {_describe_kind(value)} into Go value of type map")
     return {key: read(item) for key, item in value}
 
 
 def sequence(value: Any, read: Callable[[Any], T]) -> tuple[T, ...] | None:
-    """Read a list; None for null."""
+    """Read a list. None means null."""
     if value is None:
         return None
     if isinstance(value, _Pairs) or not isinstance(value, list):
-        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type slice")
+        raise GoJsonError(f"json: cannot unmarshal {_describe_kind(value)} into Go value of type slice")
     return tuple(read(item) for item in value)
 
 
-def _kind(value: Any) -> str:
+def _describe_kind(value: Any) -> str:
     match value:
         case bool():
             return "bool"

@@ -1,6 +1,8 @@
-"""JSON text → trees with line numbers, within the bounds of formats/syntax/yaml_tree.py. Knows no field names.
+"""JSON text read into trees with line numbers, within the limits of formats/syntax/yaml_tree.py. Knows no field
+names.
 
-JSON is not quite YAML: escaped surrogate pairs, tabs as indentation, and 1e3 is a number whatever its position.
+JSON needs its own reader, because it isn't quite a subset of YAML. It differs in escaped surrogate pairs, tabs as
+indentation and numbers such as 1e3.
 """
 
 import json
@@ -22,10 +24,10 @@ def read_json(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None
 
     Args:
         content: the text.
-        findings: invalid UTF-8, control characters, syntax, exceeded limits; duplicate keys, of which the first counts.
+        findings: collects syntax errors and exceeded limits, as well as duplicate keys, of which the first counts.
 
     Returns:
-        None: it can't be read to its end.
+        None if the text can't be read to its end.
     """
     documents: list[TreeNode] = []
     try:

@@ -1,6 +1,7 @@
-"""Typed reading of decoded JSON that a program wrote: the first value that does not fit is reported with its place. Knows no field names.
+"""Typed reading of decoded JSON written by a program. The first value that doesn't fit is reported with its path.
+Knows no field names.
 
-For text that people write, where all errors are reported at once, use formats/syntax/fields.py.
+For text written by people, formats/syntax/fields.py reports all errors at once.
 """
 
 import enum
@@ -18,20 +19,20 @@ T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Where half of a surrogate pair may be escaped; no program of ours escapes any."""
+"""Possible escape of half a surrogate pair. The agent's own files contain no such escapes."""
 MAX_WHOLE = 2**64 - 1
-"""For amounts: as large as any in a kernel file, and more than enough for times."""
+"""Upper limit for amounts, the largest number in a kernel file. It is more than enough for times."""
 
 
 class MisfitError(ValueError):
-    """A value is missing or has the wrong type; the message says where and what is wanted."""
+    """A value is missing or has the wrong type. The message names its path and the wanted type."""
 
 
 def parsed(text: bytes) -> "JsonValue":
     """Decode JSON.
 
     Raises:
-        MisfitError: it isn't JSON, or nested so deeply that it can't be ours.
+        MisfitError: the text isn't JSON or is nested too deeply.
     """
     try:
         value = json.loads(text.decode())
@@ -47,7 +48,7 @@ def parsed(text: bytes) -> "JsonValue":
 
 
 class JsonValue(Struct, frozen=True):
-    """A value and its place. Every reading method raises MisfitError if it has the wrong type."""
+    """A value and its path. Every reading method raises MisfitError if the value has the wrong type."""
 
     value: Any
     path: str = ""
@@ -63,7 +64,7 @@ class JsonValue(Struct, frozen=True):
         return found
 
     def optional(self, name: str) -> "JsonValue | None":
-        """Return a field of an object; None: it is missing, or null."""
+        """Return a field of an object. None means that the field is missing or null."""
         value = self.object().get(name)
         return None if value is None else JsonValue(value, self._at(name))
 
@@ -76,17 +77,17 @@ class JsonValue(Struct, frozen=True):
         return self.value
 
     def by_name(self, read: "Callable[[JsonValue], T]") -> tuple[tuple[str, T], ...]:
-        """Read an object of free keys, sorted by key."""
+        """Read each value of an object with free keys, sorted by key."""
         return tuple(
             (name, read(JsonValue(value, f"{self.path}[{name}]"))) for name, value in sorted(self.object().items())
         )
 
     def each(self, read: "Callable[[JsonValue], T]") -> tuple[T, ...]:
-        """Read a list."""
+        """Read each item of a list."""
         return tuple(read(item) for item in self._items())
 
     def row(self, size: int) -> "tuple[JsonValue, ...]":
-        """Read a list of exactly this many values."""
+        """Return the items of a list that must have exactly `size`."""
         items = self._items()
         if len(items) != size:
             raise MisfitError(f"{self.path}: must have {size} values, not {len(items)}")
@@ -107,7 +108,7 @@ class JsonValue(Struct, frozen=True):
         return self.value
 
     def among(self, allowed: Collection[str]) -> str:
-        """Read one of several words."""
+        """Read a string that must be one of the allowed ones."""
         if self.text() not in allowed:
             raise self.misfit(f"one of {', '.join(allowed)}")
         return self.text()

@@ -1,4 +1,4 @@
-"""Corrections for text that is not a quantity: units known from elsewhere that Kubernetes doesn't have."""
+"""Suggestions for a text that is not a quantity because its unit doesn't exist in Kubernetes."""
 
 import re
 
@@ -10,9 +10,9 @@ _DECIMAL, _BINARY = frozenset({"", "b", "byte", "bytes"}), frozenset({"i", "ib"}
 
 
 def no_quantity(text: str) -> str:
-    """Explain what is allowed instead of a text that is not a quantity, with the amount that was probably meant."""
+    """Explain the error in a text that is not a quantity, with the amount that was probably meant."""
     found = _WITH_UNIT.fullmatch(text)
-    meant = () if found is None else _meant(found["number"], found["unit"])
+    meant = () if found is None else _suggest_quantities(found["number"], found["unit"])
     if found is None or not meant:
         return "must be a quantity such as 2, 500m or 1Gi"
     if found["gap"] and _is_quantity(found["number"] + found["unit"]):
@@ -20,7 +20,7 @@ def no_quantity(text: str) -> str:
     return f"{found['unit']} is no unit: {' or '.join(meant)}"
 
 
-def _meant(number: str, unit: str) -> tuple[str, ...]:
+def _suggest_quantities(number: str, unit: str) -> tuple[str, ...]:
     rest, size = unit[1:].lower(), _SIZES.get(unit[:1].lower())
     if unit.lower() in _DECIMAL:
         return (number,)

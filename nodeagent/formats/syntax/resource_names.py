@@ -1,4 +1,4 @@
-"""Names of Kubernetes' extended resources, which are devices here; and the part of a variable's name that each is. Only names."""
+"""Names of extended resources, as Kubernetes calls countable devices, and their form in names of environment variables."""
 
 import re
 
@@ -9,7 +9,7 @@ _QUOTA_PREFIX = "requests."
 
 
 def is_extended_resource(name: str) -> bool:
-    """Whether Kubernetes takes it for one (IsExtendedResourceName): a domain that isn't Kubernetes' own, and a name."""
+    """Tell whether a name is an extended resource (IsExtendedResourceName): a domain other than Kubernetes' own, and a name."""
     domain, slash, rest = name.partition("/")
     return (
         bool(slash)
@@ -23,5 +23,5 @@ def is_extended_resource(name: str) -> bool:
 
 
 def variable_part(resource: str) -> str:
-    """Spell a resource as a part of a variable's name: in capitals, with _ for what no such name has."""
+    """Format a resource for the name of an environment variable: in capitals, with _ for other characters."""
     return re.sub(r"[^A-Z0-9]", "_", resource.upper())

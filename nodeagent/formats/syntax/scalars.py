@@ -1,7 +1,9 @@
-"""The meaning of an unquoted YAML scalar in Kubernetes. Knows nothing of documents.
+"""The meaning of an unquoted YAML scalar in Kubernetes. Knows no documents.
 
-Source: sigs.k8s.io/yaml turns YAML into JSON with its fork of go-yaml v2 (resolve.go), whose rules are YAML 1.1's without
-base 60 and with Go's integer prefixes: `yes`, `on` and even `y` are booleans, `010` is 8, `1_000` is 1000, dates stay strings.
+Source: sigs.k8s.io/yaml turns YAML into JSON with its fork of go-yaml v2 (resolve.go). Its rules are those of YAML
+1.1 without
+base 60 and with Go's integer prefixes: `yes`, `on` and even `y` are booleans, `010` is 8, `1_000` is 1000, dates stay
+strings.
 """
 
 import math
@@ -20,7 +22,7 @@ _INTEGER = re.compile(
 )
 _BASES = {"hex": 16, "bin": 2, "oct": 8, "dec": 10}
 _MAX_DIGITS = 400
-"""Longer numbers stay strings: converting them would take time that grows with the square of their length."""
+"""Limit on the digits of a number. Longer numbers stay strings, because converting them takes quadratic time."""
 
 
 class ScalarError(ValueError):
@@ -31,7 +33,7 @@ def resolve(text: str) -> ScalarValue:
     """Return the value of an unquoted, untagged scalar.
 
     Raises:
-        ScalarError: infinity or not-a-number.
+        ScalarError: the scalar is infinity or not a number.
     """
     if text in _NULL:
         return None
@@ -52,10 +54,10 @@ def resolve(text: str) -> ScalarValue:
         return text
     value = float(plain)
     if math.isinf(value):
-        return text  # out of Go's range, where it stays a string too
+        return text  # out of Go's range, so Go keeps the string, too
     return json_number(value)
 
 
 def json_number(value: float) -> int | Number:
-    """A finite float as Go's JSON writes it: whole ones without a point, so integer fields accept them."""
+    """Convert a finite float as Go's JSON does. A whole number has no decimal point, so integer fields accept it."""
     return int(value) if value.is_integer() and abs(value) < 1e21 else Number.of(value)

@@ -1,4 +1,4 @@
-"""A document as a tree of values that remember their line. Made from YAML, JSON or plain values; knows no field names."""
+"""A document as a tree of values with their line numbers, made from YAML, JSON or plain values. Knows no field names."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -7,17 +7,17 @@ from decimal import Decimal
 from msgspec import Struct
 
 MAX_DEPTH = 64
-"""Levels of nesting. A pod needs about a dozen."""
+"""Limit on levels of nesting. A pod needs about a dozen."""
 
 
 class Number(Struct, frozen=True):
-    """A number that isn't a plain integer, as Go prints it in JSON: Kubernetes reads quantities from that text."""
+    """A number that isn't a plain integer, as Go prints it in JSON. Kubernetes reads quantities from this text."""
 
     text: str
 
     @classmethod
     def of(cls, value: float) -> "Number":
-        # encoding/json: fixed notation between 1e-6 and 1e21, exponents elsewhere; both shortest digits.
+        # encoding/json uses fixed notation between 1e-6 and 1e21 and exponents elsewhere, with the fewest digits.
         size = abs(value)
         if size != 0 and (size < 1e-6 or size >= 1e21):
             mantissa, _, exponent = repr(value).partition("e")
@@ -38,7 +38,7 @@ class MapEntry(Struct, frozen=True):
     key: str
     value: "TreeNode"
     line: int | None = None
-    """Of the key."""
+    """Line of the key."""
 
 
 class MapNode(Struct, frozen=True):
@@ -68,7 +68,7 @@ Path = tuple[str | int, ...]
 
 
 def line_at(root: TreeNode, path: Path) -> int | None:
-    """Line of the value at a path, or of its nearest existing ancestor."""
+    """Return the line of the value at a path, or of its nearest existing ancestor."""
     node, line = root, root.line
     for step in path:
         match node:
@@ -86,7 +86,7 @@ def line_at(root: TreeNode, path: Path) -> int | None:
 
 
 def kind_of(node: TreeNode) -> str:
-    """Return the JSON type with its article, for findings."""
+    """Return the JSON type of a value with its article, for findings."""
     match node:
         case MapNode():
             return "an object"
@@ -106,7 +106,7 @@ def tree_of(value: object, depth: int = 0) -> TreeNode:
     """Create a tree without lines from the result of `json.loads`.
 
     Raises:
-        ValueError: nested too deeply, or a value that JSON can't express.
+        ValueError: the value is nested too deeply or has no form in JSON.
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")

@@ -1,6 +1,7 @@
-"""YAML text → trees with line numbers, within limits: size, depth, nodes, aliases. Knows no field names.
+"""YAML text read into trees with line numbers, within limits on size, depth, nodes and aliases. Knows no field names.
 
-Works on the parser's events, not on PyYAML's composer: that one recurses per level, and expands `a: &a [*a]` forever.
+This module reads the parser's events instead of using PyYAML's composer, which recurses per level and expands `a: &a
+[*a]` forever.
 """
 
 import re
@@ -14,9 +15,9 @@ from nodeagent.formats.syntax.scalars import ScalarError, resolve
 from nodeagent.formats.syntax.tree import MAX_DEPTH, ListNode, MapEntry, MapNode, Scalar, ScalarValue, TreeNode
 
 MAX_BYTES = 1 << 20
-"""Per text. The API server's objects end at 1.5 MiB (etcd's request limit); a pod is a few KiB."""
+"""Limit per text. The API server's objects end at 1.5 MiB (etcd's request limit); a pod is a few KiB."""
 MAX_NODES = 100_000
-"""Per text, each use of an alias counted in full."""
+"""Limit per text, with each use of an alias counted in full."""
 MAX_ALIASES = 1_000
 _MAX_DIRECTIVES = 8
 
@@ -31,12 +32,12 @@ _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 _TAGS = "tags are not supported (quote it if ! is meant as text)"
 
 
-def _shown_tag(tag: str) -> str:
+def _show_tag(tag: str) -> str:
     return shown(tag) if tag.startswith(_STANDARD) else ""
 
 
 class _Open(Struct):
-    """A collection whose end has not come yet."""
+    """A collection whose end has not been read yet."""
 
     line: int
     anchor: str | None
@@ -48,11 +49,11 @@ class _Open(Struct):
     merged: dict[str, MapEntry] = field(default_factory=dict)
     """The entries merged by `<<`."""
     key: tuple[str, int] | None = None
-    """The key whose value comes next."""
+    """The key whose value comes next, and its line."""
 
 
 class _Built(Struct, frozen=True):
-    """A finished node with the cost of walking it."""
+    """A finished node with its size and height, the cost of walking it."""
 
     node: TreeNode
     size: int
@@ -60,19 +61,19 @@ class _Built(Struct, frozen=True):
 
 
 class UnreadableError(Exception):
-    """The rest of the text can't be read; the finding is recorded."""
+    """The rest of the text can't be read. The finding is already recorded."""
 
 
 def read_yaml(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
-    """Read all documents of a YAML stream; empty documents are left out.
+    """Read all documents of a YAML stream. Empty documents are left out.
 
     Args:
         content: the text.
-        findings: invalid UTF-8, control characters, syntax, exceeded limits, recursive aliases, custom tags; duplicate keys, of which the
+        findings: collects syntax errors, exceeded limits, recursive aliases and custom tags, as well as duplicate keys, of which the
             first counts.
 
     Returns:
-        None: it can't be read to its end.
+        None if the text can't be read to its end.
     """
     try:
         return tuple(_Builder(findings).documents(_events(checked_text(content, findings), findings)))
@@ -81,7 +82,7 @@ def read_yaml(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None
 
 
 def checked_text(content: bytes, findings: Findings) -> str:
-    """Decode, and refuse what no editor writes."""
+    """Decode a text as UTF-8. Refuse one that is too large or has control characters."""
     if len(content) > MAX_BYTES:
         findings.add(1, "", "", f"is larger than {MAX_BYTES} bytes")
         raise UnreadableError
@@ -99,21 +100,24 @@ def checked_text(content: bytes, findings: Findings) -> str:
 
 
 def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
-    # libyaml compares every %TAG with all others: limited here, before it gets them.
+    # libyaml compares every %TAG with all others, so their number is limited before parsing.
     directives = [number for number, line in enumerate(text.split("\n"), 1) if line.startswith("%")]
     if len(directives) > _MAX_DIRECTIVES:
         findings.add(directives[_MAX_DIRECTIVES], "", "", f"is more than {_MAX_DIRECTIVES} lines that start with %")
         raise UnreadableError
-    # libyaml is ten times faster, and in every wheel; if PyYAML was built without it, the pure parser gives the same events.
+    # libyaml is ten times faster and part of every wheel. Without libyaml, PyYAML's own parser yields the same events.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         yield from yaml.parse(text, Loader=loader)
     except yaml.MarkedYAMLError as err:
         mark = err.problem_mark or err.context_mark
-        # The end of a text counts as a line of its own there.
+        # PyYAML counts the end of a text as a line of its own.
         line = 1 if mark is None else min(mark.line, text.rstrip("\n").count("\n")) + 1
         findings.add(
-            line, "", "", _explained(err) or _tab(text, line) or f"is not valid YAML: {err.problem or err.context}"
+            line,
+            "",
+            "",
+            _explain_depth_error(err) or _explain_tab(text, line) or f"is not valid YAML: {err.problem or err.context}",
         )
         raise UnreadableError from err
     except yaml.YAMLError as err:
@@ -121,13 +125,13 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
         raise UnreadableError from err
 
 
-def _explained(err: yaml.MarkedYAMLError) -> str:
-    """Return libyaml's own limit, which since 0.2.6 its look-ahead may reach, in the words of our lower one."""
+def _explain_depth_error(err: yaml.MarkedYAMLError) -> str:
+    """Explain libyaml's nesting limit, which can apply before this module's since 0.2.6, in the same words."""
     return _TOO_DEEP if "nesting depth" in (err.problem or "") else ""
 
 
-def _tab(text: str, line: int) -> str | None:
-    """Explain a line that YAML can't read because a tab indents it: that is invisible. None: it is something else."""
+def _explain_tab(text: str, line: int) -> str | None:
+    """Explain a line that YAML can't read because a tab, which is invisible, indents it. None means another error."""
     there = text.split("\n")[line - 1]
     indent = there[: len(there) - len(there.lstrip())]
     return (
@@ -146,7 +150,7 @@ class _Builder:
         self._aliases = 0
         self._open: list[_Open] = []
         self._anchors: dict[str, _Built | None] = {}
-        """None: the anchored node is still open."""
+        """Finished node for each anchor. None means that the anchored node is still open."""
         self._done: list[TreeNode] = []
 
     def documents(self, events: Iterator[yaml.Event]) -> Iterator[TreeNode]:
@@ -161,7 +165,7 @@ class _Builder:
                     if root != Scalar(None, root.line):
                         yield root
                 case yaml.AliasEvent():
-                    self._place(self._aliased(event.anchor, line), line)
+                    self._place(self._resolve_alias(event.anchor, line), line)
                 case yaml.ScalarEvent():
                     self._count(1, line)
                     built = _Built(Scalar(self._scalar(event, line), line), 1, 0)
@@ -185,7 +189,7 @@ class _Builder:
     def _start(self, event: yaml.CollectionStartEvent, line: int) -> None:
         is_map = isinstance(event, yaml.MappingStartEvent)
         if event.tag not in (None, "!", _STANDARD + ("map" if is_map else "seq")):
-            raise self._abort(line, _TAGS, _shown_tag(event.tag))
+            raise self._abort(line, _TAGS, _show_tag(event.tag))
         if self._open and self._open[-1].is_map and self._open[-1].key is None:
             raise self._abort(line, "a key must be a plain value")
         self._count(1, line)
@@ -204,13 +208,13 @@ class _Builder:
             self._anchors[done.anchor] = built
         self._place(built, done.line)
 
-    def _aliased(self, anchor: str | None, line: int) -> _Built:
+    def _resolve_alias(self, anchor: str | None, line: int) -> _Built:
         self._aliases += 1
         if self._aliases > MAX_ALIASES:
             raise self._abort(line, f"has more than {MAX_ALIASES} aliases")
         if anchor is None or anchor not in self._anchors:
-            # Neither its name nor a custom tag is shown: either may be a password that should have been quoted.
-            raise self._abort(line, "refers to an anchor that isn't there (quote it if * is meant as text)")
+            # The names of anchors and custom tags aren't shown, because either may be an unquoted password.
+            raise self._abort(line, "refers to an anchor that doesn't exist (quote it if * is meant as text)")
         built = self._anchors[anchor]
         if built is None:
             raise self._abort(line, "contains itself", shown(anchor))
@@ -220,7 +224,7 @@ class _Builder:
         return built
 
     def _place(self, built: _Built, line: int) -> None:
-        """Add a finished node to the collection it belongs to."""
+        """Add a finished node to the innermost open collection."""
         if not self._open:
             self._done.append(built.node)
             return
@@ -253,7 +257,9 @@ class _Builder:
             parent.entries[key] = MapEntry(key, value, line)
 
     def _merge(self, parent: _Open, value: TreeNode, line: int) -> None:
-        """Merge the entries of one map or of several; the first that has a key wins, and the map's own entries win over all."""
+        """Merge the entries of one map or of several. The first map with a key wins, and the own entries of `parent`
+        win over all.
+        """
         for source in value.items if isinstance(value, ListNode) else (value,):
             if not isinstance(source, MapNode):
                 raise self._abort(line, "<< needs a map, or a list of maps")
@@ -267,18 +273,18 @@ class _Builder:
                 if "\0" in text:
                     raise self._abort(line, "a NUL character is not allowed")
                 return text
-            return self._resolved(text, line)
+            return self._resolve_scalar(text, line)
         kind = event.tag.removeprefix(_STANDARD)
         if kind == "str":
             return text
         if kind not in _TYPES or event.tag == kind:
-            raise self._abort(line, _TAGS, _shown_tag(event.tag))
-        value = self._resolved(text, line)
+            raise self._abort(line, _TAGS, _show_tag(event.tag))
+        value = self._resolve_scalar(text, line)
         if type(value) not in _TYPES[kind]:
-            raise self._abort(line, f"is no {kind}")
+            raise self._abort(line, f"is not a {kind}")
         return value
 
-    def _resolved(self, text: str, line: int) -> ScalarValue:
+    def _resolve_scalar(self, text: str, line: int) -> ScalarValue:
         try:
             return resolve(text)
         except ScalarError as err:

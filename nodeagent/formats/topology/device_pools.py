@@ -1,4 +1,4 @@
-"""The devices that a node gives, as the running agent publishes them: pools ↔ plain values."""
+"""Pools of devices as plain values, which the running agent publishes."""
 
 from typing import Any
 
@@ -29,17 +29,17 @@ def pools_document(pools: tuple[DevicePool, ...]) -> list[Document]:
 
 
 def pools_from_document(document: JsonValue) -> tuple[DevicePool, ...]:
-    """Read the result of `pools_document`.
+    """Decode the result of `pools_document`.
 
     Raises:
-        MisfitError: it isn't one.
+        MisfitError: the document has another form.
     """
     return document.each(
-        lambda pool: DevicePool(pool.field("resource").text(), pool.field("devices").each(_device_from_document))
+        lambda pool: DevicePool(pool.field("resource").text(), pool.field("devices").each(_decode_device))
     )
 
 
-def _device_from_document(value: JsonValue) -> PoolDevice:
+def _decode_device(value: JsonValue) -> PoolDevice:
     found = value.optional("numaNodes")
     nodes = None if found is None else found.nodes()
     return PoolDevice(

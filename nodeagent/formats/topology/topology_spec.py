@@ -1,7 +1,10 @@
-"""A machine described in a few words, such as `2s.2n.8c.2t`, → Topology. For trying out machines that aren't at hand.
+"""Short descriptions of a machine, such as `2s.2n.8c.2t`, parsed into a Topology. For trying out machines that aren't
+at hand.
 
-Each number is per parent: sockets, NUMA nodes per socket, level-3 caches per node, cores per cache (or node), threads per core. Then cores
-for efficiency per node, of one thread and in no such cache: the others are for performance then.
+Each number is per parent: sockets, NUMA nodes per socket, level-3 caches per node, cores per cache (or node), threads
+per core.
+Then efficiency cores per node, with one thread and without such a cache. With them, the other cores are performance
+cores.
 """
 
 import re
@@ -15,41 +18,42 @@ from nodeagent.formats.syntax.quantity_words import no_quantity
 from nodeagent.formats.topology.topology_json import DEFAULT_NODE_MEMORY_BYTES
 
 MAX_CPUS = 8_192
-"""As many as the kernel's CONFIG_NR_CPUS allows."""
+"""Maximum of the kernel's CONFIG_NR_CPUS."""
 MAX_NODES = 1_024
-"""As many as the kernel's CONFIG_NODES_SHIFT allows."""
+"""Maximum of the kernel's CONFIG_NODES_SHIFT."""
 _TOO_MUCH = 2**63 - 1
-"""What every larger amount is read as, too."""
+"""Amount from which on Quantity.value saturates."""
 _LEVELS = "snlcte"
 _MOST_DIGITS = 5
 _SHAPE = re.compile(r"(?:([0-9]+)s\.)?(?:([0-9]+)n\.)?(?:([0-9]+)l\.)?([0-9]+)c(?:\.([0-9]+)t)?(?:\.([0-9]+)e)?")
 _LOCAL, _SAME_SOCKET, _OTHER_SOCKET = 10, 12, 20
-"""Distances as set by firmware: the kernel's LOCAL_DISTANCE, and the usual remote ones."""
+"""Distances that firmware usually sets: the kernel's LOCAL_DISTANCE and remote distances."""
 
 
 class TopologySpecError(NodeAgentError):
     """A text does not describe a machine."""
 
     exit_status = 2
-    """A wrong argument."""
+    """Exit status for a wrong argument."""
 
     def __init__(self, text: str, problem: str) -> None:
         super().__init__(
             f"--topology {shown(text)}: {problem}",
-            hint="write --topology 2s.2n.8c.2t: 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; 4l before the cores: 4 L3 caches per "
-            "node; 8e at the end: 8 efficiency cores per node beside them; memory=64Gi and hugepages-2Mi=1Gi after commas: per node",
+            hint="write --topology 2s.2n.8c.2t for 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; 4l before the cores means "
+            "4 L3 caches per node; 8e at the end means 8 more efficiency cores per node; memory=64Gi and hugepages-2Mi=1Gi "
+            "after commas are per node",
         )
 
 
 def topology_from_spec(text: str) -> Topology:
-    """Build the machine. CPUs are numbered as most firmware does: first one thread of each core, then the others.
+    """Build the machine. CPUs are numbered as by most firmware: first one thread of each core, then the others.
 
     Args:
-        text: `[Ss.][Nn.][Ll.]Cc[.Tt][.Ee]`, then amounts per NUMA node after commas; what is left out is 1, but no efficiency cores, and
-            64Gi of memory.
+        text: `[Ss.][Nn.][Ll.]Cc[.Tt][.Ee]`, then amounts per NUMA node after commas; a missing number is 1. Missing efficiency cores are
+            0, and missing memory is 64Gi.
 
     Raises:
-        TopologySpecError: the text does not describe a machine, or too large a one.
+        TopologySpecError: the text does not describe a machine, or a machine that is too large.
     """
     shape, *amounts = text.split(",")
     match = _SHAPE.fullmatch(shape)
@@ -59,7 +63,7 @@ def topology_from_spec(text: str) -> Topology:
         raise TopologySpecError(text, f"a number has at most {_MOST_DIGITS} digits, a machine at most {MAX_CPUS} CPUs")
     sockets, nodes, caches, cores, threads, small = (1 if number is None else int(number) for number in match.groups())
     if not sockets * nodes * caches * cores * threads * small:
-        raise TopologySpecError(text, "a machine with 0 of anything has no CPUs")
+        raise TopologySpecError(text, "a machine needs at least 1 of everything")
     is_hybrid = match[6] is not None
     small = small if is_hybrid else 0
     if sockets * nodes * (caches * cores * threads + small) > MAX_CPUS or sockets * nodes > MAX_NODES:
@@ -72,7 +76,7 @@ def topology_from_spec(text: str) -> Topology:
             core=core,
             socket=core // (per_node * nodes),
             numa=core // per_node,
-            # Like kubelet, don't count a cache that serves the whole node.
+            # A cache that serves the whole node doesn't count, as in kubelet.
             uncore=core // cores if caches > 1 else None,
             core_class="performance" if is_hybrid else None,
         )
@@ -89,20 +93,22 @@ def topology_from_spec(text: str) -> Topology:
         for cpu in cpus[:larger]:
             members.setdefault(cpu.core // cores, []).append(cpu.id)
         l3 = [CpuSet.from_ids(ids) for ids in members.values()]
-    memory, pages = _amounts(text, amounts)
-    numa = [NumaNode(node, memory, pages, _distances(node, sockets * nodes, nodes)) for node in range(sockets * nodes)]
+    memory, pages = _parse_amounts(text, amounts)
+    numa = [
+        NumaNode(node, memory, pages, _node_distances(node, sockets * nodes, nodes)) for node in range(sockets * nodes)
+    ]
     return Topology.of(cpus, numa, l3=l3)
 
 
-def _distances(node: int, count: int, per_socket: int) -> tuple[int, ...]:
+def _node_distances(node: int, count: int, per_socket: int) -> tuple[int, ...]:
     return tuple(
         _LOCAL if other == node else _SAME_SOCKET if other // per_socket == node // per_socket else _OTHER_SOCKET
         for other in range(count)
     )
 
 
-def _amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """Read memory and huge pages, each per NUMA node."""
+def _parse_amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Parse the amounts of memory and huge pages per NUMA node."""
     found: dict[str, int] = {}
     for part in parts:
         name, _, amount = part.partition("=")
@@ -121,7 +127,7 @@ def _amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, int], .
         if not 0 <= size < _TOO_MUCH:
             raise TopologySpecError(text, f"{shown(part)}: must be from 0 to less than 8Ei")
         if size % page:
-            raise TopologySpecError(text, f"{shown(part)}: no whole number of pages")
+            raise TopologySpecError(text, f"{shown(part)}: must be a multiple of the page size")
         if name in found:
             raise TopologySpecError(text, f"{name} is given twice")
         found[name] = size

@@ -1,7 +1,8 @@
-"""The local API's lines: one JSON object each. Request `{"op": …, arguments…}`; reply `{"ok": true, "result": …}` or
+"""Messages of the local API, one line of JSON each. Request: `{"op": …, arguments…}`. Reply: `{"ok": true, "result":
+…}` or
 `{"ok": false, "error": {"message": …, "hint": …}}`.
 
-Knows neither the operations nor who may ask.
+Knows neither the operations nor permissions.
 """
 
 import json
@@ -12,11 +13,11 @@ from msgspec import Struct
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_TURN_SECONDS = 60.0
-"""How long a request may wait for a turn: an agent without one for longer is ended by its unit's watchdog (WatchdogSec)."""
+"""Longest wait of a request for a turn. The unit's watchdog (WatchdogSec) ends an agent that has no turn for longer."""
 
 
 class ApiSyntaxError(ValueError):
-    """A line is not a request, or not a reply."""
+    """A line is neither a request nor a reply."""
 
 
 class ApiRequest(Struct, frozen=True):
@@ -34,30 +35,30 @@ class Failure(Struct, frozen=True):
 
 
 def parse_request(line: bytes) -> ApiRequest:
-    """Read a request.
+    """Parse a request.
 
     Raises:
-        ApiSyntaxError: it is not a JSON object with a text `op`.
+        ApiSyntaxError: the line is not a JSON object with a string `op`.
     """
-    document = _object(line)
+    document = _parse_object(line)
     op = document.pop("op", None)
     if not isinstance(op, str) or not op:
-        raise ApiSyntaxError('a request needs an "op", a text')
+        raise ApiSyntaxError('a request needs an "op" with a string')
     return ApiRequest(op, document)
 
 
 def print_request(op: str, arguments: Mapping[str, Any]) -> bytes:
     assert "op" not in arguments
-    return _line({"op": op, **arguments})
+    return _format_line({"op": op, **arguments})
 
 
 def parse_reply(line: bytes) -> Result | Failure:
-    """Read a reply.
+    """Parse a reply.
 
     Raises:
-        ApiSyntaxError: it isn't one.
+        ApiSyntaxError: the line is not a reply.
     """
-    document = _object(line)
+    document = _parse_object(line)
     if document.get("ok") is True and "result" in document:
         return Result(document["result"])
     match document:
@@ -67,30 +68,30 @@ def parse_reply(line: bytes) -> Result | Failure:
 
 
 def print_result(value: object) -> bytes:
-    return _line({"ok": True, "result": value})
+    return _format_line({"ok": True, "result": value})
 
 
 def print_failure(failure: Failure) -> bytes:
-    return _line({"ok": False, "error": {"message": failure.message, "hint": failure.hint}})
+    return _format_line({"ok": False, "error": {"message": failure.message, "hint": failure.hint}})
 
 
-def _line(document: Mapping[str, Any]) -> bytes:
+def _format_line(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def _parse_object(line: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(line.decode(), object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+        document = json.loads(line.decode(), object_pairs_hook=_build_object, parse_constant=_refuse_constant)
     except RecursionError as err:
         raise ApiSyntaxError("nested too deeply") from err
-    except ValueError as err:  # of the decoder, of UTF-8, of a number with thousands of digits
-        raise ApiSyntaxError(f"no JSON: {err}") from err
+    except ValueError as err:  # from the decoder, UTF-8, or a number with thousands of digits
+        raise ApiSyntaxError(f"not JSON: {err}") from err
     if not isinstance(document, dict):
-        raise ApiSyntaxError("no JSON object")
+        raise ApiSyntaxError("not a JSON object")
     return document
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
         raise ApiSyntaxError("a key occurs twice")
@@ -98,4 +99,4 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ApiSyntaxError(f"{name} is no JSON")
+    raise ApiSyntaxError(f"{name} is not JSON")

@@ -1,6 +1,6 @@
-"""kubelet's device plugin API, v1beta1: its messages as tables, and what they say as values. Knows no connection.
+"""kubelet's device plugin API, v1beta1: its messages as tables, decoded into values. Knows no connection.
 
-Names and numbers are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto, without what has no use here.
+Names and numbers are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto, without unused parts.
 """
 
 import re
@@ -24,6 +24,8 @@ PRE_START = "/v1beta1.DevicePlugin/PreStartContainer"
 HEALTHY = "Healthy"
 MAX_DEVICES = 16_384
 MAX_ID_LENGTH = 253
+MAX_ANSWER_BYTES = 64 * 1024
+"""Bound of an answer to Allocate. Answers are part of the state file, which is read up to a bound only."""
 _PRINTABLE = re.compile(r"[ -~]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,254}")
 _RESERVED = "NODEAGENT_"
@@ -99,15 +101,15 @@ class PluginOptions(Struct, frozen=True):
 class Registration(Struct, frozen=True):
     version: str
     endpoint: str
-    """The name of the plugin's socket, in the directory of the registration's."""
+    """Name of the plugin's socket in the directory of the registration socket."""
     resource: str
 
 
 def registration(message: bytes) -> Registration:
-    """Read a call of Register.
+    """Decode a call of Register.
 
     Raises:
-        ProtobufError: it isn't one.
+        ProtobufError: the message has another form.
     """
     asked = decode(_REGISTER, message)
     return Registration(asked["version"], asked["endpoint"], asked["resource_name"])
@@ -118,39 +120,38 @@ def empty() -> bytes:
 
 
 def options(message: bytes) -> PluginOptions:
-    """Read the answer to GetDevicePluginOptions.
+    """Decode the answer to GetDevicePluginOptions.
 
     Raises:
-        ProtobufError: it isn't one.
+        ProtobufError: the message has another form.
     """
     said = decode(_OPTIONS, message)
     return PluginOptions(said["pre_start_required"], said["get_preferred_allocation_available"])
 
 
 def devices(message: bytes) -> tuple[PoolDevice, ...]:
-    """Read what ListAndWatch tells, in order of ids: each by itself, the last that has an id, as in kubelet.
+    """Decode the devices in a message of ListAndWatch, sorted by ID. If an ID occurs twice, the last device counts,
+    as in kubelet.
 
     Raises:
-        ProtobufError: it isn't such a list, or one that can't be.
+        ProtobufError: the message has another form or impossible values.
     """
     listed = decode(_LIST, message)["devices"]
     if len(listed) > MAX_DEVICES:
-        raise ProtobufError(f"{len(listed)} devices: at most {MAX_DEVICES} are taken")
-    found = {one["ID"]: _device(one) for one in listed}
+        raise ProtobufError(f"{len(listed)} devices exceed the limit of {MAX_DEVICES}")
+    found = {one["ID"]: _decode_device(one) for one in listed}
     return tuple(device for _, device in sorted(found.items()))
 
 
-def _device(said: dict[str, Any]) -> PoolDevice:
+def _decode_device(said: dict[str, Any]) -> PoolDevice:
     id_ = said["ID"]
     if len(id_) > MAX_ID_LENGTH or not _PRINTABLE.fullmatch(id_):
         raise ProtobufError(f"a device's ID must be 1 to {MAX_ID_LENGTH} printable characters")
     nodes = None
-    if said["topology"] is not None:
-        nodes = NumaMask(0)
-        for node in said["topology"]["nodes"]:
-            if not 0 <= node["ID"] <= MAX_ID:
-                raise ProtobufError(f"device {id_} is on NUMA node {node['ID']}, which can't be")
-            nodes = NumaMask(nodes | 1 << node["ID"])
+    # As in kubelet, a topology without nodes says as little as none, and a device on an impossible node (-1) is near no CPU.
+    if said["topology"] is not None and said["topology"]["nodes"]:
+        there = {node["ID"] for node in said["topology"]["nodes"] if 0 <= node["ID"] <= MAX_ID}
+        nodes = NumaMask(sum(1 << node for node in there))
     return PoolDevice(id_, nodes, is_healthy=said["health"] == HEALTHY)
 
 
@@ -160,10 +161,10 @@ def preferred_request(available: tuple[str, ...], must: tuple[str, ...], size: i
 
 
 def preferred(message: bytes) -> tuple[str, ...]:
-    """Read the answer to GetPreferredAllocation: of one container.
+    """Decode the answer to GetPreferredAllocation for one container.
 
     Raises:
-        ProtobufError: it isn't one.
+        ProtobufError: the message has another form.
     """
     said = decode(_PREFERS, message)["container_responses"]
     return tuple(said[0]["deviceIDs"]) if said else ()
@@ -174,14 +175,16 @@ def allocate_request(ids: tuple[str, ...]) -> bytes:
 
 
 def allocated(message: bytes) -> bytes | None:
-    """Return the answer to Allocate for one container, as it is saved; None: there is none.
+    """Return the encoded answer to Allocate for one container, as it is saved. None means that the message has no answer.
 
     Raises:
-        ProtobufError: it isn't one.
+        ProtobufError: the message has another form.
     """
     said: list[bytes] = decode(_RAW_ALLOCATED, message)["container_responses"]
     if not said:
         return None
+    if len(said[0]) > MAX_ANSWER_BYTES:
+        raise ProtobufError(f"its answer has {len(said[0])} bytes, and at most {MAX_ANSWER_BYTES} are kept")
     variables(said[0])
     return said[0]
 
@@ -191,10 +194,10 @@ def pre_start_request(ids: tuple[str, ...]) -> bytes:
 
 
 def variables(answer: bytes) -> tuple[tuple[str, str], ...]:
-    """Return the variables that an answer to Allocate sets in the container's environment, sorted: those that a process can have.
+    """Return the environment variables in an answer to Allocate, sorted. Variables that no process can have are left out.
 
     Raises:
-        ProtobufError: it isn't such an answer.
+        ProtobufError: the message is not such an answer.
     """
     envs: dict[str, str] = decode(_ANSWER, answer)["envs"]
     return tuple(
@@ -208,29 +211,29 @@ def variables(answer: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def container_variables(answers: tuple[tuple[str, bytes], ...], own: Collection[str]) -> tuple[tuple[str, str], ...]:
-    """Return the variables that device plugins set, but for those that the container sets itself (as in kubelet).
+    """Return the environment variables set by device plugins, except those that the container sets itself (as in kubelet).
 
     Args:
-        answers: to Allocate, by resource.
-        own: names that the container sets.
+        answers: the answers to Allocate, by resource.
+        own: the names of variables that the container sets.
     """
     found: dict[str, str] = {}
     for _, answer in answers:
-        found = dict(variables(answer)) | found  # of two resources the first counts
+        found = dict(variables(answer)) | found  # if two resources set a variable, the first one counts
     return tuple((name, value) for name, value in sorted(found.items()) if name not in own)
 
 
 class PluginFile(Struct, frozen=True):
-    """A file in /dev that a plugin names."""
+    """A file in /dev named by a plugin."""
 
     path: str
-    """Where the container has it."""
+    """Path in the container."""
     source: str
-    """On the node."""
+    """Path on the node."""
 
 
 class PluginAccess(Struct, frozen=True):
-    """What an answer to Allocate has beside variables, for a container that has mounts of its own."""
+    """The parts of an answer to Allocate except variables, for a container with its own mounts."""
 
     files: tuple[PluginFile, ...]
     mounts: tuple[DeviceMount, ...]
@@ -239,16 +242,16 @@ class PluginAccess(Struct, frozen=True):
 
 
 def access(answer: bytes) -> PluginAccess:
-    """Read what an answer to Allocate gives a container.
+    """Decode the files, mounts and annotations that an answer to Allocate gives a container.
 
     Raises:
-        ProtobufError: it isn't such an answer, or a path in it isn't absolute.
+        ProtobufError: the message is not such an answer, or contains a path that isn't absolute.
     """
     said = decode(_WHOLE_ANSWER, answer)
     for one in (*said["mounts"], *said["devices"]):
         for part in ("container_path", "host_path"):
             if not one[part].startswith("/") or "\0" in one[part]:
-                raise ProtobufError(f"{part} {one[part][:80]!r} is no absolute path")
+                raise ProtobufError(f"{part} {one[part][:80]!r} is not an absolute path")
     return PluginAccess(
         tuple(PluginFile(one["container_path"], one["host_path"]) for one in said["devices"]),
         tuple(DeviceMount(one["container_path"], one["host_path"], one["read_only"]) for one in said["mounts"]),

@@ -1,4 +1,6 @@
-"""One bounded request, one answer: the values that a server and the protocols it serves share. Knows no socket and no protocol."""
+"""Values shared by servers and their protocols, each exchange being a bounded request and an answer. Knows no socket
+and no protocol.
+"""
 
 import enum
 
@@ -6,7 +8,7 @@ from msgspec import Struct
 
 
 class Broken(enum.Enum):
-    """Why a connection gets no answer to its request."""
+    """Reason why a connection gets no answer to its request."""
 
     TOO_LARGE = "the request is too large"
     TOO_SLOW = "the request did not arrive in time"
@@ -15,14 +17,14 @@ class Broken(enum.Enum):
 
 
 class Bounds(Struct, frozen=True):
-    """Limits for each client, and for all clients together."""
+    """Limits per client, except for `connections`, which is the limit on all clients."""
 
     connections: int
     request_bytes: int
     read_seconds: float
-    """For the whole request, however many pieces it arrives in."""
+    """Time limit for the whole request, in however many pieces it arrives."""
     write_seconds: float
-    """For sending the whole answer."""
+    """Time limit for sending the whole answer."""
 
 
 class Peer(Struct, frozen=True):
@@ -30,6 +32,6 @@ class Peer(Struct, frozen=True):
 
     uid: int
     gids: frozenset[int]
-    """Its group and its supplementary groups."""
+    """IDs of its group and its supplementary groups."""
     pid: int = 0
-    """0: the kernel shows none here, as for a process of a container around this one."""
+    """Process ID. 0 if the kernel doesn't show the process here, because it is in a parent PID namespace."""

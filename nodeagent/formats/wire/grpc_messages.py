@@ -1,18 +1,21 @@
-"""What gRPC adds to HTTP/2 for calls with one request and one answer: statuses and the frame of a message. Knows no connection.
+"""The parts of gRPC over HTTP/2 for calls with one request and one answer: statuses and message frames. Knows no
+connection.
 
 https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
 """
 
 import enum
+import re
 import struct
 
 CONTENT_TYPE = "application/grpc"
 _HEAD = struct.Struct(">?I")
-"""Whether it is compressed, and its length."""
+"""Header of a message: whether it is compressed, and its length."""
+_STATUS = re.compile("[0-9]{1,3}")
 
 
 class Status(enum.IntEnum):
-    """gRPC's numbers, those that are answered here, and that are understood."""
+    """gRPC's status numbers that are sent or understood here."""
 
     OK = 0
     UNKNOWN = 2
@@ -25,7 +28,7 @@ class Status(enum.IntEnum):
 
 
 class CallError(Exception):
-    """A call is answered with this status and text."""
+    """A call ends with this status and message."""
 
     def __init__(self, status: Status, message: str) -> None:
         self.status = status
@@ -33,21 +36,26 @@ class CallError(Exception):
         super().__init__(message)
 
 
+def parse_status(text: str) -> int | None:
+    """Parse the value of `grpc-status`, one to three ASCII digits. None means that it is anything else."""
+    return int(text) if _STATUS.fullmatch(text) else None
+
+
 def framed(message: bytes) -> bytes:
-    """Return a message with its length before it."""
+    """Return a message with its length header."""
     return _HEAD.pack(False, len(message)) + message
 
 
 def unframed(body: bytes) -> bytes:
-    """Return the one message of a request.
+    """Return the message of a request.
 
     Raises:
-        CallError: there is not exactly one, or it is compressed.
+        CallError: the request has no or several messages, or a compressed one.
     """
     if len(body) < _HEAD.size:
-        raise CallError(Status.INVALID_ARGUMENT, f"the request has {len(body)} bytes: a message begins with 5")
+        raise CallError(Status.INVALID_ARGUMENT, f"the request has {len(body)} bytes, but a message begins with 5")
     if body[0] == 1:
-        raise CallError(Status.UNIMPLEMENTED, "the request is compressed: only identity is understood")
+        raise CallError(Status.UNIMPLEMENTED, "the request is compressed, but only identity is supported")
     size, message = int.from_bytes(body[1 : _HEAD.size]), body[_HEAD.size :]
     if body[0] != 0 or size != len(message):
         raise CallError(
@@ -57,7 +65,9 @@ def unframed(body: bytes) -> bytes:
 
 
 def percent_encoded(text: str) -> str:
-    """Spell a status's text for a header: UTF-8, with everything escaped that is no visible ASCII, and the percent sign."""
+    """Encode a status text for a header as UTF-8, with the percent sign and everything except visible ASCII and
+    blanks escaped.
+    """
     return "".join(
         chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x25 else f"%{byte:02X}"
         for byte in text.encode(errors="backslashreplace")

@@ -1,26 +1,28 @@
-"""The lengths of HTTP/2's frames (RFC 9113, 4.1), for both sides of a connection. Knows nothing of what is in them."""
+"""Limit on the length of HTTP/2 frames (RFC 9113, 4.1), for both sides of a connection. Knows nothing of the frames'
+content.
+"""
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client sends before its first frame."""
+"""Bytes that a client sends before its first frame."""
 MAX_FRAME_BYTES = 16_384
-"""What the other side is told (h2's default, RFC 9113's least)."""
+"""Limit announced to the other side (h2's default and RFC 9113's minimum)."""
 _HEAD_BYTES = 9
 
 
 class FrameBound:
-    """Watches the lengths of frames: h2 keeps one of 16 MiB, too, until it is whole, and refuses it then.
+    """Checks the lengths of frames, because h2 reads a frame of up to 16 MiB completely before refusing it.
 
     Args:
-        before: how many bytes come before the first frame.
+        before: the number of bytes before the first frame.
     """
 
     def __init__(self, before: int = 0) -> None:
         self._left = before
-        """Until the next frame's head."""
+        """Bytes left before the next frame's header."""
         self._head = b""
 
     def allows(self, data: bytes) -> bool:
-        """Whether no frame is longer than it may be, up to the end of what was sent next."""
+        """Tell whether no frame exceeds the limit, up to the end of these next received bytes."""
         at = 0
         while at + self._left < len(data):
             at += self._left

@@ -1,6 +1,8 @@
-"""The launcher's protocol, spelled and read: one JSON object per packet, a request and its answer, pushed events after `subscribe`.
+"""Encoder and decoder of the launcher's protocol: one JSON object per packet, a request and its answer, pushed events
+after `subscribe`.
 
-The launcher stands alone and does not import this; a test keeps the two in step. Interpreting an answer is up to the caller.
+The launcher stands alone and doesn't import this module; a test keeps both in step. The caller interprets the
+answers.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ E = TypeVar("E", bound=StrEnum)
 
 PROTOCOL = 1
 MAX_REQUEST_BYTES = 192 * 1024
-MAX_ANSWER_BYTES = 208 * 1024  # what the kernel's default send buffer lets through in one packet
+MAX_ANSWER_BYTES = 208 * 1024  # what fits into one packet with the kernel's default send buffer
 
 
 class LauncherProtocolError(NodeAgentError):
-    """An answer that this version cannot read."""
+    """An answer of the launcher is unreadable for this version."""
 
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where the launcher looks for a program whose environment has no PATH."""
+"""Directories searched for a program whose environment has no PATH."""
 
 
 class StartStage(StrEnum):
-    """How far a failed start came. Up to `cgroup` none of its processes was ever in the container's cgroup."""
+    """Stage at which a start failed. Up to `cgroup`, its processes were never in the container's cgroup."""
 
     FORK = "fork"
-    DEADLINE = "deadline"  # it hung, as in a frozen cgroup, and was killed
+    DEADLINE = "deadline"  # the process hung, as in a frozen cgroup, and was killed
     CGROUP = "cgroup"
     SESSION = "session"
     OUTPUT = "output"
@@ -44,9 +46,9 @@ class StartStage(StrEnum):
 
 
 class UnknownEnd(StrEnum):
-    """Why it is unknown how a process ended."""
+    """Reason why the exit status of a process is unknown."""
 
-    LAUNCHER_RESTARTED = "launcher_restarted"  # it was no longer the launcher's child
+    LAUNCHER_RESTARTED = "launcher_restarted"  # the process was no longer the launcher's child
     HOST_REBOOTED = "host_rebooted"
 
 
@@ -55,22 +57,22 @@ class Hello(Struct, frozen=True):
     protocol: int
     pid: int
     boot_id: str
-    cgroup: str | None  # below which containers can be started; None = without cgroups
+    cgroup: str | None  # parent cgroup of all containers; None = without cgroups
     started_at_ms: int
 
 
 class StartRequest(Struct, frozen=True):
-    id: str  # [A-Za-z0-9._:@/-]{1,120}, unique forever: each restart of a container has its own
+    id: str  # [A-Za-z0-9._:@/-]{1,120}, unique forever: each restart of a container has a new one
     argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]  # the whole environment; nothing is added to it
-    identifier: str  # the journal's SYSLOG_IDENTIFIER, printable ASCII
+    env: tuple[tuple[str, str], ...]  # the complete environment; the launcher adds nothing
+    identifier: str  # SYSLOG_IDENTIFIER in the journal, printable ASCII
     cgroup: str | None
     cwd: str = "/"
-    uid: int | None = None  # None = the launcher's, root
+    uid: int | None = None  # None = the launcher's user, root
     gid: int | None = None
-    groups: tuple[int, ...] = ()  # supplementary; where any of the three is given these replace root's
-    log_file: str | None = None  # receives the output if there is no journal
-    grace_seconds: int = 30  # between SIGTERM and SIGKILL when the launcher itself has to stop
+    groups: tuple[int, ...] = ()  # supplementary groups; if uid, gid or groups is set, they replace root's
+    log_file: str | None = None  # file for the output if there is no journal
+    grace_seconds: int = 30  # time between SIGTERM and SIGKILL when the launcher itself has to stop
 
 
 class Returned(Struct, frozen=True):
@@ -85,7 +87,7 @@ class Killed(Struct, frozen=True):
 class Running(Struct, frozen=True):
     id: str
     pid: int
-    start_ticks: int  # with pid and boot_id the process's identity
+    start_ticks: int  # together with pid and boot_id the identity of the process
     boot_id: str
     cgroup: str | None
     started_at_ms: int
@@ -96,12 +98,12 @@ class Exited(Struct, frozen=True):
     pid: int
     cgroup: str | None
     started_at_ms: int
-    finished_at_ms: int  # for an UnknownEnd: when it was noticed
+    finished_at_ms: int  # for an UnknownEnd, the time when it was noticed
     end: Returned | Killed | UnknownEnd
 
     @property
     def exit_code(self) -> int | None:
-        """As in containers' statuses: 128 + n for signal n; None = unknown."""
+        """Exit code as in container statuses: 128 + n for signal n. None if unknown."""
         match self.end:
             case Returned(code):
                 return code
@@ -115,7 +117,7 @@ RunStatus = Running | Exited
 
 
 class StartFailed(Struct, frozen=True):
-    """Nothing runs, and nothing is remembered: the same id may be started again."""
+    """Nothing runs, and the launcher has forgotten the ID, which may therefore be started again."""
 
     id: str
     stage: StartStage
@@ -124,14 +126,14 @@ class StartFailed(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The launcher doesn't serve this request."""
+    """The launcher refuses this request."""
 
     code: str
     message: str
 
 
 class Page(Struct, frozen=True):
-    """A part of the list, ordered by id. More: ask again after the last one's id."""
+    """A part of the list, ordered by ID. If `more` is set, the next request starts after the last ID."""
 
     statuses: tuple[RunStatus, ...]
     more: bool
@@ -147,7 +149,7 @@ def encode_start(request: StartRequest) -> bytes:
 
 
 def encode_list(after: str) -> bytes:
-    """After: the last id that is already known, "" at first."""
+    """Encode a request for the list after the ID `after`, which is "" at first."""
     return _encode("list", {"after": after})
 
 
@@ -164,17 +166,22 @@ def encode_subscribe() -> bytes:
 
 
 def encode_partition(cgroup: str, kind: str) -> bytes:
-    """Cgroup: absolute path. Kind: as in `cpuset.cpus.partition`."""
+    """Encode a request to set the partition type of a cgroup.
+
+    Args:
+        cgroup: the absolute path.
+        kind: a value of `cpuset.cpus.partition`.
+    """
     return _encode("partition", {"cgroup": cgroup, "kind": kind})
 
 
 def encode_gather(cgroup: str) -> bytes:
-    """Cgroup: absolute path."""
+    """Encode a request to gather the threads of a cgroup, given by its absolute path."""
     return _encode("gather", {"cgroup": cgroup})
 
 
 def encode_host(writes: Sequence[tuple[str, str]]) -> bytes:
-    """Writes: absolute path of a setting of the host, and what to write to it."""
+    """Encode a request to write settings of the host. `writes` has absolute paths and the texts to write."""
     return _encode("host", {"writes": writes})
 
 
@@ -191,7 +198,7 @@ def decode_hello(packet: bytes) -> Hello | Refused:
                 cgroup=_take_or_none(hello, "cgroup", str),
                 started_at_ms=_take(hello, "started_at_ms", int),
             )
-    raise _unreadable(packet, "no hello")
+    raise _unreadable_error(packet, "no hello")
 
 
 def decode_start(packet: bytes) -> RunStatus | StartFailed | Refused:
@@ -199,15 +206,15 @@ def decode_start(packet: bytes) -> RunStatus | StartFailed | Refused:
         case Refused() as refused:
             return refused
         case {"status": dict() as status}:
-            return _status(status)
+            return _decode_status(status)
         case {"failed": dict() as failed}:
             return StartFailed(
                 id=_take(failed, "id", str),
-                stage=_member(StartStage, failed, "stage"),
+                stage=_take_member(StartStage, failed, "stage"),
                 errno=_take(failed, "errno", int),
                 message=_take(failed, "message", str),
             )
-    raise _unreadable(packet, "neither a status nor a failed start")
+    raise _unreadable_error(packet, "neither a status nor a failed start")
 
 
 def decode_list(packet: bytes) -> Page | Refused:
@@ -215,28 +222,28 @@ def decode_list(packet: bytes) -> Page | Refused:
         case Refused() as refused:
             return refused
         case {"statuses": list() as statuses, "more": bool() as more} if all(isinstance(s, dict) for s in statuses):
-            return Page(tuple(_status(status) for status in statuses), more)
-    raise _unreadable(packet, "no list")
+            return Page(tuple(_decode_status(status) for status in statuses), more)
+    raise _unreadable_error(packet, "no list")
 
 
 def decode_signal(packet: bytes) -> bool | Refused:
-    """False: the process has already ended."""
+    """Decode whether a signal was delivered. False means that the process had already ended."""
     match _decode(packet):
         case Refused() as refused:
             return refused
         case {"delivered": bool() as delivered}:
             return delivered
-    raise _unreadable(packet, "no answer to a signal")
+    raise _unreadable_error(packet, "no answer to a signal")
 
 
 def decode_ack(packet: bytes) -> tuple[str, ...] | Refused:
-    """The ids that are now forgotten; not those that run, or that the launcher never knew."""
+    """Decode the IDs that the launcher has now forgotten. Running and unknown ones are not included."""
     match _decode(packet):
         case Refused() as refused:
             return refused
         case {"acked": list() as ids} if all(isinstance(i, str) for i in ids):
             return tuple(ids)
-    raise _unreadable(packet, "no answer to an acknowledgement")
+    raise _unreadable_error(packet, "no answer to an acknowledgement")
 
 
 def decode_subscribe(packet: bytes) -> Refused | None:
@@ -245,7 +252,7 @@ def decode_subscribe(packet: bytes) -> Refused | None:
             return refused
         case {"subscribed": True}:
             return None
-    raise _unreadable(packet, "no answer to a subscription")
+    raise _unreadable_error(packet, "no answer to a subscription")
 
 
 def decode_partition(packet: bytes) -> Refused | None:
@@ -254,27 +261,27 @@ def decode_partition(packet: bytes) -> Refused | None:
             return refused
         case {"partition": str()}:
             return None
-    raise _unreadable(packet, "no answer about a partition")
+    raise _unreadable_error(packet, "no answer about a partition")
 
 
 def decode_gather(packet: bytes) -> int | Refused:
-    """How many threads were brought back."""
+    """Decode the number of gathered threads."""
     match _decode(packet):
         case Refused() as refused:
             return refused
         case {"gathered": int(count)}:
             return count
-    raise _unreadable(packet, "no number of gathered threads")
+    raise _unreadable_error(packet, "no number of gathered threads")
 
 
 def decode_host(packet: bytes) -> tuple[str | None, ...] | Refused:
-    """For each write: None, or why it failed."""
+    """Decode the result of each write: None, or the reason for the failure."""
     match _decode(packet):
         case Refused() as refused:
             return refused
         case {"results": list() as results} if all(result is None or isinstance(result, str) for result in results):
             return tuple(results)
-    raise _unreadable(packet, "no results of writes")
+    raise _unreadable_error(packet, "no results of writes")
 
 
 def _encode(operation: str, fields: Mapping[str, object]) -> bytes:
@@ -285,16 +292,16 @@ def _decode(packet: bytes) -> Mapping[str, Any] | Refused:
     try:
         answer = json.loads(packet)
     except (ValueError, RecursionError) as err:
-        raise _unreadable(packet, "no JSON") from err
+        raise _unreadable_error(packet, "no JSON") from err
     match answer:
         case {"refused": {"code": str() as code, "message": str() as message}}:
             return Refused(code, message)
         case dict():
             return answer
-    raise _unreadable(packet, "no object")
+    raise _unreadable_error(packet, "no object")
 
 
-def _status(fields: Mapping[str, Any]) -> RunStatus:
+def _decode_status(fields: Mapping[str, Any]) -> RunStatus:
     run_id, pid, started_at_ms = (
         _take(fields, "id", str),
         _take(fields, "pid", int),
@@ -305,22 +312,22 @@ def _status(fields: Mapping[str, Any]) -> RunStatus:
     if finished_at_ms is None:
         start_ticks, boot_id = _take(fields, "start_ticks", int), _take(fields, "boot_id", str)
         return Running(run_id, pid, start_ticks, boot_id, cgroup, started_at_ms)
-    return Exited(run_id, pid, cgroup, started_at_ms, finished_at_ms, _end(fields))
+    return Exited(run_id, pid, cgroup, started_at_ms, finished_at_ms, _decode_end(fields))
 
 
-def _end(fields: Mapping[str, Any]) -> Returned | Killed | UnknownEnd:
+def _decode_end(fields: Mapping[str, Any]) -> Returned | Killed | UnknownEnd:
     code, signal = _take_or_none(fields, "exit_code", int), _take_or_none(fields, "signal", int)
     if code is not None:
         return Returned(code)
     if signal is not None:
         return Killed(signal, _take(fields, "core_dumped", bool))
-    return _member(UnknownEnd, fields, "unknown")
+    return _take_member(UnknownEnd, fields, "unknown")
 
 
 def _take(fields: Mapping[str, Any], name: str, kind: type[T]) -> T:
     value = fields.get(name)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise _unreadable(repr(fields).encode(), f"{name} is not of type {kind.__name__}")
+        raise _unreadable_error(repr(fields).encode(), f"{name} is not of type {kind.__name__}")
     return value
 
 
@@ -328,15 +335,15 @@ def _take_or_none(fields: Mapping[str, Any], name: str, kind: type[T]) -> T | No
     return None if fields.get(name) is None else _take(fields, name, kind)
 
 
-def _member(kind: type[E], fields: Mapping[str, Any], name: str) -> E:
+def _take_member(kind: type[E], fields: Mapping[str, Any], name: str) -> E:
     try:
         return kind(_take(fields, name, str))
     except ValueError as err:
-        raise _unreadable(repr(fields).encode(), f"{name} is none of {', '.join(kind)}") from err
+        raise _unreadable_error(repr(fields).encode(), f"{name} is none of {', '.join(kind)}") from err
 
 
-def _unreadable(packet: bytes, why: str) -> LauncherProtocolError:
+def _unreadable_error(packet: bytes, why: str) -> LauncherProtocolError:
     return LauncherProtocolError(
         f"cannot read the launcher's answer, {why}: {packet[:200]!r}",
-        hint="the launcher may have another version: compare 'systemctl status nodeagent-launcher' and reload it",
+        hint="the launcher may have another version: check `systemctl status nodeagent-launcher` and reload it",
     )

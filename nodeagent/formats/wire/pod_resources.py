@@ -1,6 +1,7 @@
-"""kubelet's PodResources API, v1: its messages as tables, and the node's promises as such messages.
+"""kubelet's PodResources API, v1: its messages as tables, and the node's allocations as such messages.
 
-Field names and numbers are those of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto; which pods, containers and CPUs are listed follows
+Field names and numbers are those of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto. The selection of pods,
+containers and CPUs follows
 kubelet's server (pkg/kubelet/apis/podresources/server_v1.go), with the pod-level fields of 1.37 (KEP-5526).
 """
 
@@ -92,43 +93,47 @@ ALLOCATABLE_RESPONSE = MessageType(
 )
 
 Value = dict[str, Any]
-"""What `protobuf.encode` takes."""
+"""A message in the form that `protobuf.encode` takes."""
 
 
 def listed(state: NodeState, node: str) -> Value:
-    """Return the answer to List: the pods that hold what they were promised, in the order in which they were decided on.
+    """Return the answer to List: the pods with allocations, in the order of admission.
 
     Args:
-        state: of the node.
-        node: its name, which is that of its pool of devices for claims.
+        state: the node's state.
+        node: the node's name, which is also the pool name of its claimed devices.
     """
-    return {"pod_resources": [_pod(entry, state.promises, node) for entry in state.entries if entry.is_active]}
+    return {"pod_resources": [_format_pod(entry, state.promises, node) for entry in state.entries if entry.is_active]}
 
 
 def found(state: NodeState, namespace: str, name: str, node: str) -> Value | None:
-    """Return the answer to Get, which knows pods that have ended or were refused, too: they hold nothing. None: there is no such pod."""
+    """Return the answer to Get, or None if there is no such pod. Unlike List, Get also finds ended and refused pods,
+    which hold nothing.
+    """
     for entry in reversed(state.entries):
         if entry.pod.name == name and entry.pod.namespace == namespace:
-            return {"pod_resources": _pod(entry, state.promises, node)}
+            return {"pod_resources": _format_pod(entry, state.promises, node)}
     return None
 
 
 def allocatable(managers: Managers, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> Value:
-    """Return the answer to GetAllocatableResources: what could be given exclusively if nobody had anything yet."""
+    """Return the answer to GetAllocatableResources: everything that could be allocated exclusively on an empty node."""
     is_static = managers.placement.cpu_manager_policy == "static"
     cpus = managers.topology.online - managers.reserved if is_static else CpuSet()
     memory = [
-        _memory(resource, table.allocatable, [node.id])
+        _format_memory(resource, table.allocatable, [node.id])
         for node in memory_accounts(promises)
         for resource, table in node.tables
         if table.allocatable
     ]
-    devices = [_device(pool.resource, one.id, one.nodes) for pool in pools for one in pool.healthy]
+    devices = [_format_device(pool.resource, one.id, one.nodes) for pool in pools for one in pool.healthy]
     return {"devices": devices, "cpu_ids": list(cpus), "memory": memory}
 
 
-def _pod(entry: PodEntry, promises: Promises, node: str) -> Value:
-    """A container that shares what its pod holds has nothing of its own; init containers that end aren't listed."""
+def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
+    """Return the message of a pod. Init containers that end aren't listed. A container sharing pod-level resources
+    has none itself.
+    """
     held = promises.of_pod(entry.pod.uid)
     is_divided = held.of(CpuHoldings).pod_cpus is not None or held.of(MemoryHoldings).pod_memory is not None
     cpus, memory = dict(held.of(CpuHoldings).cpus), dict(held.of(MemoryHoldings).memory)
@@ -139,26 +144,26 @@ def _pod(entry: PodEntry, promises: Promises, node: str) -> Value:
         one: Value = {"name": container.name}
         if held.of(DeviceHoldings).devices:
             own = [each for each in held.of(DeviceHoldings).devices_of(container.name) if not each.claim]
-            one["devices"] = [_device(each.resource, each.id, each.nodes.bits or None) for each in own]
+            one["devices"] = [_format_device(each.resource, each.id, each.nodes.bits or None) for each in own]
         if held.of(ClaimHoldings).claims:
             one["dynamic_resources"] = [
-                each for claim in held.of(ClaimHoldings).claims for each in _claimed(container, claim, node)
+                each for claim in held.of(ClaimHoldings).claims for each in _format_claim(container, claim, node)
             ]
         if not is_divided or qualifies_alone(container):
             one["cpu_ids"] = list(cpus.get(container.name, ()))
-            one["memory"] = _blocks(memory.get(container.name, ()))
+            one["memory"] = _format_blocks(memory.get(container.name, ()))
         containers.append(one)
     return {
         "name": entry.pod.name,
         "namespace": entry.pod.namespace,
         "containers": containers,
         "cpu_ids": list(held.of(CpuHoldings).pod_cpus or ()),
-        "memory": _blocks(held.of(MemoryHoldings).pod_memory or ()),
+        "memory": _format_blocks(held.of(MemoryHoldings).pod_memory or ()),
     }
 
 
-def _claimed(container: Container, claim: ClaimAllocation, node: str) -> Iterator[Value]:
-    """What a container has of a claim. There is no CDI here: nothing is injected."""
+def _format_claim(container: Container, claim: ClaimAllocation, node: str) -> Iterator[Value]:
+    """Yield a container's part of a claim. Nothing is injected into the container, because the agent has no CDI."""
     used = [
         {"driver_name": one.driver, "pool_name": node, "device_name": one.device}
         for one in claim.devices
@@ -169,17 +174,17 @@ def _claimed(container: Container, claim: ClaimAllocation, node: str) -> Iterato
         yield {"claim_name": name, "claim_namespace": namespace, "claim_resources": used}
 
 
-def _device(resource: str, id_: str, nodes: int | None) -> Value:
-    """As in kubelet, each has an entry of its own."""
+def _format_device(resource: str, id_: str, nodes: int | None) -> Value:
+    """Return the entry of one device, because kubelet also lists each device separately."""
     one: Value = {"resource_name": resource, "device_ids": [id_]}
     if nodes is not None:
         one["topology"] = {"nodes": [{"ID": node} for node in range(nodes.bit_length()) if nodes >> node & 1]}
     return one
 
 
-def _blocks(blocks: Blocks) -> list[Value]:
-    return [_memory(block.resource, block.size_bytes, block.nodes) for block in blocks]
+def _format_blocks(blocks: Blocks) -> list[Value]:
+    return [_format_memory(block.resource, block.size_bytes, block.nodes) for block in blocks]
 
 
-def _memory(resource: str, size_bytes: int, nodes: Iterable[int]) -> Value:
+def _format_memory(resource: str, size_bytes: int, nodes: Iterable[int]) -> Value:
     return {"memory_type": resource, "size": size_bytes, "topology": {"nodes": [{"ID": node} for node in nodes]}}

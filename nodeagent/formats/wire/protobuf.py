@@ -1,6 +1,8 @@
-"""Protocol buffers (proto3) by table: bytes ↔ mappings of plain values, without generated code. Knows no protocol.
+"""Protocol buffers (proto3) driven by tables: bytes ↔ mappings of plain values, without generated code. Knows no
+protocol.
 
-https://protobuf.dev/programming-guides/encoding/. An absent field reads as its default: 0, False, "", b"", (), {}; None for a message.
+https://protobuf.dev/programming-guides/encoding/. A missing field reads as its default: 0, False, "", b"", (), {};
+None for a message.
 """
 
 import struct
@@ -11,14 +13,14 @@ from typing import Any, TypeAlias
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 100
 MAX_VALUES = 1 << 20
-"""Two bytes on the wire may become a dict of kilobytes."""
+"""Limit on decoded values, because two encoded bytes may become a dict of kilobytes."""
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _MAX_FIELD_NUMBER = (1 << 29) - 1
 _DOUBLE = struct.Struct("<d")
 
 
 class ProtobufError(ValueError):
-    """A value or bytes that can't be of the message. The text names the field and, when reading, the byte."""
+    """A value or encoding doesn't fit the message. The error names the field and, when decoding, the byte."""
 
 
 class Kind(Enum):
@@ -28,7 +30,7 @@ class Kind(Enum):
     UINT64 = "uint64"
     BOOL = "bool"
     ENUM = "enum"
-    """An int; numbers without a name are kept."""
+    """An int. Unknown numbers are kept."""
     DOUBLE = "double"
     STRING = "string"
     BYTES = "bytes"
@@ -39,10 +41,10 @@ class Field:
     """One field of a message.
 
     Args:
-        number: on the wire.
-        name: its key in the mappings.
-        type: of its value, of each value if it is repeated.
-        repeated: its values are a list. Never for STRING_MAP.
+        number: the field number in the encoding.
+        name: the key in the mappings.
+        type: the type of the value, or of each value of a repeated field.
+        repeated: the value is a list. Never set for STRING_MAP.
     """
 
     __slots__ = ("name", "number", "put", "repeated", "tag", "type")
@@ -55,11 +57,11 @@ class Field:
         self.type = type
         self.repeated = repeated
         is_packed = repeated and type in _SCALAR_WIRE
-        self.tag = _varint(number << 3 | (_LEN if is_packed else _wire(type)))
-        self.put = _putter(self)
+        self.tag = _encode_varint(number << 3 | (_LEN if is_packed else _wire_type(type)))
+        self.put = _create_encoder(self)
 
     def default(self) -> Any:
-        """Return what it is if it is absent. Lists and maps are new ones."""
+        """Return the value of a missing field. Lists and maps are new objects."""
         if self.repeated:
             return []
         if isinstance(self.type, MessageType):
@@ -86,10 +88,10 @@ _Put: TypeAlias = Callable[[_Out, Any], None]
 
 
 def encode(message_type: MessageType, value: Mapping[str, Any]) -> bytes:
-    """Spell a message; equal values are equal bytes. What is missing, None or its default takes none.
+    """Encode a message. Equal values have equal bytes, and None and defaults take no bytes.
 
     Raises:
-        ProtobufError: a name that the message doesn't have, a value of another type or out of its range.
+        ProtobufError: a name is unknown, or a value has the wrong type or is out of range.
     """
     out: _Out = []
     _put_fields(message_type, out, value)
@@ -97,17 +99,17 @@ def encode(message_type: MessageType, value: Mapping[str, Any]) -> bytes:
 
 
 def decode(message_type: MessageType, data: bytes, *, max_bytes: int = MAX_BYTES) -> Message:
-    """Read a message, with every field of its type; unknown fields are skipped.
+    """Decode a message with all its fields. Unknown fields are skipped.
 
     Raises:
-        ProtobufError: truncated, too large, too deep, or not in the encoding.
+        ProtobufError: the data is truncated, too large, nested too deeply or malformed.
     """
     if len(data) > max_bytes:
         raise ProtobufError(f"{message_type.name}: {len(data)} bytes, more than {max_bytes}")
     return _Reader(data).message(message_type, 0, len(data), {}, depth=0)
 
 
-# Spelling.
+# Encoding.
 
 
 def _put_fields(message_type: MessageType, out: _Out, value: Mapping[str, Any]) -> None:
@@ -126,51 +128,51 @@ def _put_fields(message_type: MessageType, out: _Out, value: Mapping[str, Any]) 
         except (TypeError, AttributeError, ValueError, struct.error):
             kind = "message" if isinstance(field.type, MessageType) else field.type.value
             shown = f"{one!r:.80}"
-            raise ProtobufError(f"{message_type.name}.{name}: {shown} is no {kind}") from None
+            raise ProtobufError(f"{message_type.name}.{name}: {shown} is not of type {kind}") from None
     if present != len(value):
         unknown = sorted(map(str, value.keys() - message_type.by_name.keys()))
-        raise ProtobufError(f"{message_type.name}.{unknown[0]}: there is no such field")
+        raise ProtobufError(f"{message_type.name}.{unknown[0]}: unknown field")
 
 
-def _putter(field: Field) -> _Put:
+def _create_encoder(field: Field) -> _Put:
     tag, kind = field.tag, field.type
     if isinstance(kind, MessageType):
-        return _messages(tag, kind) if field.repeated else _message(tag, kind)
+        return _create_messages_encoder(tag, kind) if field.repeated else _create_message_encoder(tag, kind)
     if kind is Kind.STRING_MAP:
-        return _string_map(tag)
-    spell, default = _SPELLERS[kind], _DEFAULTS[kind]
+        return _create_map_encoder(tag)
+    encode_value, default = _ENCODERS[kind], _DEFAULTS[kind]
     if not field.repeated:
 
         def put(out: _Out, value: Any) -> None:
-            spelt = spell(value)
-            if value != default or (kind is Kind.DOUBLE and spelt != _ZERO):  # -0.0 is not the default
-                out += (tag, spelt)
+            encoded = encode_value(value)
+            if value != default or (kind is Kind.DOUBLE and encoded != _ZERO):  # -0.0 is not the default
+                out += (tag, encoded)
 
     elif kind in _SCALAR_WIRE:
 
         def put(out: _Out, value: Any) -> None:
-            if packed := b"".join(map(spell, value)):
-                out += (tag, _varint(len(packed)), packed)
+            if packed := b"".join(map(encode_value, value)):
+                out += (tag, _encode_varint(len(packed)), packed)
 
     else:
 
         def put(out: _Out, value: Any) -> None:
             for one in value:
-                out += (tag, spell(one))
+                out += (tag, encode_value(one))
 
     return put
 
 
-def _message(tag: bytes, message_type: MessageType) -> _Put:
+def _create_message_encoder(tag: bytes, message_type: MessageType) -> _Put:
     def put(out: _Out, value: Mapping[str, Any]) -> None:
         inner = encode(message_type, value)
-        out += (tag, _varint(len(inner)), inner)
+        out += (tag, _encode_varint(len(inner)), inner)
 
     return put
 
 
-def _messages(tag: bytes, message_type: MessageType) -> _Put:
-    put_one = _message(tag, message_type)
+def _create_messages_encoder(tag: bytes, message_type: MessageType) -> _Put:
+    put_one = _create_message_encoder(tag, message_type)
 
     def put(out: _Out, values: Iterable[Mapping[str, Any]]) -> None:
         for value in values:
@@ -179,11 +181,11 @@ def _messages(tag: bytes, message_type: MessageType) -> _Put:
     return put
 
 
-def _string_map(tag: bytes) -> _Put:
+def _create_map_encoder(tag: bytes) -> _Put:
     def put(out: _Out, value: Mapping[str, str]) -> None:
         for name, text in sorted(value.items()):
-            entry = b"".join((_KEY_TAG, _spell_text(name), _VALUE_TAG, _spell_text(text)))
-            out += (tag, _varint(len(entry)), entry)
+            entry = b"".join((_KEY_TAG, _encode_text(name), _VALUE_TAG, _encode_text(text)))
+            out += (tag, _encode_varint(len(entry)), entry)
 
     return put
 
@@ -191,7 +193,7 @@ def _string_map(tag: bytes) -> _Put:
 _ONE_BYTE = tuple(bytes((number,)) for number in range(128))
 
 
-def _varint(number: int) -> bytes:
+def _encode_varint(number: int) -> bytes:
     if number < 128:
         return _ONE_BYTE[number]
     out = bytearray()
@@ -202,27 +204,27 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _number(low: int, high: int) -> Callable[[Any], bytes]:
-    def spell(value: int) -> bytes:
+def _create_number_encoder(low: int, high: int) -> Callable[[Any], bytes]:
+    def encode_value(value: int) -> bytes:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise ValueError
-        return _varint(value & _MASK_64)
+        return _encode_varint(value & _MASK_64)
 
-    return spell
+    return encode_value
 
 
-def _spell_bool(value: bool) -> bytes:
+def _encode_bool(value: bool) -> bytes:
     if not isinstance(value, bool):
         raise TypeError
     return _ONE_BYTE[value]
 
 
-def _spell_text(value: str) -> bytes:
-    return _spell_bytes(value.encode())
+def _encode_text(value: str) -> bytes:
+    return _encode_bytes(value.encode())
 
 
-def _spell_bytes(value: bytes) -> bytes:
-    return _varint(len(value)) + value
+def _encode_bytes(value: bytes) -> bytes:
+    return _encode_varint(len(value)) + value
 
 
 _MASK_64 = (1 << 64) - 1
@@ -246,70 +248,72 @@ _DEFAULTS: dict[Kind, Any] = {
     Kind.STRING: "",
     Kind.BYTES: b"",
 }
-_SPELLERS: dict[Kind, Callable[[Any], bytes]] = {
-    Kind.INT32: _number(-(1 << 31), (1 << 31) - 1),
-    Kind.INT64: _number(-(1 << 63), (1 << 63) - 1),
-    Kind.UINT32: _number(0, (1 << 32) - 1),
-    Kind.UINT64: _number(0, _MASK_64),
-    Kind.BOOL: _spell_bool,
-    Kind.ENUM: _number(-(1 << 31), (1 << 31) - 1),
+_ENCODERS: dict[Kind, Callable[[Any], bytes]] = {
+    Kind.INT32: _create_number_encoder(-(1 << 31), (1 << 31) - 1),
+    Kind.INT64: _create_number_encoder(-(1 << 63), (1 << 63) - 1),
+    Kind.UINT32: _create_number_encoder(0, (1 << 32) - 1),
+    Kind.UINT64: _create_number_encoder(0, _MASK_64),
+    Kind.BOOL: _encode_bool,
+    Kind.ENUM: _create_number_encoder(-(1 << 31), (1 << 31) - 1),
     Kind.DOUBLE: _DOUBLE.pack,
-    Kind.STRING: _spell_text,
-    Kind.BYTES: _spell_bytes,
+    Kind.STRING: _encode_text,
+    Kind.BYTES: _encode_bytes,
 }
 _ZERO = _DOUBLE.pack(0.0)
 
 
-def _wire(kind: Kind | MessageType) -> int:
+def _wire_type(kind: Kind | MessageType) -> int:
     return _LEN if isinstance(kind, MessageType) else _SCALAR_WIRE.get(kind, _LEN)
 
 
-_KEY_TAG, _VALUE_TAG = (_varint(number << 3 | _LEN) for number in (1, 2))
+_KEY_TAG, _VALUE_TAG = (_encode_varint(number << 3 | _LEN) for number in (1, 2))
 _ENTRY = MessageType("entry", (Field(1, "key", Kind.STRING), Field(2, "value", Kind.STRING)))
 
 
-# Reading.
+# Decoding.
 
 
 class _Reader:
-    """Reads one message, and those in it: at most MAX_VALUES values in all."""
+    """Decodes a message and the messages inside it, together at most MAX_VALUES values."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._left = MAX_VALUES
 
     def message(self, message_type: MessageType, at: int, end: int, into: Message, depth: int) -> Message:
-        """Read the bytes from `at` to `end`. A message that comes in pieces is merged into what is there (`into`)."""
+        """Decode the bytes from `at` to `end`. A message in several pieces is merged into `into`, its earlier pieces."""
         if depth > MAX_DEPTH:
-            raise ProtobufError(f"{message_type.name}: at byte {at}: more than {MAX_DEPTH} messages in each other")
+            raise ProtobufError(f"{message_type.name}: at byte {at}: more than {MAX_DEPTH} nested messages")
         if not into:
             into |= {name: field.default() for name, field in message_type.by_name.items()}
         while at < end:
             self._count(at)
             start = at
-            key, at = self._varint(at, end)
+            key, at = self._decode_varint(at, end)
             number, wire = key >> 3, key & 7
             if not 1 <= number <= _MAX_FIELD_NUMBER:
-                raise ProtobufError(f"{message_type.name}: at byte {start}: there is no field number {number}")
+                raise ProtobufError(f"{message_type.name}: at byte {start}: {number} is not a field number")
             raw = 0
             if wire == _VARINT:
-                raw, at = self._varint(at, end)
+                raw, at = self._decode_varint(at, end)
                 begin = at
             elif wire == _LEN:
-                size, begin = self._varint(at, end)
+                size, begin = self._decode_varint(at, end)
                 at = begin + size
             elif wire in (_I64, _I32):
                 begin, at = at, at + (8 if wire == _I64 else 4)
             else:
                 raise ProtobufError(f"{message_type.name}: at byte {start}: proto3 has no wire type {wire}")
             if at > end:
-                raise ProtobufError(f"{message_type.name}: at byte {start}: field {number} ends {at - end} bytes later")
+                raise ProtobufError(
+                    f"{message_type.name}: at byte {start}: field {number} ends {at - end} bytes beyond the message"
+                )
             if (field := message_type.by_number.get(number)) is not None:
-                self._take(field, wire, raw, begin, at, into, depth)
+                self._decode_field(field, wire, raw, begin, at, into, depth)
         return into
 
-    def _take(self, field: Field, wire: int, raw: int, begin: int, end: int, into: Message, depth: int) -> None:
-        """Put one field where it belongs; if it came with another wire type, then it is an unknown one."""
+    def _decode_field(self, field: Field, wire: int, raw: int, begin: int, end: int, into: Message, depth: int) -> None:
+        """Decode a field into its place. A field with another wire type is skipped as unknown."""
         kind, name = field.type, field.name
         if isinstance(kind, MessageType):
             if wire != _LEN:
@@ -322,16 +326,16 @@ class _Reader:
             if wire == _LEN:
                 entry = self.message(_ENTRY, begin, end, {}, depth + 1)
                 into[name][entry["key"]] = entry["value"]
-        elif wire == _wire(kind):
-            value = self._value(kind, raw, begin, end)
+        elif wire == _wire_type(kind):
+            value = self._decode_value(kind, raw, begin, end)
             if field.repeated:
                 into[name].append(value)
             else:
                 into[name] = value
         elif wire == _LEN and field.repeated:
-            self._packed(kind, begin, end, into[name])
+            self._decode_packed(kind, begin, end, into[name])
 
-    def _packed(self, kind: Kind, at: int, end: int, into: list[Any]) -> None:
+    def _decode_packed(self, kind: Kind, at: int, end: int, into: list[Any]) -> None:
         raw = 0
         while at < end:
             self._count(at)
@@ -339,12 +343,12 @@ class _Reader:
             if kind is Kind.DOUBLE:
                 at += 8
             else:
-                raw, at = self._varint(at, end)
+                raw, at = self._decode_varint(at, end)
             if at > end:
-                raise ProtobufError(f"at byte {begin}: a {kind.value} ends {at - end} bytes later")
-            into.append(self._value(kind, raw, begin, at))
+                raise ProtobufError(f"at byte {begin}: a {kind.value} ends {at - end} bytes beyond the message")
+            into.append(self._decode_value(kind, raw, begin, at))
 
-    def _value(self, kind: Kind, raw: int, begin: int, end: int) -> Any:
+    def _decode_value(self, kind: Kind, raw: int, begin: int, end: int) -> Any:
         match kind:
             case Kind.STRING:
                 try:
@@ -367,7 +371,7 @@ class _Reader:
                 raw &= 0xFFFF_FFFF
                 return raw - (raw >> 31 << 32)
 
-    def _varint(self, at: int, end: int) -> tuple[int, int]:
+    def _decode_varint(self, at: int, end: int) -> tuple[int, int]:
         number = shift = 0
         start = at
         while at < end:

@@ -1,1 +1,1 @@
-"""What `apply`, `diff` and `delete` show: what happens to each manifest, and where its pod lands."""
+"""Output of `apply`, `diff` and `delete`: the effect on each manifest, and the placement of its pod."""

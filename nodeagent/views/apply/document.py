@@ -1,4 +1,4 @@
-"""What happens to pods whose manifests are applied or deleted, as documents of plain values; docs/schema describes them."""
+"""The effect of applying or deleting manifests, as documents of plain values that docs/schema describes."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -28,20 +28,20 @@ class AppliedPod(Struct, frozen=True):
 
     pod: Pod
     before: Pod | None
-    """What is installed under its name."""
+    """Installed pod with the same name."""
     path: str
-    """Where its manifest is, or will be."""
+    """Path of the manifest, which may not exist yet."""
     change: str
-    """created, changed or unchanged."""
+    """`created`, `changed` or `unchanged`."""
     restarts: bool
-    """It replaces a running pod."""
+    """Whether the pod replaces a running one."""
     entry: PodEntry | None
-    """The agent's decision on it; None: none yet."""
+    """The agent's decision on the pod. None means no decision yet."""
     notes: tuple[str, ...] = ()
     explained: Explained | None = None
-    """How it would be decided; None: it has been decided on, or is resized."""
+    """Trial of the decision. None means that the pod is already decided or is resized."""
     resize: Fits | NotResized | None = None
-    """What a running pod of which only amounts change would have. None: it isn't resized."""
+    """Trial of the resize of a running pod. None means that the pod isn't resized."""
 
 
 def applied_document(applied: AppliedPod) -> Document:
@@ -83,37 +83,37 @@ def applied_document(applied: AppliedPod) -> Document:
 
 
 def differences(before: Pod | None, after: Pod) -> list[str]:
-    """Compare the effective fields of two pods, as lines of a unified diff without its heading. Values of variables are hidden."""
-    known = set() if before is None else set(_variables(before))
-    old = [] if before is None else _lines(before, known)
-    return list(difflib.unified_diff(old, _lines(after, known), n=_CONTEXT_LINES, lineterm=""))[2:]
+    """Compare the effective fields of two pods as lines of a unified diff without a heading. Values of variables are hidden."""
+    known = set() if before is None else set(_list_variables(before))
+    old = [] if before is None else _format_pod(before, known)
+    return list(difflib.unified_diff(old, _format_pod(after, known), n=_CONTEXT_LINES, lineterm=""))[2:]
 
 
-def _variables(pod: Pod) -> Iterator[tuple[str, str, str]]:
+def _list_variables(pod: Pod) -> Iterator[tuple[str, str, str]]:
     return ((container.name, name, value) for container in pod.containers for name, value in container.env)
 
 
-def _lines(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
-    import yaml  # noqa: PLC0415 - only for what differs
+def _format_pod(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
+    import yaml  # noqa: PLC0415 - only for pods that differ
 
     is_hashed = pod.uid == hashed_uid(pod)
-    document = pod_to_document(replace(pod, containers=tuple(_hidden(one, known) for one in pod.containers)))
+    document = pod_to_document(replace(pod, containers=tuple(_hide_values(one, known) for one in pod.containers)))
     metadata = document["metadata"]
     assert isinstance(metadata, dict)
-    if is_hashed:  # it follows from everything else
+    if is_hashed:  # the UID follows from all other fields
         del metadata["uid"]
     text: str = yaml.safe_dump(document, sort_keys=False)
     return text.splitlines()
 
 
-def _hidden(container: Container, known: Collection[tuple[str, str, str]]) -> Container:
-    """Hide the values of variables, which may be secrets; a change of one remains visible."""
+def _hide_values(container: Container, known: Collection[tuple[str, str, str]]) -> Container:
+    """Hide the values of variables, which may be secret, but mark changed ones."""
     shown = ((name, _HIDDEN if (container.name, name, value) in known else _CHANGED) for name, value in container.env)
     return replace(container, env=tuple(shown))
 
 
 def settled_document(document: Document, entry: PodEntry | None) -> Document:
-    """Add the outcome for a pod that was waited for; without an entry, it is not decided yet."""
+    """Add the outcome for a pod whose decision was awaited. Without an entry, there is no decision yet."""
     if entry is None:
         return document
     if entry.refusal is None:

@@ -1,1 +1,1 @@
-"""`nodeagent check`: what makes a node fit for pinning, one function per check."""
+"""`nodeagent check`: checks whether a node is fit for pinning, one function per check."""

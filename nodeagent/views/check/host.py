@@ -1,4 +1,4 @@
-"""Is the host fit: kernel, cgroups, other programs that write the same settings? One function per check; pure."""
+"""Checks of the host: kernel, cgroups, and other programs that write the same settings. One function per check; pure."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from nodeagent.formats.kernel.sysfs_sample import CPUS
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Write, kernel_version
 
 _OLDEST_KERNEL = (5, 14)
-"""The first with cgroup.kill."""
+"""First kernel with cgroup.kill."""
 _NO_CGROUPS = "cgroup v2 is missing"
 _NEEDED = ("cpuset", "cpu", "memory")
 
@@ -18,7 +18,7 @@ def kernel(facts: NodeFacts) -> CheckResult:
     release = facts.text("proc/sys/kernel/osrelease")
     version = kernel_version(release)
     if version is None:
-        return CheckResult("kernel", Level.UNKNOWN, f"its release is not known: {release or 'there is no osrelease'}")
+        return CheckResult("kernel", Level.UNKNOWN, f"the release is unknown: {release or 'osrelease is missing'}")
     oldest = ".".join(map(str, _OLDEST_KERNEL))
     if version < _OLDEST_KERNEL:
         return CheckResult(
@@ -35,7 +35,7 @@ def cgroup_v2(facts: NodeFacts) -> CheckResult:
         return CheckResult("cgroup-v2", Level.OK, "cgroup v2 is mounted at /sys/fs/cgroup")
     if facts.text("proc/cmdline") is None:
         return CheckResult(
-            "cgroup-v2", Level.UNKNOWN, "neither /sys/fs/cgroup nor /proc/cmdline is there: is it a copied root?"
+            "cgroup-v2", Level.UNKNOWN, "/sys/fs/cgroup and /proc/cmdline are missing; is this a copied root?"
         )
     return CheckResult(
         "cgroup-v2",
@@ -51,9 +51,9 @@ def controllers(facts: NodeFacts) -> CheckResult:
         return CheckResult("controllers", Level.UNKNOWN, _NO_CGROUPS)
     missing = [name for name in _NEEDED if name not in text.split()]
     if not missing:
-        return CheckResult("controllers", Level.OK, f"{', '.join(_NEEDED)} are there")
+        return CheckResult("controllers", Level.OK, f"{', '.join(_NEEDED)} are available")
     disabled = parameters(facts.text("proc/cmdline") or "").get("cgroup_disable")
-    why = f"cgroup_disable={disabled} on the kernel's command line" if disabled else "cgroup v1 may have them"
+    why = f"cgroup_disable={disabled} on the kernel's command line" if disabled else "cgroup v1 may use them"
     fix = f"remove cgroup_disable={disabled}" if disabled else "add cgroup_no_v1=all"
     return CheckResult(
         "controllers", Level.FAILURE, f"{', '.join(missing)} is not available ({why})", f"{fix} {COMMAND_LINE}"
@@ -63,7 +63,7 @@ def controllers(facts: NodeFacts) -> CheckResult:
 def delegation(facts: NodeFacts) -> CheckResult:
     if facts.config is not None and facts.config.cgroup_root is not None:
         return CheckResult(
-            "delegation", Level.NOTE, f"cgroupRoot is {facts.config.cgroup_root}: whoever created it delegates it"
+            "delegation", Level.NOTE, f"cgroupRoot is {facts.config.cgroup_root}: delegation is up to its creator"
         )
     text = facts.text(f"{PODS_UNIT}/cgroup.controllers")
     if facts.text(f"{CGROUPS}/cgroup.controllers") is None:
@@ -72,7 +72,7 @@ def delegation(facts: NodeFacts) -> CheckResult:
         return CheckResult(
             "delegation",
             Level.WARNING,
-            "the pods' unit does not run: its cgroup is not there",
+            "the pods' unit does not run: its cgroup is missing",
             "sudo systemctl start nodeagent-pods",
         )
     missing = [name for name in _NEEDED if name not in text.split()]
@@ -81,7 +81,7 @@ def delegation(facts: NodeFacts) -> CheckResult:
             "delegation",
             Level.FAILURE,
             f"the pods' cgroup has no {', '.join(missing)}",
-            "systemctl cat nodeagent-pods # Delegate=yes must be there; restarting that unit stops the pods",
+            "systemctl cat nodeagent-pods # Delegate=yes is required; restarting this unit stops the pods",
         )
     return CheckResult("delegation", Level.OK, f"the pods' cgroup has {text.replace(' ', ', ')}")
 
@@ -89,18 +89,18 @@ def delegation(facts: NodeFacts) -> CheckResult:
 def numa_balancing(facts: NodeFacts) -> CheckResult:
     text = facts.text("proc/sys/kernel/numa_balancing")
     if len(facts.topology.numa) < 2:
-        return CheckResult("numa-balancing", Level.OK, "there is one NUMA node")
+        return CheckResult("numa-balancing", Level.OK, "the machine has one NUMA node")
     if text is None and facts.text("proc/sys/kernel/osrelease") is None:
         return CheckResult("numa-balancing", Level.UNKNOWN, "/proc/sys/kernel is missing")
     if text in {None, "0"}:
         return CheckResult(
-            "numa-balancing", Level.OK, "the kernel leaves memory where it is" if text else "the kernel has none"
+            "numa-balancing", Level.OK, "the kernel doesn't move memory" if text else "the kernel doesn't support it"
         )
     return CheckResult(
         "numa-balancing",
         Level.WARNING,
-        f"kernel.numa_balancing is {text}: the kernel unmaps pods' pages to see who uses them, and moves memory that is not bound",
-        "sudo sysctl -w kernel.numa_balancing=0 # until the next boot; for good: a line in /etc/sysctl.d/",
+        f"kernel.numa_balancing is {text}: the kernel unmaps pods' pages to detect accesses, and moves memory that is not bound",
+        "sudo sysctl -w kernel.numa_balancing=0 # until the next boot; permanently in /etc/sysctl.d/",
         (Write("proc/sys/kernel/numa_balancing", "0"),),
     )
 
@@ -151,8 +151,8 @@ def competing_writers(facts: NodeFacts) -> Iterator[CheckResult]:
         why = "it runs, and moves processes and their memory between NUMA nodes"
         yield CheckResult("numad", Level.WARNING, why, "sudo systemctl disable --now numad")
     if _runs(facts, "tuned"):
-        why = "it runs: its profile may set governor, affinities and isolated CPUs"
-        yield CheckResult("tuned", Level.NOTE, why, "tuned-adm active # shows the profile, which /etc/tuned holds")
+        why = "it runs, and its profile may set governor, affinities and isolated CPUs"
+        yield CheckResult("tuned", Level.NOTE, why, "tuned-adm active # shows the profile, see /etc/tuned")
 
 
 def _kubelet(facts: NodeFacts) -> CheckResult:
@@ -164,9 +164,9 @@ def _kubelet(facts: NodeFacts) -> CheckResult:
     if _runs(facts, "kubelet") or any(_is_populated(facts, path) for path in KUBEPODS):
         stop = "sudo systemctl disable --now kubelet # or cpuManagerPolicy: none in kubelet's configuration, nriSocket here"
         if policy == "static":
-            why = "it runs with CPU manager policy static: two managers give the same CPUs"
+            why = "it runs with CPU manager policy static, so two managers allocate the same CPUs"
             return CheckResult("kubelet", Level.FAILURE, why, stop)
-        why = f"it runs (CPU manager policy {policy or 'not known'}): its pods run on all CPUs, including those of pods here"
+        why = f"it runs (CPU manager policy {policy or 'unknown'}), and its pods run on all CPUs, including those of nodeagent's pods"
         return CheckResult("kubelet", Level.WARNING, why, stop)
     if facts.is_hidden(KUBELET_STATE):
         return CheckResult(
@@ -179,21 +179,23 @@ def _kubelet(facts: NodeFacts) -> CheckResult:
 
 
 def _kubelet_beside(facts: NodeFacts, policy: str | None) -> CheckResult:
-    """Where its containers are the agent's to place, its own managers have to be off, whether it runs or not."""
+    """Check kubelet if the agent places its containers, so that kubelet's own managers have to be off even while it
+    is stopped.
+    """
     if facts.is_hidden(KUBELET_STATE):
-        why = f"whether it leaves CPUs and memory to the agent: /{KUBELET_STATE} cannot be read"
+        why = f"/{KUBELET_STATE} cannot be read, so it is unknown whether kubelet leaves CPUs and memory to the agent"
         return CheckResult("kubelet", Level.UNKNOWN, why, "sudo nodeagent check")
     problem = facts.kubelet_problem
     if not problem and policy not in {None, "none"}:
         problem = f"/{KUBELET_STATE} says CPU manager policy {policy}"
     if problem:
-        fix = "sudo systemctl restart nodeagent # once that is changed: containers are not placed (nriSocket) before"
-        return CheckResult("kubelet", Level.FAILURE, f"it places containers, too: {problem}", fix)
+        fix = "sudo systemctl restart nodeagent # after the change; until then, containers are not placed (nriSocket)"
+        return CheckResult("kubelet", Level.FAILURE, f"it also places containers: {problem}", fix)
     return CheckResult("kubelet", Level.OK, "it leaves CPUs and memory to the agent (nriSocket)")
 
 
 def _kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
-    """Policy, and whether CPUs are promised, as far as kubelet's file shows it."""
+    """Return the policy and whether CPUs are allocated, as far as kubelet's file shows it."""
     try:
         document = json.loads(facts.text(KUBELET_STATE) or "")
     except ValueError:

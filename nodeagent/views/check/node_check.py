@@ -1,4 +1,4 @@
-"""Is a node fit for pinning? All checks in order, as a document with stable names, and as text."""
+"""All checks of a node in order, as a document with stable names and as text."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from nodeagent.views.wording.columns import broken
 
 KIND = "NodeCheck"
 VERSION = 1
-"""Of the document: new fields and checks don't increase it; none is renamed or removed."""
+"""Version of the document. New fields and checks don't increase it, and fields are never renamed or removed."""
 
 Document = dict[str, Any]
 _SGR = {Level.OK: "32", Level.NOTE: "36", Level.WARNING: "33", Level.FAILURE: "1;31", Level.UNKNOWN: "35"}
@@ -19,7 +19,7 @@ _FIX_INDENT = 9
 
 
 def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
-    """Judge everything; return one verdict per check."""
+    """Run all checks and return their results."""
     return (
         host.kernel(facts),
         host.cgroup_v2(facts),
@@ -35,7 +35,7 @@ def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
         isolation.isolcpus(facts),
         isolation.nohz_full(facts),
         placement.huge_pages(facts),
-        *_of_devices(facts),
+        *_check_devices(facts),
         host.numa_balancing(facts),
         host.governor(facts),
         host.irqbalance(facts),
@@ -44,15 +44,15 @@ def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
     )
 
 
-def _of_devices(facts: NodeFacts) -> Iterator[CheckResult]:
+def _check_devices(facts: NodeFacts) -> Iterator[CheckResult]:
     if facts.devices is not None:
-        from nodeagent.views.check.devices import devices  # noqa: PLC0415 - few nodes give any
+        from nodeagent.views.check.devices import devices  # noqa: PLC0415 - few nodes have devices
 
         yield from devices(facts)
 
 
 def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:
-    """Whether the agent can do its work there; strict: and nothing needs fixing or is unknown."""
+    """Tell whether the agent can work on the node. With `strict`, no warnings or unknown results are allowed, either."""
     bad = {Level.FAILURE, Level.WARNING, Level.UNKNOWN} if strict else {Level.FAILURE}
     return all(verdict.level not in bad for verdict in found)
 
@@ -77,31 +77,31 @@ def node_check_document(found: tuple[CheckResult, ...]) -> Document:
 
 
 def render_node_check(document: Mapping[str, Any], *, coloured: bool = False, width: int = WIDTH) -> str:
-    """Print one line per check, more if the reason is long; fixes are whole lines, however long, for pasting."""
+    """Format one line per check, or more for a long reason. Fixes stay on one line, however long, for pasting."""
     lines = []
     for check in document["checks"]:
         level = Level(check["level"])
         first, *rest = broken(check["reason"], width - _INDENT)
         word = f"{level.value:<8}"
-        lines.append(f"{_painted(level, word, coloured)} {check['check']:<16} {first}")
+        lines.append(f"{_paint(level, word, coloured)} {check['check']:<16} {first}")
         lines += [" " * _INDENT + line for line in rest]
         if check["fix"]:
             lines.append(" " * _FIX_INDENT + f"fix: {check['fix']}")
-    counts = ", ".join(_counted(count, name) for name, count in document["summary"].items() if count)
-    level, word = _total(document)
-    lines += ["", f"{_painted(level, word, coloured)}: {counts}"]
+    counts = ", ".join(_format_count(count, name) for name, count in document["summary"].items() if count)
+    level, word = _format_total(document)
+    lines += ["", f"{_paint(level, word, coloured)}: {counts}"]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _total(document: Mapping[str, Any]) -> tuple[Level, str]:
+def _format_total(document: Mapping[str, Any]) -> tuple[Level, str]:
     if not document["fit"]:
         return Level.FAILURE, "NOT fit"
     return (Level.UNKNOWN, "fit as far as known") if document["summary"]["unknown"] else (Level.OK, "fit")
 
 
-def _counted(count: int, name: str) -> str:
+def _format_count(count: int, name: str) -> str:
     return f"{count} {name}s" if count > 1 and name in {"note", "warning", "failure"} else f"{count} {name}"
 
 
-def _painted(level: Level, text: str, coloured: bool) -> str:
+def _paint(level: Level, text: str, coloured: bool) -> str:
     return f"\x1b[{_SGR[level]}m{text}\x1b[0m" if coloured else text

@@ -1,4 +1,4 @@
-"""Do machine and configuration match: SMT, reserved CPUs, huge pages? One function per check; pure."""
+"""Checks whether machine and configuration match: SMT, reserved CPUs, huge pages. One function per check; pure."""
 
 from collections.abc import Iterator
 
@@ -9,18 +9,20 @@ from nodeagent.formats.kernel.settings import PODS_UNIT
 from nodeagent.formats.kernel.sysfs_sample import CPUS, NODES
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
-_EXAMPLE = "sudo cp examples/config.yaml /etc/nodeagent/ # nodeagent --help says where the examples are"
+_EXAMPLE = "sudo cp examples/config.yaml /etc/nodeagent/ # see nodeagent --help for the examples"
 
 _SMT = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
-"""What the kernel writes as one word (Documentation/ABI/testing/sysfs-devices-system-cpu)."""
+"""The kernel's words for the state of SMT (Documentation/ABI/testing/sysfs-devices-system-cpu), made readable."""
 
 
 def configuration(facts: NodeFacts) -> CheckResult:
     problem = facts.config_problem
     if problem is None:
-        return CheckResult("configuration", Level.OK, "it is right, and suits the machine")
+        return CheckResult("configuration", Level.OK, "it is valid for this machine")
     if facts.config_is_missing:
-        return CheckResult("configuration", Level.WARNING, f"{problem}: what depends on it was not checked", _EXAMPLE)
+        return CheckResult(
+            "configuration", Level.WARNING, f"{problem}: checks that depend on it were skipped", _EXAMPLE
+        )
     return CheckResult("configuration", Level.FAILURE, "; ".join(problem.splitlines()), facts.config_command)
 
 
@@ -28,17 +30,17 @@ def online_cpus(facts: NodeFacts) -> CheckResult:
     topology = facts.topology
     lost = [
         *([f"{topology.offline} offline"] if topology.offline else []),
-        *([f"{topology.skipped} of no known core or NUMA node"] if topology.skipped else []),
+        *([f"{topology.skipped} of unknown core or NUMA node"] if topology.skipped else []),
     ]
     if lost:
         return CheckResult(
-            "cpus", Level.NOTE, f"CPUs that can't be used: {', '.join(lost)}", _bringing_online(topology.offline)
+            "cpus", Level.NOTE, f"CPUs that can't be used: {', '.join(lost)}", _format_online_command(topology.offline)
         )
     return CheckResult("cpus", Level.OK, f"{len(topology.online)} of {len(topology.online)} are online")
 
 
-def _bringing_online(cpus: CpuSet) -> str:
-    """The sh command that does it, about as long as the list of the CPUs; empty: there are none."""
+def _format_online_command(cpus: CpuSet) -> str:
+    """Return a shell command that brings the CPUs online, about as long as their list. Empty without CPUs."""
     if len(cpus) < 2:
         return "".join(f"echo 1 | sudo tee /{CPUS}/cpu{cpu}/online" for cpu in cpus)
     words = []
@@ -49,23 +51,23 @@ def _bringing_online(cpus: CpuSet) -> str:
 
 
 def core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Look at machines with several kinds of cores only."""
+    """Check the class of exclusive CPUs, only on machines with several classes of cores."""
     classes = facts.topology.core_classes
     if len(classes) < 2:
         return
     kinds = " and ".join(f"{name} cores {cpus}" for name, cpus in classes.items())
     if facts.config is None:
-        why = f"there are {kinds}; which are given exclusively: {facts.why_unconfigured}"
+        why = f"there are {kinds}; unknown which are allocated exclusively: {facts.why_unconfigured}"
         yield CheckResult("core-classes", Level.UNKNOWN, why)
     elif not facts.is_static:
-        yield CheckResult("core-classes", Level.OK, f"there are {kinds}; no CPU is given exclusively")
+        yield CheckResult("core-classes", Level.OK, f"there are {kinds}; no CPU is allocated exclusively")
     elif facts.config.placement.exclusive_core_class == ANY_CLASS:
-        why = f"there are {kinds}, and pods that don't ask for a class get small cores first"
+        why = f"there are {kinds}, and pods without a required class get efficiency cores first"
         fix = f"exclusiveCoreClass: performance in {facts.config_file}"
         yield CheckResult("core-classes", Level.NOTE, why, fix)
     else:
         wish = facts.config.placement.exclusive_core_class
-        yield CheckResult("core-classes", Level.OK, f"there are {kinds}; pods get {wish} cores where these suffice")
+        yield CheckResult("core-classes", Level.OK, f"there are {kinds}; pods get {wish} cores if enough are free")
 
 
 def smt(facts: NodeFacts) -> CheckResult:
@@ -75,10 +77,10 @@ def smt(facts: NodeFacts) -> CheckResult:
         said = f" (SMT is {_SMT.get(control, control)})" if control else ""
         return CheckResult("smt", Level.OK, f"every core has one thread{said}")
     if facts.config is None:
-        why = f"cores have several threads; who may share a core: {facts.why_unconfigured}"
+        why = f"cores have several threads; unknown whether pods may share a core: {facts.why_unconfigured}"
         return CheckResult("smt", Level.UNKNOWN, why)
     if not facts.is_static:
-        return CheckResult("smt", Level.OK, "cores have several threads; no CPU is given exclusively")
+        return CheckResult("smt", Level.OK, "cores have several threads; no CPU is allocated exclusively")
     options = dict(facts.config.placement.cpu_manager_policy_options)
     if options.get("full-pcpus-only") == "true":
         return CheckResult("smt", Level.OK, "full-pcpus-only: a core's threads have one owner")
@@ -93,15 +95,17 @@ def reserved_cpus(facts: NodeFacts) -> CheckResult:
         return CheckResult(
             name,
             Level.OK if facts.config else Level.UNKNOWN,
-            "no CPU is given exclusively" if facts.config else facts.why_unconfigured,
+            "no CPU is allocated exclusively" if facts.config else facts.why_unconfigured,
         )
     whole = whole_cores(topology, reserved)
     if whole != reserved:
-        why = f"CPUs {reserved} are reserved, their siblings {whole - reserved} are not: pods that get those share a core with the host"
+        why = f"CPUs {reserved} are reserved, but their siblings {whole - reserved} are not: pods on these share a core with the host"
         return CheckResult(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in {facts.config_file}')
     used_up = [node for node, cpus in topology.nodes.items() if cpus <= reserved]
     if used_up:
-        why = f"{reserved} are all the CPUs of NUMA node {', '.join(map(str, used_up))}: pods can't use its memory locally"
+        why = (
+            f"{reserved} are all CPUs of NUMA node {', '.join(map(str, used_up))}, so pods can't use its memory locally"
+        )
         return CheckResult(
             name, Level.WARNING, why, f"reserve CPUs on several NUMA nodes: reservedSystemCPUs in {facts.config_file}"
         )
@@ -115,14 +119,14 @@ def huge_pages(facts: NodeFacts) -> CheckResult:
     name = "huge-pages"
     sizes = [(size, amount) for size, amount in facts.topology.hugepages if amount]
     if not sizes:
-        why = "there are none: pods that ask for them are refused"
+        why = "there are none, so pods that request them are refused"
         return CheckResult(name, Level.NOTE, why, "echo 512 | sudo tee /proc/sys/vm/nr_hugepages")
-    uneven = _uneven(facts.topology)
+    uneven = _find_uneven(facts.topology)
     if uneven is not None:
         size, amounts = uneven
         said = ", ".join(f"{amount >> 20} MiB on node {node}" for node, amount in amounts.items())
         least = min(amounts, key=lambda node: amounts[node])
-        kib = _page_kib(size)
+        kib = _parse_page_kib(size)
         path = f"/{NODES}/node{least}/hugepages/hugepages-{kib}kB/nr_hugepages"
         pages = max(amounts.values()) // (kib * 1024) if kib else 0
         return CheckResult(
@@ -132,7 +136,7 @@ def huge_pages(facts: NodeFacts) -> CheckResult:
     limits = (
         ""
         if controllers is None or "hugetlb" in controllers.split()
-        else "; limits are promised but not enforced (no hugetlb controller)"
+        else "; limits are not enforced (no hugetlb controller)"
     )
     said = ", ".join(f"{size} {amount >> 20} MiB" for size, amount in sizes)
     return CheckResult(
@@ -140,8 +144,8 @@ def huge_pages(facts: NodeFacts) -> CheckResult:
     )
 
 
-def _uneven(topology: Topology) -> tuple[str, dict[int, int]] | None:
-    """The first page size that NUMA nodes with CPUs have different amounts of."""
+def _find_uneven(topology: Topology) -> tuple[str, dict[int, int]] | None:
+    """Return the first page size with different amounts on NUMA nodes with CPUs."""
     for size, _ in topology.hugepages:
         amounts = {node.id: dict(node.hugepages).get(size, 0) for node in topology.numa if node.id in topology.nodes}
         if len(set(amounts.values())) > 1:
@@ -149,8 +153,8 @@ def _uneven(topology: Topology) -> tuple[str, dict[int, int]] | None:
     return None
 
 
-def _page_kib(size: str) -> int:
-    """Size of a page, from its sysfs spelling; 0: unknown."""
+def _parse_page_kib(size: str) -> int:
+    """Return the size of a page in KiB from its name in sysfs. 0 means unknown."""
     units = {"Ki": 1, "Mi": 1024, "Gi": 1024**2}
     text = size.removeprefix("hugepages-")
     return int(text[:-2]) * units[text[-2:]] if text[-2:] in units and text[:-2].isdigit() else 0

@@ -7,30 +7,30 @@ from nodeagent.formats.config.containerd_config import NriConfig
 
 
 class PodsApiFacts(Struct, frozen=True):
-    """What kubelet's pods API did when it was asked about a pod that there isn't."""
+    """Answer of kubelet's pods API about a pod that doesn't exist."""
 
     problem: str = ""
-    """Empty: it answered."""
+    """Problem with the answer. Empty if the API answered."""
     hint: str = ""
     is_absent: bool = False
-    """There is no socket."""
+    """Whether the socket is missing."""
     is_hidden: bool = False
-    """Only root may ask it."""
+    """Whether only root may use the socket."""
 
 
 class RuntimeFacts(Struct, frozen=True):
-    """What was found out where `nriSocket` is set."""
+    """Facts about the runtime behind `nriSocket`."""
 
     found: Runtime | None = None
-    """It takes the agent as its plugin."""
+    """Runtime that accepts the agent as a plugin."""
     problem: str = ""
-    """Why it doesn't. Empty: it was not asked, as this is a copy of a node."""
+    """Reason why it doesn't. Empty if it wasn't asked, because the node is a copy."""
     hint: str = ""
     is_hidden: bool = False
-    """Only root may ask it."""
+    """Whether only root may use the socket."""
     config: NriConfig | None = None
-    """Of containerd; None: there are no files of it."""
+    """NRI settings of containerd. None without configuration files."""
     config_problem: str = ""
-    """Why they can't be read."""
+    """Reason why the files can't be read."""
     pods_api: PodsApiFacts | None = None
-    """None: it was not asked."""
+    """Facts about kubelet's pods API. None if it wasn't asked."""

@@ -1,4 +1,4 @@
-"""The input of `nodeagent check`, and its verdict on one thing: level, reason, and fix."""
+"""Input of `nodeagent check`, and the result of one check: level, reason and fix."""
 
 import enum
 import re
@@ -20,77 +20,77 @@ if TYPE_CHECKING:
 class Level(enum.Enum):
     OK = "ok"
     NOTE = "note"
-    """Nothing is wrong, but worth knowing."""
+    """Nothing is wrong, but the fact is worth knowing."""
     WARNING = "warning"
-    """Pods run, but less well, or less isolated, than they could."""
+    """Pods run, but slower or less isolated than possible."""
     FAILURE = "failure"
-    """The agent can't do its work, or another program works against it."""
+    """The agent can't work, or another program works against it."""
     UNKNOWN = "unknown"
-    """The file that is missing or unreadable."""
+    """A file for the check is missing or unreadable."""
 
 
 class Write(Struct, frozen=True):
-    """A setting that may be changed and reverted at any time: it moves no process and lasts until the next boot."""
+    """A setting that may be changed and reverted at any time. It moves no process and lasts until the next boot."""
 
     path: str
-    """Below the root."""
+    """Path below the root."""
     text: str
 
 
 class CheckResult(Struct, frozen=True):
     check: str
-    """Stable name."""
+    """Stable name of the check."""
     level: Level
     reason: str
-    """In one sentence, with the deciding values."""
+    """One sentence with the deciding values."""
     fix: str = ""
-    """A command, or what to set where; empty: nothing to do."""
+    """A command, or a setting and its place. Empty if no fix is needed."""
     writes: tuple[Write, ...] = ()
-    """What `--fix` does. Empty: a person has to decide."""
+    """Writes of `--fix`. Empty if a person has to decide."""
 
 
 def kernel_version(release: str | None) -> tuple[int, int] | None:
-    """Return the first two numbers of a kernel's release; None: it has none."""
+    """Return the first two numbers of a kernel release. None means that the release has another form."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", release or "")
     return None if found is None else (int(found[1]), int(found[2]))
 
 
 class NodeFacts(Struct, frozen=True):
-    """All that was read of a node."""
+    """All data read from a node."""
 
     topology: Topology
     settings: Settings = field(default_factory=Settings)
     config: Config | None = None
     managers: Managers | None = None
-    """With the configuration, as far as it fits the machine."""
+    """Managers for the configuration, if it fits the machine."""
     config_problem: str | None = None
-    """Why both are missing."""
+    """Reason why both are missing."""
     config_is_missing: bool = False
-    """The problem is that there is no configuration at all."""
+    """Whether there is no configuration at all."""
     config_command: str = ""
-    """The command that reports every error in the judged configuration; empty: it is in no file."""
+    """Command that reports every error in the configuration. Empty if it isn't in a file."""
     config_file: str = "the configuration"
-    """Where to correct it: the named file, otherwise in words."""
+    """Place to fix the configuration: a file's name, or a description."""
     runtime: "RuntimeFacts | None" = None
-    """Of the container runtime; None: `nriSocket` isn't set, or a capture is judged, which has nothing of it."""
+    """Facts about the container runtime. None if `nriSocket` isn't set, or for a capture, which has none."""
     devices: "PlacedDevices | None" = None
-    """Those of the machine; None: the configuration gives none."""
+    """Devices of the machine. None if the configuration has no extended resources."""
     kubelet_problem: str = ""
-    """What has to be changed before the runtime's containers can be placed here; empty: nothing, or it wasn't looked at."""
+    """Change that is required before the runtime's containers can be placed. Empty if none is required, or unknown."""
 
     @property
     def why_unconfigured(self) -> str:
-        """Why everything that depends on the configuration is unknown."""
+        """Reason why checks that depend on the configuration are unknown."""
         wrong = self.config_problem is not None and not self.config_is_missing
-        return "the configuration is wrong" if wrong else "the configuration is missing"
+        return "the configuration is invalid" if wrong else "the configuration is missing"
 
     def text(self, path: str) -> str | None:
-        """A setting's text without its line end; None: the file doesn't exist."""
+        """Return the text of a setting without its line end. None means that the file doesn't exist."""
         found = self.settings.sample.files.get(path)
         return None if found is None else found.strip()
 
     def is_hidden(self, path: str) -> bool:
-        """Whether reading it was not permitted."""
+        """Tell whether permission to read the file was denied."""
         return path in self.settings.unreadable
 
     @property
@@ -99,5 +99,5 @@ class NodeFacts(Struct, frozen=True):
 
     @property
     def reserved(self) -> CpuSet:
-        """The CPUs that no pod gets for itself, as configured."""
+        """Reserved CPUs, which no pod gets exclusively."""
         return CpuSet() if self.managers is None else self.managers.reserved

@@ -1,6 +1,7 @@
-"""An explanation as a document of plain values: the decision, its steps, what was missing, what would help. docs/explain.md describes it.
+"""An explanation as a document of plain values: the decision, its steps, the missing resources and the remedies.
+docs/explain.md describes it.
 
-Words for people are in words.py and text.py.
+The words for people are in words.py and text.py.
 """
 
 from collections.abc import Iterable
@@ -41,25 +42,25 @@ VERSION = 1
 
 
 class Explained(Struct, frozen=True):
-    """One pod's decision, and everything known about it."""
+    """A pod's decision with all its details."""
 
     before: WhatIf
     trace: Trace
     remedies: Remedies = Remedies()
-    """Of a refused pod."""
+    """Remedies for a refused pod."""
     entry: PodEntry | None = None
-    """For a pod that the node knows; None: the decision is tried out on a manifest."""
+    """Entry of a pod that the node knows. None means that the decision is a trial of a manifest."""
     reproduced: bool | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     known: "tuple[Known, ...]" = ()
-    """Of a container runtime's pod: what is known of it, and from what."""
+    """Known amounts of a container runtime's pod, with their sources."""
     refused_resize: Document | None = None
-    """Of a running pod whose changed amounts were refused (views/explain/resizes.py)."""
+    """Refused resize of a running pod (views/explain/resizes.py)."""
 
 
 class Resized(Struct, frozen=True):
-    """A resize of a running pod, as views/explain/resizes.py describes it."""
+    """Resize of a running pod, as described by views/explain/resizes.py."""
 
     document: Document
 
@@ -73,15 +74,15 @@ def explanation(
     has_partitions: bool | None = None,
     with_headroom: bool = True,
 ) -> Document:
-    """Describe everything.
+    """Describe all decisions.
 
     Args:
         explained: the pods, in decision order.
-        config: as decided under.
+        config: the configuration of the decisions.
         what_if: the node.
-        where: the machine, in a few words.
-        has_partitions: whether its kernel has partitions below other cgroups (6.7). None: unknown, and so it is assumed.
-        with_headroom: with what each NUMA node has left at each decision, and what holds the rest: for n pods, that is n² holders.
+        where: a short description of the machine.
+        has_partitions: whether its kernel has partitions below other cgroups (6.7). None means unknown and therefore assumed.
+        with_headroom: add the free resources of each NUMA node before each decision, with the holders of the others (n² for n pods).
     """
     return {
         "configuration": configuration(config),
@@ -90,7 +91,7 @@ def explanation(
         "pods": [
             each.document
             if isinstance(each, Resized)
-            else _pod(each, config, has_partitions=has_partitions, with_headroom=with_headroom)
+            else _describe_pod(each, config, has_partitions=has_partitions, with_headroom=with_headroom)
             for each in explained
         ],
         "version": VERSION,
@@ -98,7 +99,7 @@ def explanation(
 
 
 def configuration(config: Config) -> Document:
-    """Describe what affects placement."""
+    """Describe the settings that affect placement."""
     placement = config.placement
     return {
         "checkAllocatable": config.check_allocatable,
@@ -118,7 +119,7 @@ def configuration(config: Config) -> Document:
 
 
 def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
-    """Describe the machine and what pods don't get of it."""
+    """Describe the machine and its reserved CPUs."""
     return {
         "cpus": len(topology.online),
         "numaNodes": len(topology.numa),
@@ -128,15 +129,17 @@ def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
     }
 
 
-def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, with_headroom: bool) -> Document:
+def _describe_pod(
+    explained: Explained, config: Config, *, has_partitions: bool | None, with_headroom: bool
+) -> Document:
     trace = explained.trace
     pod, decision = trace.pod, trace.decision
     gate = explained.before.managers.placement.gate("PodLevelResources")
     is_admitted = isinstance(decision, Admitted)
     return {
         "allTried": explained.remedies.all_tried,
-        **({"claims": _claims(explained)} if pod.claims else {}),
-        "closedToHost": _closed_to_host(explained, config, has_partitions),
+        **({"claims": _describe_claims(explained)} if pod.claims else {}),
+        "closedToHost": _describe_isolation(explained, config, has_partitions),
         "containers": placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
         if isinstance(decision, Admitted)
         else [],
@@ -146,23 +149,23 @@ def _pod(explained: Explained, config: Config, *, has_partitions: bool | None, w
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
         "namespace": pod.namespace,
-        "near": _near(explained),
-        "nodes": [headroom_document(node) for node in _headroom(explained)] if with_headroom else [],
+        "near": _describe_near(explained),
+        "nodes": [headroom_document(node) for node in _headroom_before(explained)] if with_headroom else [],
         "notes": list(explained.notes),
         "numaNode": pod.numa_node,
-        "preferredCoreClass": _preferred_class(explained),
+        "preferredCoreClass": _describe_preferred_class(explained),
         "qos": qos_class(pod, pod_level_resources=gate).value,
         "reason": None if isinstance(decision, Admitted) else str(decision.reason),
-        "recorded": _recorded(explained),
+        "recorded": _describe_recorded(explained),
         **({} if explained.refused_resize is None else {"refusedResize": explained.refused_resize}),
-        "remedies": [_remedy(remedy) for remedy in explained.remedies.found],
+        "remedies": [_describe_remedy(remedy) for remedy in explained.remedies.found],
         "steps": [step_document(step) for step in trace.steps],
         "uid": pod.uid,
         "why": [] if is_admitted else why_refused(explained.before, trace),
     }
 
 
-def _claims(explained: Explained) -> list[Document]:
+def _describe_claims(explained: Explained) -> list[Document]:
     from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
 
     decision = explained.trace.decision
@@ -170,8 +173,8 @@ def _claims(explained: Explained) -> list[Document]:
     return claim_documents(held.of(ClaimHoldings).claims if held else ())
 
 
-def _near(explained: Explained) -> list[Document]:
-    """Describe what it asks to be near, each with the devices that this means here; null: devices were not looked at."""
+def _describe_near(explained: Explained) -> list[Document]:
+    """Describe the preferred devices of a pod, each name with the matching devices. Null means that devices weren't scanned."""
     there = explained.before.managers.providers.devices
     found = []
     for name in explained.trace.pod.near:
@@ -182,8 +185,8 @@ def _near(explained: Explained) -> list[Document]:
     return found
 
 
-def _preferred_class(explained: Explained) -> Document | None:
-    """Describe the class of cores that counted first; null: all were alike to it."""
+def _describe_preferred_class(explained: Explained) -> Document | None:
+    """Describe the preferred class of cores. None means that there is no preference."""
     trace, managers = explained.trace, explained.before.managers
     undecided = demand_of(managers.rules, trace.pod)
     wish = preferred_class(managers, trace.pod, undecided)
@@ -197,8 +200,8 @@ def _preferred_class(explained: Explained) -> Document | None:
     }
 
 
-def _closed_to_host(explained: Explained, config: Config, has_partitions: bool | None) -> list[Document]:
-    """Describe what keeps the host's processes off exclusive CPUs, once for all containers that are alike."""
+def _describe_isolation(explained: Explained, config: Config, has_partitions: bool | None) -> list[Document]:
+    """Describe the partition or systemd setting that isolates exclusive CPUs from the host, once for all similar containers."""
     managers, pod, decision = explained.before.managers, explained.trace.pod, explained.trace.decision
     if not isinstance(decision, Admitted):
         return []
@@ -222,7 +225,7 @@ def _closed_to_host(explained: Explained, config: Config, has_partitions: bool |
     ]
 
 
-def _headroom(explained: Explained) -> tuple[NodeHeadroom, ...]:
+def _headroom_before(explained: Explained) -> tuple[NodeHeadroom, ...]:
     before = explained.before
     return headroom(before.managers, before.promises, before.pods)
 
@@ -230,13 +233,13 @@ def _headroom(explained: Explained) -> tuple[NodeHeadroom, ...]:
 def placed_containers(
     managers: Managers, pod: Pod, containers: tuple[ContainerReport, ...], promises: Promises
 ) -> list[Document]:
-    """Describe what each container of an admitted pod got.
+    """Describe the resources of each container of an admitted pod.
 
     Args:
-        managers: that decided.
-        pod: with defaults applied.
-        containers: what the decision on it has given them.
-        promises: at the described moment, with the pod.
+        managers: the managers that decided.
+        pod: the pod with defaults applied.
+        containers: the allocations of the decision.
+        promises: the allocations at the described time, including the pod's.
     """
     reports = {report.name: report for report in containers}
     pool = shared_pool(managers, promises, managers.topology.online)
@@ -261,7 +264,7 @@ def placed_containers(
     return found
 
 
-def _recorded(explained: Explained) -> Document | None:
+def _describe_recorded(explained: Explained) -> Document | None:
     entry = explained.entry
     if entry is None:
         return None
@@ -276,7 +279,7 @@ def _recorded(explained: Explained) -> Document | None:
     }
 
 
-def _remedy(remedy: Remedy) -> Document:
+def _describe_remedy(remedy: Remedy) -> Document:
     return {
         "after": remedy.after,
         "amounts": [
@@ -291,7 +294,7 @@ def _remedy(remedy: Remedy) -> Document:
 
 
 def headroom_document(node: NodeHeadroom) -> Document:
-    """Describe what a NUMA node has left."""
+    """Describe the free resources of a NUMA node."""
     return {
         "caches": node.caches,
         "cpus": str(node.cpus),
@@ -314,7 +317,7 @@ def step_document(step: TraceStep) -> Document:
         case MergeTrace():
             return {
                 "admitted": step.admitted,
-                **({"answers": [_answer(answer) for answer in step.answers]} if step.answers else {}),
+                **({"answers": [_describe_answer(answer) for answer in step.answers]} if step.answers else {}),
                 "allSets": step.all_sets,
                 "candidates": [
                     {
@@ -334,8 +337,8 @@ def step_document(step: TraceStep) -> Document:
             }
         case CpuStep():
             return {
-                **({"answers": [_answer(answer) for answer in step.answers]} if step.answers else {}),
-                "choices": [_choice(choice) for choice in step.choices],
+                **({"answers": [_describe_answer(answer) for answer in step.answers]} if step.answers else {}),
+                "choices": [_describe_choice(choice) for choice in step.choices],
                 "container": step.container,
                 "cpus": str(step.cpus),
                 "refused": step.refused,
@@ -366,12 +369,12 @@ def step_document(step: TraceStep) -> Document:
             }
 
 
-def _answer(answer: PluginAnswered) -> Document:
-    """Describe what a CPU plugin has answered."""
+def _describe_answer(answer: PluginAnswered) -> Document:
+    """Describe the answer of a CPU plugin."""
     return {"cpus": str(answer.cpus), "plugin": answer.plugin, "point": answer.point, "score": answer.score}
 
 
-def _choice(choice: CpuChoice) -> Document:
+def _describe_choice(choice: CpuChoice) -> Document:
     return {
         "available": str(choice.available),
         "container": choice.container,

@@ -1,4 +1,4 @@
-"""What a refused request needed from the NUMA nodes, and what they lack, in plain words."""
+"""Explains a refusal in words: the requested amounts, and the amounts missing on the NUMA nodes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -15,50 +15,50 @@ from nodeagent.views.wording.words import bytes_text, counted
 
 _MOST_HOLDERS = 8
 FEW_SETS = 3
-"""Up to this many NUMA nodes are all named if they lack the same."""
+"""Limit on NUMA nodes with the same shortage that are all named."""
 MOST_NODES = 8
-"""Of more nodes only the best are listed one by one."""
+"""Limit on NUMA nodes listed one by one, of which the closest ones are listed."""
 
 
 class Demanded(Struct, frozen=True):
-    """An amount of one resource, on as few NUMA nodes as could hold it on an empty machine."""
+    """Requested amount of a resource, with the fewest NUMA nodes that could provide it on an empty machine."""
 
     resource: str
-    """Empty: CPUs."""
+    """Name of the resource. Empty means CPUs."""
     amount: int
     nodes: int
     whole_cores: bool = False
-    """Of CPUs only those count whose cores are entirely free."""
+    """Whether only CPUs of entirely free cores count."""
 
     def size(self, amount: int) -> str:
-        """Spell an amount of it."""
+        """Format an amount of the resource."""
         if not self.resource:
             return counted(amount, "CPU")
         return f"{bytes_text(amount) if amount else '0'} of {self.resource}"
 
     def can_give(self, amount: int) -> str:
-        """Spell an amount that is free for it."""
+        """Format a free amount of the resource."""
         return self.size(amount) + (" in whole cores" if self.whole_cores else "")
 
     def short(self, amount: int) -> str:
-        """Spell a missing amount."""
+        """Format a missing amount."""
         return f"{bytes_text(amount) if self.resource else amount} short"
 
     def free(self, node: NodeHeadroom) -> int:
-        """How much of it a node can still allocate."""
+        """Return the free amount on a node."""
         if not self.resource:
             return len(node.free - node.split if self.whole_cores else node.free)
         return next((m.free_bytes for m in node.memory if m.resource == self.resource), 0)
 
     def has(self, node: NodeHeadroom) -> int:
-        """How much of it a node could allocate if it were empty."""
+        """Return the amount on a node when it is empty."""
         if not self.resource:
             return len(node.cpus)
         return next((m.allocatable_bytes for m in node.memory if m.resource == self.resource), 0)
 
 
 def demands_of(cpus: int, memory: Amounts, before: WhatIf) -> list[Demanded]:
-    """Return a demand for each requested resource; memory counts where the nodes' memory is managed."""
+    """Return the requested amount of each resource. Memory counts only if the memory manager is static."""
     cpu, books = before.managers.providers.of(CpuResource).manager, before.promises
     demands = [Demanded("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
     wanted = tuple((resource, size) for resource, size in memory if size and memory_accounts(books))
@@ -66,12 +66,12 @@ def demands_of(cpus: int, memory: Amounts, before: WhatIf) -> list[Demanded]:
 
 
 def on_one_node(demands: Iterable[Demanded]) -> list[Demanded]:
-    """Return the demands of a pod that asks for a NUMA node: all on that node."""
+    """Return the amounts of a pod that requires one NUMA node, all on this node."""
     return [replace(demand, nodes=1) for demand in demands]
 
 
 def wanted_where(demands: Iterable[Demanded]) -> str:
-    """Name the number of NUMA nodes."""
+    """Format the number of NUMA nodes."""
     counts = {demand.nodes for demand in demands} or {1}
     if counts == {1}:
         return "on a single NUMA node"
@@ -82,9 +82,11 @@ def wanted_where(demands: Iterable[Demanded]) -> str:
 
 
 def lacking(demands: Sequence[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
-    """Describe what the nodes together have too little of, then each node: the closest ones first."""
+    """Describe the shortages of all nodes together, then those of each node, the closest ones first."""
     yield from lacking_in_all([demand for demand in demands if demand.nodes > 1], nodes)
-    described = [(_distance(demands, node), node.id, text) for node in nodes if (text := _of_node(demands, node))]
+    described = [
+        (_distance_of(demands, node), node.id, text) for node in nodes if (text := _describe_node(demands, node))
+    ]
     described.sort()
     yield from (text for _, _, text in described[:MOST_NODES])
     if len(described) > MOST_NODES:
@@ -92,26 +94,28 @@ def lacking(demands: Sequence[Demanded], nodes: Sequence[NodeHeadroom]) -> Itera
 
 
 def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
-    """Describe what all nodes together, or as many as are wanted, have too little of."""
+    """Describe the shortages of all nodes together, or of as many as are needed."""
     for demand in demands:
         free = sorted((demand.free(node) for node in nodes), reverse=True)
         most = sum(free[: demand.nodes])
         if sum(free) < demand.amount:
-            yield f"in all {demand.can_give(sum(free))} can still be given: {demand.short(demand.amount - sum(free))}"
+            yield f"{demand.can_give(sum(free))} can still be allocated in total: {demand.short(demand.amount - sum(free))}"
         elif demand.nodes > 1 and most < demand.amount:
-            yield f"no {demand.nodes} NUMA nodes have more than {demand.can_give(most)} free together: {demand.short(demand.amount - most)}"
+            yield f"no {demand.nodes} NUMA nodes together have more than {demand.can_give(most)} free: {demand.short(demand.amount - most)}"
 
 
-def _distance(demands: Sequence[Demanded], node: NodeHeadroom) -> int:
-    """How far the free amount of the first resource (CPUs, if requested) falls short: of the request if one node could hold it, otherwise
-    of everything that the node has.
+def _distance_of(demands: Sequence[Demanded], node: NodeHeadroom) -> int:
+    """Return the distance of a node's free amount of the first resource (CPUs, if requested) from the requested
+    amount.
+
+    For a request that needs several nodes, it is the distance from the whole amount of the node.
     """
     demand = demands[0]
     return (demand.amount if demand.nodes == 1 else demand.has(node)) - demand.free(node)
 
 
-def _of_node(demands: Sequence[Demanded], node: NodeHeadroom) -> str:
-    """Describe what a node has too little of; empty if it has everything."""
+def _describe_node(demands: Sequence[Demanded], node: NodeHeadroom) -> str:
+    """Describe the shortages of a node. Empty if the node has everything."""
     parts = []
     for demand in demands:
         free, has = demand.free(node), demand.has(node)
@@ -119,20 +123,20 @@ def _of_node(demands: Sequence[Demanded], node: NodeHeadroom) -> str:
             continue
         of = "" if demand.resource else f" of {has}"
         if demand.whole_cores and node.split:
-            of += f" ({node.split} are halves of cores)"
+            of += f" ({node.split} are in partly used cores)"
         if demand.nodes == 1 and free < demand.amount:
             parts.append(f"{demand.can_give(free)} free{of}, {demand.short(demand.amount - free)}")
         elif demand.nodes > 1 and free < has:
             parts.append(f"{demand.can_give(free)} free{of or f', of {bytes_text(has)}'}")
     if node.group is not None and any(demand.resource for demand in demands):
-        parts.append(f"its memory is given only together with that of NUMA {node.group}")
+        parts.append(f"its memory is allocated only together with that of NUMA {node.group}")
     if not parts:
         return ""
     return f"NUMA {node.id}: {'; '.join(parts)}{taken_text(node)}"
 
 
 def taken_text(node: NodeHeadroom) -> str:
-    """Name the owners of its CPUs, in brackets; empty if there are none."""
+    """Name the owners of a node's CPUs in brackets. Empty without owners."""
     holders = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in node.holders]
     more = len(holders) - _MOST_HOLDERS
     held = ", ".join(holders if more <= 0 else [*holders[:_MOST_HOLDERS], f"and {more} more (-o json has all)"])
@@ -142,5 +146,5 @@ def taken_text(node: NodeHeadroom) -> str:
 
 
 def sets_text(sets: Sequence[str]) -> str:
-    """Name sets of nodes with the same result: a few as they are, of more an example and their number."""
+    """Format sets of nodes with the same result. A few are all named, more are replaced by an example and their number."""
     return " or ".join(sets) if len(sets) <= FEW_SETS else f"{sets[0]} and {len(sets) - 1} more sets"

@@ -1,4 +1,4 @@
-"""The explanation of a resize, as a document with the keys of any other pod's, and what it has beside these."""
+"""The explanation of a resize as a document, with the keys of other pods' explanations and those of a resize."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from nodeagent.views.explain.document import Document, placed_containers
 
 
 def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
-    """Describe what a running pod would have, or why it stays as it is."""
+    """Describe the new resources of a running pod, or the reason why it stays unchanged."""
     pod, answer = one.new, one.answer
     refusal = answer if isinstance(answer, NotResized) else None
     node = one.after
@@ -51,24 +51,24 @@ def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
 
 
 def resize_part(one: Resizing) -> Document:
-    """Describe what a resize has beside any other decision."""
+    """Describe the part of a resize that other decisions don't have."""
     answer, promises = one.answer, one.after.promises
     return {
         "allTried": one.all_tried,
         "changes": [
-            _change(was, now, one.before.promises, promises, one.new.uid)
+            _describe_change(was, now, one.before.promises, promises, one.new.uid)
             for was, now in zip(one.old.containers, one.new.containers, strict=True)
             if was.resources != now.resources
         ],
         "freeing": list(one.freeing),
         "isDeferred": isinstance(answer, NotResized) and answer.is_deferred,
-        "whole": _whole(one.new, one.old),
-        "wholeBefore": _whole(one.old, one.new),
+        "whole": _format_pod_level(one.new, one.old),
+        "wholeBefore": _format_pod_level(one.old, one.new),
     }
 
 
-def _whole(pod: Pod, other: Pod) -> str | None:
-    """Say what a pod has as a whole (spec.resources), and another has not: limits, or requests where these alone are others."""
+def _format_pod_level(pod: Pod, other: Pod) -> str | None:
+    """Format the pod-level resources that differ from another pod's: limits, or requests if only these differ."""
     mine, theirs = pod.resources, other.resources
     if mine is None or theirs is None or mine == theirs:
         return None
@@ -77,35 +77,35 @@ def _whole(pod: Pod, other: Pod) -> str | None:
 
 
 def refused_lines(one: Resizing, *, is_final: bool) -> list[str]:
-    """Say what has become of a change that was refused: what is in the way now, and what would let it through.
+    """Describe a refused resize when tried again: what prevents it, and what would admit it.
 
     Args:
-        one: as it was tried now.
-        is_final: it was refused for good, and nobody has asked to decide on it again.
+        one: the new trial.
+        is_final: the refusal is final unless a user retries it.
     """
-    answer, by_hand = one.answer, f"`nodeagent retry {one.new.full_name}` lets it be decided on again"
+    answer, by_hand = one.answer, f"`nodeagent retry {one.new.full_name}` tries it again"
     if not isinstance(answer, NotResized):
-        could = f"it could be had now ({by_hand}):" if is_final else "it could be had now:"
+        could = f"it would succeed now ({by_hand}):" if is_final else "it would succeed now:"
         return [could, *resize_lines(resize_part(one), is_resized=True)]
     lines = resize_lines(resize_part(one), is_resized=False)
     if is_final and answer.is_deferred:
-        lines[0] = f"the pod runs on as it is; {by_hand}"
+        lines[0] = f"the pod keeps running unchanged; {by_hand}"
     return [f"tried again now: {answer.reason}: {answer.message}", *lines]
 
 
-def _change(was: Container, now: Container, before: Promises, after: Promises, uid: str) -> dict[str, Any]:
+def _describe_change(was: Container, now: Container, before: Promises, after: Promises, uid: str) -> dict[str, Any]:
     old, new = (None if (own := own_set_of(held, uid, now.name)) is None else own for held in (before, after))
     return {
         "cpus": None if new is None else str(new),
         "cpusBefore": None if old is None else str(old),
-        "memory": _memory(after, uid, now),
-        "memoryBefore": _memory(before, uid, was),
+        "memory": _format_memory(after, uid, now),
+        "memoryBefore": _format_memory(before, uid, was),
         "name": now.name,
     }
 
 
-def _memory(promises: Promises, uid: str, container: Container) -> str | None:
-    """Say how much is promised on which NUMA nodes, or what the limit is where nothing is."""
+def _format_memory(promises: Promises, uid: str, container: Container) -> str | None:
+    """Format the allocated memory with its NUMA nodes, or the limit if no memory is allocated."""
     blocks = promises.of_pod(uid).of(MemoryHoldings).blocks(container.name) or ()
     parts = [
         f"{Quantity.of_bytes(block.size_bytes)} on NUMA {NumaSet(block.nodes.bits)}"
@@ -117,21 +117,21 @@ def _memory(promises: Promises, uid: str, container: Container) -> str | None:
 
 
 def resize_lines(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:
-    """Say it in lines: what each container has then, or what would let it through."""
+    """Format the new resources of each container, or the changes that would admit the resize."""
     if is_resized:
         whole = f"the pod as a whole: {resize['wholeBefore']} → {resize['whole']}"
-        return [*([whole] if resize["whole"] else []), *(_change_text(change) for change in resize["changes"])]
+        return [*([whole] if resize["whole"] else []), *(_format_change(change) for change in resize["changes"])]
     if not resize["isDeferred"]:
-        return ["the pod runs on as it is"]
-    lines = ["the pod runs on as it is; the resize is tried again in every turn, before new pods"]
+        return ["the pod keeps running unchanged"]
+    lines = ["the pod keeps running unchanged; the resize is retried before new pods in each sync"]
     if resize["freeing"]:
-        lines.append(f"the end of one of these would let it through: {', '.join(resize['freeing'])}")
+        lines.append(f"the resize will succeed once one of these pods ends: {', '.join(resize['freeing'])}")
     elif resize["allTried"]:
-        lines.append("no single pod's end would let it through")
+        lines.append("the end of a single pod isn't enough for it")
     return lines
 
 
-def _change_text(change: dict[str, Any]) -> str:
+def _format_change(change: dict[str, Any]) -> str:
     parts = []
     if change["cpus"] != change["cpusBefore"]:
         parts.append(f"CPUs {change['cpusBefore']} → {change['cpus']}")

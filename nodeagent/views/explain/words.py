@@ -1,4 +1,4 @@
-"""A refusal in plain words: what was missing where, and what would help. Single sentences; the layout is in text.py."""
+"""A refusal as sentences: the resources missing on each NUMA node, and the remedies. The layout is in text.py."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -12,7 +12,7 @@ from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange
-from nodeagent.core.explain.trace import CpuStep, DeviceStep, MemoryStep, ResourceStep, Trace
+from nodeagent.core.explain.trace import CpuStep, DeviceStep, MemoryStep, Trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.demand import Amounts, why_shared
 from nodeagent.core.model.idset import CpuSet
@@ -40,65 +40,66 @@ from nodeagent.views.wording.words import bytes_text, counted
 
 
 def why_refused(before: WhatIf, trace: Trace) -> list[str]:
-    """Explain what was missing where.
+    """Explain which resources were missing on which NUMA nodes.
 
     Args:
         before: the node on which the pod was refused.
-        trace: of the decision.
+        trace: the trace of the decision.
     """
     decision = trace.decision
     assert not isinstance(decision, Admitted), "only a refusal has a why"
     if isinstance(decision, UnitTaken):
-        return [f"a unit has one pod, and pod {decision.holder} is that of {decision.unit}"]
+        return [f"a unit has only one pod, and {decision.unit} already belongs to pod {decision.holder}"]
     if isinstance(decision, Insufficient):
-        return list(_capacity(before, decision))
+        return list(_explain_capacity(before, decision))
     if decision.reason is Reason.EMPTY_POD_SHARED_POOL:
-        return list(_budget(trace))
+        return list(_explain_budget(trace))
     if decision.reason in {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED}:
-        return ["the message says it all"]
+        return ["see the message"]
     if decision.reason is Reason.CORE_CLASS and trace.demand.asks_for_cpus:
-        return ["the message says it all"]
-    # Where it asks for a class of cores, only these count in what follows.
+        return ["see the message"]
+    # If the pod requires a class of cores, only these cores count from here on.
     own = seen_by(before.managers.providers, trace.demand)
     before = replace(before, managers=replace(before.managers, providers=own))
     last = trace.steps[-1] if trace.steps else None
-    there = decision.attempted  # with what the pod's earlier containers got
+    there = decision.attempted  # including the allocations of the pod's earlier containers
     reuse = there.of(CpuBooks).reuse
     lent = CpuSet() if reuse is None or reuse.pod_uid != trace.pod.uid else reuse.cpus
     nodes = headroom(before.managers, there, (*before.pods, trace.pod), lent, trace.demand.core_class)
     if trace.demand.numa_node is not None:
         nodes = tuple(node for node in nodes if node.id == trace.demand.numa_node)
     if isinstance(last, MergeTrace):
-        return [*_merge(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
+        return [*_explain_merge(before, trace, last, nodes), *_explain_reuse(before, there, trace.pod.uid, lent)]
     if isinstance(last, CpuStep):
-        return [*_cpus(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
-    if isinstance(last, DeviceStep | ResourceStep):
-        return ["the message says it all"]
+        return [*_explain_cpus(before, trace, last, nodes), *_explain_reuse(before, there, trace.pod.uid, lent)]
+    if isinstance(last, DeviceStep):
+        return ["see the message"]
     if isinstance(last, MemoryStep):
-        return [*_memory(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, CpuSet())]
+        return [*_explain_memory(before, trace, last, nodes), *_explain_reuse(before, there, trace.pod.uid, CpuSet())]
     shared = [(c.name, why_shared(before.managers.placement, trace.pod, c)) for c in trace.pod.containers]
-    return [f"container {name} has no CPUs of its own: {why.value}" for name, why in shared if why is not None] or [
-        "the message says it all"
+    return [f"container {name} has no exclusive CPUs: {why.value}" for name, why in shared if why is not None] or [
+        "see the message"
     ]
 
 
-def _capacity(before: WhatIf, short: Insufficient) -> Iterator[str]:
+def _explain_capacity(before: WhatIf, short: Insufficient) -> Iterator[str]:
     missing = short.requested - (short.capacity - short.used)
     if short.resource == "pods":
-        yield f"the node takes {short.capacity} pods (maxPods, podsPerCore), and has {short.used}"
+        yield f"the node allows {short.capacity} pods (maxPods, podsPerCore) and has {short.used}"
         return
     left = max(0, short.capacity - short.used)
     yield (
-        f"the pod requests {_amount(short.resource, short.requested)} {short.resource}; of {_amount(short.resource, short.capacity)} "
-        f"for pods, {_amount(short.resource, left)} left: {_amount(short.resource, missing)} short"
+        f"the pod requests {_format_amount(short.resource, short.requested)} {short.resource}; "
+        f"of {_format_amount(short.resource, short.capacity)} for pods, {_format_amount(short.resource, left)} left: "
+        f"{_format_amount(short.resource, missing)} short"
     )
     if before.pods:
         verb = "requests" if len(before.pods) == 1 else "request"
-        yield f"the {counted(len(before.pods), 'pod')} on the node {verb} {_amount(short.resource, short.used)} of it"
-    yield "this is counted for the node as a whole (checkAllocatable), before any CPU or NUMA node is looked at"
+        yield f"the {counted(len(before.pods), 'pod')} on the node {verb} {_format_amount(short.resource, short.used)} of it"
+    yield "this is checked for the whole node (checkAllocatable), before single CPUs and NUMA nodes"
 
 
-def _amount(resource: str, amount: int) -> str:
+def _format_amount(resource: str, amount: int) -> str:
     if is_device(resource):
         return str(amount)
     if resource != CPU:
@@ -106,77 +107,77 @@ def _amount(resource: str, amount: int) -> str:
     return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
 
 
-def _budget(trace: Trace) -> Iterator[str]:
-    """The pod-level amounts, and what its containers take exclusively."""
+def _explain_budget(trace: Trace) -> Iterator[str]:
+    """Compare the pod-level amounts with the exclusive amounts of the containers."""
     demand = trace.demand
     unread = [c.name for c in demand.containers if c.memory is None]
     if unread:
         yield (
-            f"the memory of {', '.join(unread)} is not read as whole bytes: write it without a point or m and with few digits, 1536Mi for "
-            "1.5Gi"
+            f"the memory of {', '.join(unread)} is not read as whole bytes: write it without a decimal point or m "
+            "and with few digits, such as 1536Mi for 1.5Gi"
         )
         return
     staying = [c for c in demand.containers if c.kind is not ContainerKind.INIT]
     for name, amount in (("CPUs", demand.cpus), *(demand.memory or ())):
         taken = [(c.name, c.cpus if name == "CPUs" else dict(c.memory or ()).get(name, 0)) for c in staying]
         alone = [(container, size) for container, size in taken if size]
-        said = ", ".join(f"{container} {_size(name, size)}" for container, size in alone)
+        said = ", ".join(f"{container} {_format_size(name, size)}" for container, size in alone)
         left = max(0, amount - sum(size for _, size in alone))
         yield (
-            f"of the pod's {_size(name, amount)} {name} its containers take alone: {said or 'nothing'}; "
-            f"left: {_size(name, left)}"
+            f"of the pod's {_format_size(name, amount)} {name} its containers take exclusively: {said or 'nothing'}; "
+            f"left: {_format_size(name, left)}"
         )
     sharing = [c.name for c in demand.containers if not c.cpus]
     if sharing:
-        yield f"{', '.join(sharing)} can only have what is left"
+        yield f"{', '.join(sharing)} can have only the rest"
 
 
-def _size(name: str, amount: int) -> str:
+def _format_size(name: str, amount: int) -> str:
     return str(amount) if name == "CPUs" or not amount else bytes_text(amount)
 
 
-def _wanted(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
-    """Which container wants how many CPUs and how much memory."""
+def _find_request(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
+    """Return the name, the CPUs and the memory of a request."""
     if container is None:
         return "the pod as a whole", trace.demand.cpus, trace.demand.memory or ()
     demand = next(c for c in trace.demand.containers if c.name == container)
     return f"container {container}", demand.cpus, demand.memory or ()
 
 
-def _merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
-    over = _over_budget(before, trace) if merge.container is None else None
+def _explain_merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
+    over = _explain_invalid_budget(before, trace) if merge.container is None else None
     if over is not None:
         yield over
-        yield from _budget(trace)
+        yield from _explain_budget(trace)
         return
-    who, cpus, memory = _wanted(trace, merge.container)
+    who, cpus, memory = _find_request(trace, merge.container)
     topology = before.managers.providers.topology
     single = topology.rules.single_node
     demands = demands_of(cpus, memory, before)
     where = "on a single NUMA node" if single else wanted_where(demands)
     if trace.demand.numa_node is not None:
-        single, demands, where = True, on_one_node(demands), f"on {_asked_for(trace)}"
-    yield f"{who} wants {_wants(cpus, memory, trace.demand.core_class)} {where} (topologyManagerPolicy {topology.policy.value})"
+        single, demands, where = True, on_one_node(demands), f"on {_format_node(trace)}"
+    yield f"{who} wants {_format_request(cpus, memory, trace.demand.core_class)} {where} (topologyManagerPolicy {topology.policy.value})"
     largest = {demand: max((demand.has(node) for node in nodes), default=0) for demand in demands}
     too_large = [demand for demand in demands if single and demand.amount > largest[demand]]
     if too_large:
-        those = "no NUMA node is that large: the largest" if len(nodes) > 1 else "the node is not that large: it"
+        those = "no NUMA node is large enough: the largest" if len(nodes) > 1 else "the node is not large enough: it"
         yield from (f"{those} has {demand.size(largest[demand])}" for demand in too_large)
         return
     yield from lacking(demands, nodes)
-    yield from _of_devices(trace, merge)
+    yield from _explain_devices(trace, merge)
     fitting = {
         resource: [str(c.nodes) for c in merge.candidates if dict(c.opinions)[resource] is Opinion.PREFERRED]
         for resource, _ in (merge.candidates[0].opinions if merge.candidates else ())
     }
     suited = {resource: found for resource, found in fitting.items() if found}
     if len(suited) > 1:
-        said = "; ".join(f"{resource} would go to {sets_text(found)}" for resource, found in suited.items())
-        yield f"no set of NUMA nodes suits all of it: {said}"
+        said = "; ".join(f"{resource} would be on {sets_text(found)}" for resource, found in suited.items())
+        yield f"no set of NUMA nodes suits all resources: {said}"
 
 
-def _of_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
-    """Describe which of the pod's own devices are free on too many NUMA nodes, or on none."""
+def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
+    """Describe the extended resources whose free devices are on too many NUMA nodes, or of which there are too few."""
     own = {resource for resource, _ in trace.demand.devices}
     for resource, _ in merge.candidates[0].opinions if merge.candidates and merge.all_sets else ():
         offered = [(dict(each.opinions)[resource], str(each.nodes)) for each in merge.candidates]
@@ -185,29 +186,29 @@ def _of_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
             continue
         if Opinion.POSSIBLE in opinions:
             sets = sets_text([nodes for opinion, nodes in offered if opinion is Opinion.POSSIBLE])
-            yield f"{resource}: enough are free on NUMA {sets} only, and fewer nodes would do if nobody had any"
+            yield f"{resource}: enough are free only on NUMA {sets}, while an empty machine would need fewer nodes"
         else:
-            yield f"{resource}: too few are free, on whatever NUMA nodes"
+            yield f"{resource}: too few are free on all NUMA nodes together"
 
 
-def _reusable(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> Iterator[str]:
-    """Describe what the pod's init containers leave to later ones."""
+def _explain_reuse(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> Iterator[str]:
+    """Describe the resources of the pod's init containers that later containers reuse."""
     if lent:
         yield (
             f"{'CPU' if len(lent) == 1 else 'CPUs'} {lent} of the pod's init containers, on NUMA {before.managers.topology.numa_of(lent)}, "
-            f"{'counts' if len(lent) == 1 else 'count'} as free for it, and it has to be there"
+            f"{'counts' if len(lent) == 1 else 'count'} as free for the pod, which must run there"
         )
     reuse = there.of(MemoryBooks).reuse
     for (nodes, resource), size in () if reuse is None or reuse.pod_uid != uid else reuse.amounts:
         if size:
             yield (
-                f"{bytes_text(size)} of {resource} that its init containers have on NUMA {nodes} counts in where it takes exactly "
+                f"{bytes_text(size)} of {resource} of its init containers on NUMA {nodes} counts as free only if the pod gets exactly "
                 f"{'this node' if len(nodes) == 1 else 'these nodes'}"
             )
 
 
-def _over_budget(before: WhatIf, trace: Trace) -> str | None:
-    """Explain what is wrong with the pod-level amounts, for which there are no hints at all."""
+def _explain_invalid_budget(before: WhatIf, trace: Trace) -> str | None:
+    """Explain the error in pod-level amounts, for which there are no hints."""
     demand, providers = trace.demand, before.managers.providers
     if not demand.is_managed:
         return None
@@ -221,81 +222,79 @@ def _over_budget(before: WhatIf, trace: Trace) -> str | None:
     return None if refusal is None else refusal.message
 
 
-def _wants(cpus: int, memory: Amounts, core_class: str | None) -> str:
-    parts = [counted(cpus, "CPU") + _of_class(core_class)] if cpus else []
+def _format_request(cpus: int, memory: Amounts, core_class: str | None) -> str:
+    parts = [counted(cpus, "CPU") + _format_class(core_class)] if cpus else []
     parts += [f"{bytes_text(size)} of {resource}" for resource, size in memory if size]
     return " and ".join(parts) or "nothing of its own"
 
 
-def _cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
-    who, cpus, _ = _wanted(trace, step.container)
+def _explain_cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
+    who, cpus, _ = _find_request(trace, step.container)
     layout = before.managers.providers.of(CpuResource).manager.layout
     free = sum(len(node.free) for node in nodes)
     options = before.managers.providers.of(CpuResource).manager.options
     if options.full_pcpus_only:
         cores = sum(node.whole_cores for node in nodes)
         split = [str(node.split) for node in nodes if node.split]
-        of = _of_class(trace.demand.core_class)
-        yield f"{who} wants {counted(cpus, 'CPU')}{of}, and full-pcpus-only gives whole cores of {layout.per_core} only"
+        of = _format_class(trace.demand.core_class)
+        yield f"{who} wants {counted(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores of {layout.per_core} CPUs"
         odd = [(f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)]
         if cpus % (layout.per_core or 1):
             also = [f"{count} ({name})" for name, count in odd if name != who]
             yield f"{cpus} is not a multiple of {layout.per_core}" + (f", nor is {', nor '.join(also)}" if also else "")
             return
-        halves = f"; {','.join(split)} are halves of cores" if split else ""
-        yield f"{counted(cores, 'core')} {'is' if cores == 1 else 'are'} free as a whole, {counted(free, 'CPU')} in all{halves}"
+        halves = f"; {','.join(split)} are in partly used cores" if split else ""
+        yield f"{counted(cores, 'core')} {'is' if cores == 1 else 'are'} completely free, {counted(free, 'CPU')} in total{halves}"
     else:
-        where = "" if trace.demand.numa_node is None else f" on {_asked_for(trace)}"
-        where = _of_class(trace.demand.core_class) + where
-        yield f"{who} wants {counted(cpus, 'CPU')} of its own{where}, and {free} can still be given: {max(0, cpus - free)} short"
-    yield from _holders(nodes)
+        where = "" if trace.demand.numa_node is None else f" on {_format_node(trace)}"
+        where = _format_class(trace.demand.core_class) + where
+        yield f"{who} wants {counted(cpus, 'CPU')} exclusively{where}, and {free} can still be allocated: {max(0, cpus - free)} short"
+    yield from _format_holders(nodes)
     if before.managers.placement.isolated_cpus == "only":
-        yield "isolatedCPUs is only: no other CPUs than the isolated ones are given"
+        yield "isolatedCPUs is only: only isolated CPUs are allocated"
 
 
-def _holders(nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
+def _format_holders(nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
     having = [node for node in nodes if node.cpus]
     for node in having[:MOST_NODES]:
         yield f"NUMA {node.id}: {len(node.free)} of {len(node.cpus)} free{taken_text(node)}"
-    yield from _others(having)
+    yield from _format_further(having)
 
 
-def _others(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
+def _format_further(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     if len(nodes) > MOST_NODES:
         yield f"and {counted(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
 
 
-def _memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
-    who, _, memory = _wanted(trace, step.container)
+def _explain_memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
+    who, _, memory = _find_request(trace, step.container)
     wanted = ", ".join(f"{bytes_text(size)} of {resource}" for resource, size in memory)
-    first = (
-        "" if step.hint.mask is None else f": of NUMA {step.hint.mask} first, as the hint says, or of others with it"
-    )
+    first = "" if step.hint.mask is None else f": first on NUMA {step.hint.mask} of the hint, or also on other nodes"
     demands = demands_of(0, memory, before)
     if trace.demand.numa_node is not None:
-        demands, first = on_one_node(demands), f" on {_asked_for(trace)}"
+        demands, first = on_one_node(demands), f" on {_format_node(trace)}"
     yield f"{who} wants {wanted}{first}"
     yield from lacking_in_all(demands, nodes)
     for node in nodes[:MOST_NODES]:
         free = {m.resource: m.free_bytes for m in node.memory}
-        amounts = ", ".join(f"{_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
-        group = "" if node.group is None else f", given only together with that of NUMA {node.group}"
-        yield f"NUMA {node.id}: free are {amounts}{group}"
-    yield from _others(nodes)
+        amounts = ", ".join(f"{_format_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
+        group = "" if node.group is None else f", allocated only together with the memory of NUMA {node.group}"
+        yield f"NUMA {node.id}: {amounts} free{group}"
+    yield from _format_further(nodes)
     total = {r: sum(m.free_bytes for node in nodes for m in node.memory if m.resource == r) for r, _ in memory}
     if len(nodes) > 1 and all(total[resource] >= size for resource, size in memory):
-        yield "in all there is enough; but a NUMA node whose memory is in use by itself, or in a group, can't be taken into another group"
+        yield "there is enough in total, but a NUMA node whose memory is already in use alone or in a group can't join another group"
 
 
-def _of_class(core_class: str | None) -> str:
+def _format_class(core_class: str | None) -> str:
     return "" if core_class is None else f" on {core_class} cores"
 
 
-def _asked_for(trace: Trace) -> str:
-    return f"NUMA {trace.demand.numa_node}, for which it asks"
+def _format_node(trace: Trace) -> str:
+    return f"NUMA {trace.demand.numa_node}, which it requires"
 
 
-def _other_amounts(amounts: tuple[Amount, ...]) -> str:
+def _format_amounts(amounts: tuple[Amount, ...]) -> str:
     return ", and ".join(
         f"{'the pod as a whole' if name is None else f'container {name}'} request "
         + " and ".join(f"{each.resource} {each.after} instead of {each.before}" for each in own)
@@ -304,27 +303,27 @@ def _other_amounts(amounts: tuple[Amount, ...]) -> str:
 
 
 def remedy_text(remedy: Remedy) -> str:
-    """Describe what to change."""
+    """Describe the change of a remedy."""
     match remedy.change:
         case RequestChange.REQUEST:
-            return f"let {_other_amounts(remedy.amounts)}"
+            return f"let {_format_amounts(remedy.amounts)}"
         case RequestChange.CLAIM:
             claim, request = remedy.subject
             devices = f"request {request} of claim {claim} be for {remedy.after} instead of {remedy.before}"
-            return f"let {devices}" + (f", and {_other_amounts(remedy.amounts)}" if remedy.amounts else "")
+            return f"let {devices}" + (f", and {_format_amounts(remedy.amounts)}" if remedy.amounts else "")
         case RequestChange.NODE:
-            return f"let it be on {f'NUMA {remedy.after}' if remedy.after else 'any NUMA node'} instead of NUMA {remedy.before}"
+            return f"let it require {f'NUMA {remedy.after}' if remedy.after else 'no NUMA node'} instead of NUMA {remedy.before}"
         case RequestChange.CORE_CLASS:
             if not remedy.after:
                 return f"let it prefer {remedy.before} cores instead of requiring them"
-            return f"let it be on {remedy.after} cores instead of {remedy.before} cores"
+            return f"let it require {remedy.after} cores instead of {remedy.before} cores"
         case RequestChange.DEVICES:
-            return f"let it not ask to be near {' and '.join(remedy.subject)}"
+            return f"remove its preference to be near {' and '.join(remedy.subject)}"
         case RequestChange.CONFIGURATION:
             field, _, option = remedy.subject[0].partition(".")
             if option:
                 return f"set {field} without {option}"
-            return f"set {field}: {remedy.after} (it is {remedy.before})"
+            return f"set {field}: {remedy.after} (now {remedy.before})"
         case RequestChange.REMOVAL:
             if len(remedy.subject) == 1:
                 return f"end pod {remedy.subject[0]}"

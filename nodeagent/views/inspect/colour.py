@@ -7,7 +7,7 @@ import re
 
 _RED, _YELLOW = "1;91", "1;93"
 _MARKED = re.compile(
-    r"(?P<red>\b(?:Refused|CrashLoopBackOff|Failed|OOMKilled|StartError|NOT AS PROMISED|is NOT running)\b"
+    r"(?P<red>\b(?:Refused|CrashLoopBackOff|Failed|OOMKilled|StartError|NOT AS ALLOCATED|is NOT running)\b"
     r"|^(?:PROBLEMS|DIFFERENCES|PROCESSES IN CGROUPS)\b[^\n]*)"
     r"|(?P<yellow>\b(?:Starved|Unknown)\b|(?<=[ ])(?:degraded|starved)(?=[:,]))",
     re.MULTILINE,

@@ -1,1 +1,3 @@
-"""What `nodeagent interference` shows: whose the exclusive CPUs are, who else ran there, and what of it could run elsewhere."""
+"""Output of `nodeagent interference`: the owners of exclusive CPUs, and other tasks that ran there and whether these
+could run elsewhere.
+"""

@@ -1,4 +1,4 @@
-"""Which CPUs are whose: the exclusive CPUs by owner, and the cgroups in which their owners' processes are."""
+"""Owners of exclusive CPUs, with the cgroups of their processes."""
 
 from collections.abc import Iterator
 
@@ -11,31 +11,33 @@ from nodeagent.formats.node_view import NodeView
 
 
 class ExclusiveCpus(Struct, frozen=True):
-    """CPUs that only some containers of one pod may use: mostly one container."""
+    """CPUs that only some containers of a pod, usually one, may use."""
 
     pod: str
     uid: str
     containers: tuple[str, ...]
     cpus: CpuSet
-    """Those that are online."""
+    """Online CPUs."""
     cgroups: tuple[str, ...]
-    """Of all containers of the pod that may use one of these CPUs, below the pods' cgroup."""
+    """Cgroups of all the pod's containers that may use one of these CPUs, below the pods' cgroup."""
     devices: tuple[str, ...] = ()
-    """Those whose interrupts these containers want there, and get."""
+    """Devices whose interrupts these containers requested on their CPUs."""
 
 
 def exclusive_cpus(view: NodeView, uids: frozenset[str] | None = None) -> tuple[ExclusiveCpus, ...]:
-    """Return who owns exclusive CPUs, in the order of the pods; `uids`: of these pods only."""
+    """Return the owners of exclusive CPUs in the order of the pods. `uids` restricts the result to these pods."""
     return tuple(
         claim
         for entry in view.state.entries
         if entry.is_active and (uids is None or entry.pod.uid in uids)
-        for claim in _of_pod(view, entry)
+        for claim in _owners_in_pod(view, entry)
     )
 
 
-def _of_pod(view: NodeView, entry: PodEntry) -> Iterator[ExclusiveCpus]:
-    """Containers that have the same CPUs, or some of another's (init containers and their successors), make one claim."""
+def _owners_in_pod(view: NodeView, entry: PodEntry) -> Iterator[ExclusiveCpus]:
+    """Yield the owners in a pod. Containers with the same or overlapping CPUs (init containers and their successors)
+    count as one owner.
+    """
     names: dict[CpuSet, list[str]] = {}
     for container in entry.pod.containers:
         own = own_set_of(view.state.promises, entry.pod.uid, container.name)

@@ -1,7 +1,8 @@
-"""Who ran on exclusive CPUs besides their owner, as a document with stable names: the worst first.
+"""Tasks and interrupts on exclusive CPUs except the owner's, as a document with stable names, sorted by time.
 
-A task is the owner's if it was seen in the owner's cgroup, was moved there, or was started by such a task: what has ended in the meantime
-is known too.
+A task is the owner's if it was seen in the owner's cgroup, was moved there, or was started by such a task. Ended
+tasks are therefore
+recognised, too.
 """
 
 from collections import defaultdict
@@ -18,41 +19,43 @@ from nodeagent.views.interference.cpu_owners import ExclusiveCpus, exclusive_cpu
 
 KIND = "Interference"
 VERSION = 1
-"""Of the document: new fields don't increase it; none is renamed or removed."""
+"""Version of the document. New fields don't increase it, and fields are never renamed or removed."""
 
 Document = dict[str, Any]
 
 
 class Witnesses(Struct, frozen=True):
-    """What was seen of tasks and interrupts besides the kernel's counts."""
+    """Observations of tasks and interrupts in addition to the kernel's counters."""
 
     members: Mapping[str, frozenset[int]]
-    """Tasks by cgroup, below the pods' cgroup: seen there, before or after."""
+    """Tasks seen before or after in each cgroup below the pods' cgroup."""
     threads: Mapping[int, HostThread]
-    """Those that had not ended."""
+    """Tasks that had not ended."""
     running: Mapping[int, tuple[int, ...]]
-    """Tasks that ran at the end, by CPU; of CPUs that never switched."""
+    """Tasks running at the end by CPU, for CPUs without a task switch."""
     interrupts: Mapping[int, Interrupt]
     callers: frozenset[int]
     """Processes that end with the command (D12)."""
     interrupts_of: Mapping[str, frozenset[int]] = {}
-    """By device, of those that containers want."""
+    """Interrupts by device, for devices requested by containers."""
 
 
 def interference(
     view: NodeView, held: Iterable[ExclusiveCpus], use: CpuUse, seen: Witnesses, *, ended_early: bool = False
 ) -> Document:
-    """Describe what was counted. Of CPUs that were given or taken meanwhile nothing is said: not everything there was somebody else.
+    """Describe the counted tasks and interrupts.
+
+    CPUs that were allocated or released in the meantime are left out, because tasks of both owners ran there.
 
     Args:
-        view: the node, afterwards.
-        held: whose CPUs were looked at, before.
-        use: what ran there.
-        seen: what else is known of it.
-        ended_early: it was interrupted.
+        view: the node after the measurement.
+        held: the owners of the CPUs before the measurement.
+        use: the activity on the CPUs.
+        seen: the observations of tasks and interrupts.
+        ended_early: the measurement was interrupted.
     """
-    held, homes, stayed = tuple(held), _homes(view), frozenset(exclusive_cpus(view))
-    found = [_claim(claim, use, seen, homes) for claim in held if claim in stayed]
+    held, homes, stayed = tuple(held), _containers_by_cgroup(view), frozenset(exclusive_cpus(view))
+    found = [_describe_owner(claim, use, seen, homes) for claim in held if claim in stayed]
     return nothing() | {
         "alone": all(one["alone"] for one in found),
         "endedEarly": ended_early,
@@ -64,7 +67,7 @@ def interference(
 
 
 def nothing() -> Document:
-    """Describe a node on which nobody has exclusive CPUs."""
+    """Describe a node without exclusive CPUs."""
     return {
         "kind": KIND,
         "version": VERSION,
@@ -78,16 +81,16 @@ def nothing() -> Document:
 
 
 def is_alone(document: Mapping[str, Any]) -> bool:
-    """Whether nothing ran on exclusive CPUs besides their owners that could run elsewhere."""
+    """Tell whether only the owners ran on exclusive CPUs, apart from tasks and interrupts that can't run elsewhere."""
     return bool(document["alone"])
 
 
-def _claim(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses, homes: Mapping[str, str]) -> Document:
+def _describe_owner(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses, homes: Mapping[str, str]) -> Document:
     members = frozenset().union(*(seen.members.get(cgroup, frozenset()) for cgroup in claim.cgroups))
     owners = descendants(use.children, members)
-    runs = [run for run in (*use.runs, *_unswitched(claim, use, seen)) if run.cpu in claim.cpus]
-    tasks = _tasks([run for run in runs if run.task not in owners], use.elapsed_ns, seen, homes)
-    interrupts = _interrupts(claim, use, seen)
+    runs = [run for run in (*use.runs, *_find_unswitched(claim, use, seen)) if run.cpu in claim.cpus]
+    tasks = _describe_tasks([run for run in runs if run.task not in owners], use.elapsed_ns, seen, homes)
+    interrupts = _describe_interrupts(claim, use, seen)
     return {
         "pod": claim.pod,
         "uid": claim.uid,
@@ -97,14 +100,14 @@ def _claim(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses, homes: Mapping[st
         "tasks": tasks,
         "interrupts": interrupts,
         "softirqs": [
-            {"name": _softirq(number), **_amounts(found, use.elapsed_ns)}
-            for number, found in _by_number(use.softirqs, claim.cpus)
+            {"name": _name_softirq(number), **_sum_amounts(found, use.elapsed_ns)}
+            for number, found in _group_by_number(use.softirqs, claim.cpus)
         ],
     }
 
 
-def _unswitched(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> Iterator[TaskRun]:
-    """Tasks that had a CPU all the time; if the owner has one there, it is the owner who did not let go of it."""
+def _find_unswitched(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> Iterator[TaskRun]:
+    """Yield the tasks that ran on a CPU all the time, unless one of them is the owner's."""
     for cpu in use.unobserved & claim.cpus:
         tasks = seen.running.get(cpu, ())
         members = frozenset().union(*(seen.members.get(cgroup, frozenset()) for cgroup in claim.cgroups))
@@ -112,14 +115,16 @@ def _unswitched(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> Iterator[
             yield from (TaskRun(cpu, task, "", 1, use.elapsed_ns) for task in tasks[:1])
 
 
-def _tasks(runs: Iterable[TaskRun], elapsed_ns: int, seen: Witnesses, homes: Mapping[str, str]) -> list[Document]:
-    """Describe tasks of one name and origin together: programs that come and go are many tasks."""
+def _describe_tasks(
+    runs: Iterable[TaskRun], elapsed_ns: int, seen: Witnesses, homes: Mapping[str, str]
+) -> list[Document]:
+    """Describe tasks of the same name and origin together, because repeatedly started programs have many tasks."""
     groups: dict[tuple[str, str, str | None], list[TaskRun]] = defaultdict(list)
     for run in runs:
         thread = seen.threads.get(run.task)
         if (run.task if thread is None else thread.pid) not in seen.callers:
             name = run.name or ("" if thread is None else thread.name)
-            groups[name, *_origin(thread, homes)].append(run)
+            groups[name, *_find_origin(thread, homes)].append(run)
     found = [
         {
             "name": name,
@@ -127,15 +132,15 @@ def _tasks(runs: Iterable[TaskRun], elapsed_ns: int, seen: Witnesses, homes: Map
             "of": origin,
             "movable": kind != "bound-kernel-thread",
             "tasks": len({run.task for run in group}),
-            **_amounts(group, elapsed_ns),
+            **_sum_amounts(group, elapsed_ns),
         }
         for (name, kind, origin), group in groups.items()
     ]
     return sorted(found, key=lambda one: (not one["movable"], -one["microseconds"], one["name"], one["kind"]))
 
 
-def _origin(thread: HostThread | None, homes: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return a task's kind, and whose it is: a container of a pod, or a cgroup."""
+def _find_origin(thread: HostThread | None, homes: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return the kind of a task, and its container or cgroup."""
     if thread is None:
         return "ended", None
     if thread.is_kernel_thread:
@@ -147,8 +152,8 @@ def _origin(thread: HostThread | None, homes: Mapping[str, str]) -> tuple[str, s
     return "process", thread.cgroup
 
 
-def _homes(view: NodeView) -> dict[str, str]:
-    """Return all containers by their cgroup, as the kernel names it."""
+def _containers_by_cgroup(view: NodeView) -> dict[str, str]:
+    """Return all containers by their cgroup's name in the kernel."""
     return {
         view.cgroup_name(entry.container_path(container.name)): f"{entry.pod.full_name} {container.name}"
         for entry in view.state.entries
@@ -157,16 +162,16 @@ def _homes(view: NodeView) -> dict[str, str]:
 
 
 def _is_foreign(one: Mapping[str, Any]) -> bool:
-    """Whether it could run elsewhere, and the owner doesn't want it there."""
+    """Tell whether a task or interrupt could run elsewhere and wasn't requested by the owner."""
     return one["movable"] is not False and not one.get("claimed", False)
 
 
-def _interrupts(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> list[Document]:
+def _describe_interrupts(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> list[Document]:
     claimed = frozenset().union(*(seen.interrupts_of.get(device, frozenset()) for device in claim.devices))
     found = []
-    for number, handlings in _by_number(use.interrupts, claim.cpus):
+    for number, handlings in _group_by_number(use.interrupts, claim.cpus):
         known = seen.interrupts.get(number, Interrupt("", None))
-        amounts = _amounts(handlings, use.elapsed_ns)
+        amounts = _sum_amounts(handlings, use.elapsed_ns)
         is_claimed = number in claimed
         found.append(
             {"number": number, "name": known.name, "movable": known.is_movable, "claimed": is_claimed, **amounts}
@@ -174,8 +179,8 @@ def _interrupts(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> list[Docu
     return sorted(found, key=lambda one: (not _is_foreign(one), -one["microseconds"], one["number"]))
 
 
-def _by_number(handlings: Iterable[Handling], cpus: CpuSet) -> list[tuple[int, list[Handling]]]:
-    """Put together what is of one number, most time first."""
+def _group_by_number(handlings: Iterable[Handling], cpus: CpuSet) -> list[tuple[int, list[Handling]]]:
+    """Group by number, sorted by time."""
     found: dict[int, list[Handling]] = defaultdict(list)
     for one in handlings:
         if one.cpu in cpus:
@@ -183,11 +188,11 @@ def _by_number(handlings: Iterable[Handling], cpus: CpuSet) -> list[tuple[int, l
     return sorted(found.items(), key=lambda item: (-sum(one.ns for one in item[1]), item[0]))
 
 
-def _softirq(number: int) -> str:
+def _name_softirq(number: int) -> str:
     return SOFTIRQS[number] if number < len(SOFTIRQS) else str(number)
 
 
-def _amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Document:
+def _sum_amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Document:
     found = tuple(found)
     ns = sum(one.ns for one in found)
     return {
@@ -199,6 +204,6 @@ def _amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Document:
 
 
 def _foreign_us(claim: Document) -> int:
-    """How long what could run elsewhere ran there; of those with nothing of the kind, less than of all others."""
+    """Return the time of tasks and interrupts that could run elsewhere, or -1 if there are none."""
     foreign = [one["microseconds"] for one in (*claim["tasks"], *claim["interrupts"]) if _is_foreign(one)]
     return sum(foreign) if foreign else -1

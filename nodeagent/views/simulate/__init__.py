@@ -1,1 +1,1 @@
-"""`nodeagent simulate`: pods and scenarios decided on a node that may not exist, as documents and as text."""
+"""`nodeagent simulate`: decisions on pods and scenarios for a node that may not exist, as documents and as text."""

@@ -1,4 +1,6 @@
-"""Pods decided one after the other, as a document: decisions, final placement, what is left. docs/simulate.md describes it."""
+"""Consecutive decisions on pods, as a document: decisions, final placement, remaining resources. docs/simulate.md
+describes it.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,35 +30,35 @@ VERSION = 1
 
 
 class Simulation(Struct, frozen=True):
-    """Pods decided on one node."""
+    """Decisions on pods of one node."""
 
     config: Config
     source: str
-    """The configuration's name."""
+    """Name of the configuration."""
     before: WhatIf
     after: WhatIf
     decisions: tuple[tuple[Pod, Admitted | Refused | NotResized], ...]
     capacity: Capacity | None = None
     copied: tuple[Pod, ...] = ()
-    """The pods whose copies the capacity counts."""
+    """Pods whose copies the capacity counts."""
     ended: tuple[Pod, ...] = ()
     """Pods of the node that are replaced."""
     resizes: tuple[Resizing, ...] = ()
-    """Those of the decisions that are on running pods' amounts."""
+    """Decisions that resize running pods."""
 
 
 def run_document(run: Simulation, where: str) -> Document:
     """Describe one run.
 
     Args:
-        run: as decided.
-        where: the machine, in a few words.
+        run: the decisions.
+        where: a short description of the machine.
     """
     return {
-        **_side(run),
+        **_describe_side(run),
         "kind": "Simulation",
-        "capacity": None if run.capacity is None else _capacity(run.capacity, run.copied),
-        "machine": _machine(run, where),
+        "capacity": None if run.capacity is None else _describe_capacity(run.capacity, run.copied),
+        "machine": _describe_machine(run, where),
         "version": VERSION,
     }
 
@@ -65,36 +67,42 @@ def comparison(first: Simulation, second: Simulation, where: str) -> Document:
     """Compare two runs of the same pods side by side.
 
     Args:
-        first: under one configuration.
-        second: under the other.
-        where: the machine, in a few words.
+        first: the run with one configuration.
+        second: the run with the other configuration.
+        where: a short description of the machine.
     """
-    sides = [_side(first), _side(second)]
+    sides = [_describe_side(first), _describe_side(second)]
     pairs = zip(sides[0]["pods"], sides[1]["pods"], strict=True)
     return {
-        "differing": [f"{a['namespace']}/{a['name']}" for a, b in pairs if not a["replaced"] and _own(a) != _own(b)],
+        "differing": [
+            f"{a['namespace']}/{a['name']}"
+            for a, b in pairs
+            if not a["replaced"] and _decision_only(a) != _decision_only(b)
+        ],
         "kind": "Comparison",
-        "machine": _machine(first, where),
+        "machine": _describe_machine(first, where),
         "sides": sides,
         "version": VERSION,
     }
 
 
-def _machine(run: Simulation, where: str) -> Document:
+def _describe_machine(run: Simulation, where: str) -> Document:
     return machine(run.after.managers.topology, run.after.managers.reserved, where)
 
 
-def _own(pod: Document) -> Document:
-    """Return only the decision on the pod: shared containers are where all shared ones are."""
+def _decision_only(pod: Document) -> Document:
+    """Return the decision without the CPUs of shared containers, which differ with the shared pool."""
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}
 
 
-def _side(run: Simulation) -> Document:
+def _describe_side(run: Simulation) -> Document:
     left, free, largest = left_on(run.after)
     pods = [
-        _pod(run, pod, decision, replaced=replaced)
-        for (pod, decision), replaced in zip(run.decisions, _replaced([pod for pod, _ in run.decisions]), strict=True)
+        _describe_pod(run, pod, decision, replaced=replaced)
+        for (pod, decision), replaced in zip(
+            run.decisions, _find_replaced([pod for pod, _ in run.decisions]), strict=True
+        )
     ]
     staying = [pod["decision"] for pod in pods if not pod["replaced"]]
     return {
@@ -115,8 +123,8 @@ def _side(run: Simulation) -> Document:
     }
 
 
-def _replaced(pods: Sequence[Pod]) -> list[bool]:
-    """Return for each pod whether a later one replaces it."""
+def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
+    """Tell for each pod whether a later one replaces it."""
     taken: set[tuple[str, str]] = set()
     found = []
     for pod in reversed(pods):
@@ -126,24 +134,26 @@ def _replaced(pods: Sequence[Pod]) -> list[bool]:
 
 
 def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
-    """Return what each NUMA node has left, how many CPUs in all, and at most for one container on one node."""
+    """Return the remaining resources of each NUMA node, the number of free CPUs, and the most CPUs for a container on
+    one node.
+    """
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
     cpu = what_if.managers.providers.of(CpuResource).manager
     anyone = cpu.asking(what_if.promises, NOBODY, None, 0, 0)
     return (
-        [{**headroom_document(node), "fragmentationPercent": _fragmentation(node)} for node in left],
+        [{**headroom_document(node), "fragmentationPercent": _fragmentation_percent(node)} for node in left],
         sum(len(node.free) for node in left),
         max((cpu.usable(anyone, node.free.bits).bit_count() for node in left), default=0),
     )
 
 
-def _fragmentation(node: NodeHeadroom) -> int:
-    """How many of the free CPUs aren't whole cores."""
+def _fragmentation_percent(node: NodeHeadroom) -> int:
+    """Return the percentage of free CPUs that aren't in whole cores."""
     return 100 * len(node.split) // len(node.free) if node.free else 0
 
 
-def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
-    """Describe one decision, with the final places of the containers; for a replaced pod, the initial ones."""
+def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
+    """Describe a decision with the final placement of the containers, or with the initial one for a replaced pod."""
     refusal = None if isinstance(decision, Admitted) else decision
     held = NOTHING
     if isinstance(decision, Admitted):
@@ -157,9 +167,9 @@ def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *
         else placed_containers(
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
-        **({"claims": _claims(held)} if held.of(ClaimHoldings).claims else {}),
+        **({"claims": _describe_claims(held)} if held.of(ClaimHoldings).claims else {}),
         "decision": "admitted" if refusal is None else "refused",
-        **({"devices": _devices(held)} if held.of(DeviceHoldings).devices else {}),
+        **({"devices": _describe_devices(held)} if held.of(DeviceHoldings).devices else {}),
         **({"further": further} if further else {}),
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
@@ -171,7 +181,7 @@ def _pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *
     }
 
 
-def _devices(held: PodPromises) -> list[Document]:
+def _describe_devices(held: PodPromises) -> list[Document]:
     return [
         {
             "container": name,
@@ -185,13 +195,13 @@ def _devices(held: PodPromises) -> list[Document]:
     ]
 
 
-def _claims(held: PodPromises) -> list[Document]:
+def _describe_claims(held: PodPromises) -> list[Document]:
     from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
 
     return claim_documents(held.of(ClaimHoldings).claims)
 
 
-def _capacity(capacity: Capacity, copied: Sequence[Pod]) -> Document:
+def _describe_capacity(capacity: Capacity, copied: Sequence[Pod]) -> Document:
     decision = capacity.decision
     return {
         "complete": decision is not None,

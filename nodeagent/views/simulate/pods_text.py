@@ -1,4 +1,4 @@
-"""A simulation as text: which pod got what, which was refused, what is left on each NUMA node. Adds words and layout, no facts."""
+"""A simulation as text: the placement of admitted pods, the refused pods, and the remaining resources of each NUMA node."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,87 +14,88 @@ _MOST_ENDED = 8
 
 
 def render_run(document: Document, width: int = WIDTH) -> str:
-    """Print one run."""
+    """Format one run."""
     lines = [*head(document, width), ""]
     if document["capacity"] is not None:
-        lines += [*_capacity(document, width), ""]
+        lines += [*_format_capacity(document, width), ""]
     else:
-        lines += [*_pods(document, width), ""]
+        lines += [*_format_pods(document, width), ""]
     lines += [*left_text(document, width)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def render_comparison(document: Document, width: int = WIDTH) -> str:
-    """Print two runs side by side; what differs is marked with *."""
+    """Format two runs side by side, with differences marked by *."""
     one, other = document["sides"]
     rows = [
         ["", one["configuration"]["file"], other["configuration"]["file"]],
         ["rules", rules_text(one["configuration"]), rules_text(other["configuration"])],
         ["reserved", one["reserved"] or "none", other["reserved"] or "none"],
-        ["admitted", _share(one), _share(other)],
+        ["admitted", _format_share(one), _format_share(other)],
         ["free CPUs", str(one["summary"]["freeCpus"]), str(other["summary"]["freeCpus"])],
         ["  on one node at most", str(one["summary"]["largestFreeNode"]), str(other["summary"]["largestFreeNode"])],
-        ["split CPUs", _split(one), _split(other)],
+        ["split CPUs", _format_split(one), _format_split(other)],
         ["", "", ""],
     ]
     differing = set(document["differing"])
     for a, b in zip(one["pods"], other["pods"], strict=True):
         name = f"{a['namespace']}/{a['name']}"
         mark = "* " if name in differing and not a["replaced"] else ""
-        rows.append([f"{mark}{name}", _outcome(a), _outcome(b)])
+        rows.append([f"{mark}{name}", _format_outcome(a), _format_outcome(b)])
     verdict = (
-        f"{counted(len(differing), 'pod')} of {_staying(one)}, marked with *, {'is' if len(differing) == 1 else 'are'} decided differently."
+        f"{counted(len(differing), 'pod')} of {_count_staying(one)}, marked with *, "
+        f"{'is' if len(differing) == 1 else 'are'} decided differently."
         if differing
         else "Both make the same decision on every pod."
     )
     lines = [*machine_text(document["machine"], width), "", *table(rows, width), "", *broken(verdict, width)]
-    lines += _ended(one, width)
+    lines += _format_ended(one, width)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _share(side: Document) -> str:
-    return f"{side['summary']['admitted']} of {_staying(side)}"
+def _format_share(side: Document) -> str:
+    return f"{side['summary']['admitted']} of {_count_staying(side)}"
 
 
-def _staying(side: Document) -> int:
-    """How many pods are not replaced by a later one."""
+def _count_staying(side: Document) -> int:
+    """Count the pods that are not replaced by a later one."""
     return len(side["pods"]) - int(side["summary"]["replaced"])
 
 
-def _split(side: Document) -> str:
+def _format_split(side: Document) -> str:
     cpus = ",".join(node["splitCpus"] for node in side["nodes"] if node["splitCpus"])
     return f"{len_of(cpus)} ({cpus})" if cpus else "none"
 
 
-def _outcome(pod: Document) -> str:
-    found = _decided(pod)
+def _format_outcome(pod: Document) -> str:
+    found = _format_decision(pod)
     return f"replaced: {found}" if pod["replaced"] else found
 
 
-def _decided(pod: Document) -> str:
+def _format_decision(pod: Document) -> str:
     if pod["decision"] == "refused":
         return f"refused: {pod['reason']}"
     return "; ".join(map(placed_text, pod["containers"]))
 
 
 def placed_text(container: Document) -> str:
-    """Describe the place of a container in a few words."""
+    """Format the placement of a container in a few words."""
     if container["isolation"] == "host":
         return f"{container['name']} shared"
     return " ".join(part for part in container_text(container)[:4] if part)
 
 
-def _pods(document: Document, width: int) -> Iterator[str]:
+def _format_pods(document: Document, width: int) -> Iterator[str]:
     summary = document["summary"]
     there = summary["before"] - len(document["ended"])
     said = [
         f"{counted(summary['admitted'], 'pod')} admitted",
         f"{summary['refused']} refused",
         *([f"{summary['replaced']} replaced"] if summary["replaced"] else []),
-        *([f"beside {counted(there, 'pod')} that {'is' if there == 1 else 'are'} there already"] if there else []),
+        *([f"{counted(there, 'pod')} already on the node"] if there else []),
     ]
     yield from broken(", ".join(said), width)
-    yield from _ended(document, width)
+    yield from _format_ended(document, width)
     staying = [pod for pod in document["pods"] if not pod["replaced"]]
     placed = list(placement_text(((f"{p['namespace']}/{p['name']}", p["containers"]) for p in staying), width))
     if placed:
@@ -105,7 +106,7 @@ def _pods(document: Document, width: int) -> Iterator[str]:
         yield ""
         yield "Devices and claims"
     for pod in with_more:
-        for text in _more(pod):
+        for text in _format_devices(pod):
             yield from broken(f"  {pod['namespace']}/{pod['name']}{text}", width)
     resized = [pod for pod in staying if pod.get("resize") and pod["decision"] == "admitted"]
     if resized:
@@ -117,7 +118,7 @@ def _pods(document: Document, width: int) -> Iterator[str]:
     refused = [pod for pod in staying if pod["decision"] == "refused"]
     if refused:
         yield ""
-        yield "Refused (nodeagent explain says more)"
+        yield "Refused (see nodeagent explain)"
     for pod in refused:
         yield from broken(f"  {pod['namespace']}/{pod['name']}: {pod['reason']}: {pod['message']}", width)
         for text in resize_lines(pod["resize"], is_resized=False) if pod.get("resize") else ():
@@ -127,11 +128,11 @@ def _pods(document: Document, width: int) -> Iterator[str]:
         yield ""
         yield "Replaced (a later pod of the same name ends it, as with a changed manifest)"
     for pod in replaced:
-        yield from broken(f"  {pod['namespace']}/{pod['name']}: {_decided(pod)}", width)
+        yield from broken(f"  {pod['namespace']}/{pod['name']}: {_format_decision(pod)}", width)
 
 
-def _more(pod: Document) -> Iterator[str]:
-    """Say which devices each container of a pod has by their number, and what its claims have."""
+def _format_devices(pod: Document) -> Iterator[str]:
+    """Yield the devices and claims of each container of a pod."""
     claims = pod.get("claims", ())
     own = {claim["claim"] for claim in claims}
     devices: dict[str, list[str]] = {}
@@ -149,18 +150,18 @@ def _more(pod: Document) -> Iterator[str]:
             yield f", claim {claim_text(claim)}"
 
 
-def _ended(side: Document, width: int) -> Iterator[str]:
-    """Print which pods of the node are replaced by others."""
+def _format_ended(side: Document, width: int) -> Iterator[str]:
+    """Yield the pods of the node that are replaced by others."""
     names = side["ended"]
     if names:
         more = [f"and {len(names) - _MOST_ENDED} more (-o json has all)"] if len(names) > _MOST_ENDED else []
-        verb = "exists already, and is" if len(names) == 1 else "exist already, and are"
+        verb = "already exists and is" if len(names) == 1 else "already exist and are"
         shown = ", ".join([*names[:_MOST_ENDED], *more])
         yield from broken(f"{shown} {verb} assumed ended, as with a changed manifest", width)
 
 
 def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
-    """Print a table of places: for each pod its name and its containers. Empty if no container has a place."""
+    """Format a table with the containers of each pod. Empty if no container has a placement."""
     rows = [["POD", "CONTAINER", "CPUS", "WHERE", "MEMORY"]]
     for pod, containers in pods:
         name = pod
@@ -171,22 +172,30 @@ def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -
         yield from table(rows, width)
 
 
-def _capacity(document: Document, width: int) -> Iterator[str]:
+def _format_capacity(document: Document, width: int) -> Iterator[str]:
     capacity = document["capacity"]
     names = " + ".join(capacity["of"])
     if not capacity["complete"]:
-        yield from broken(f"{capacity['copies']} and more fit of: {names} (no more were tried)", width)
+        yield from broken(f"{capacity['copies']} or more fit of: {names} (no more were tried)", width)
         return
     yield from broken(f"{capacity['copies']} more {'fits' if capacity['copies'] == 1 else 'fit'} of: {names}", width)
     yield from broken(f"the next, {capacity['pod']}, is refused: {capacity['reason']}: {capacity['message']}", width)
 
 
 def left_text(document: Document, width: int) -> Iterator[str]:
-    """Print what each NUMA node has left."""
+    """Format the remaining resources of each NUMA node."""
     resources = sorted({name for node in document["nodes"] for name in node["memory"]})
     has_caches = any(node["caches"] for node in document["nodes"])
     rows = [
-        ["NUMA", "CPUS", "FREE", "WHOLE CORES", "SPLIT", *(["CACHES"] if has_caches else []), *map(_heading, resources)]
+        [
+            "NUMA",
+            "CPUS",
+            "FREE",
+            "WHOLE CORES",
+            "SPLIT",
+            *(["CACHES"] if has_caches else []),
+            *map(_format_heading, resources),
+        ]
     ]
     for node in document["nodes"]:
         amounts = [node["memory"].get(name, {"free": 0, "allocatable": 0}) for name in resources]
@@ -205,9 +214,9 @@ def left_text(document: Document, width: int) -> Iterator[str]:
     yield from table(rows, width)
     summary = document["summary"]
     yield from broken(
-        f"in all {counted(summary['freeCpus'], 'CPU')}, at most {summary['largestFreeNode']} of one NUMA node", width
+        f"{counted(summary['freeCpus'], 'CPU')} in total, at most {summary['largestFreeNode']} on one NUMA node", width
     )
 
 
-def _heading(resource: str) -> str:
+def _format_heading(resource: str) -> str:
     return f"{resource.upper()} FREE"

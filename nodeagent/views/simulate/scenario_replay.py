@@ -1,6 +1,7 @@
-"""Replays a scenario: pod events through the managers, and after each the files, pods and metrics as result documents.
+"""Replays a scenario: sends pod events through the managers, and returns files, pods and metrics after each as result
+documents.
 
-The managers' files live in memory. Pure: the same scenario gives the same result.
+The managers' files are kept in memory. Pure: the same scenario gives the same result.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ from nodeagent.formats.scenario.scenario import (
 )
 
 _SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOLOGY_DURATION}
-"""The reference sets the gauge per node in random order, and durations are not decisions."""
+"""Metrics in the result. kubelet sets the gauge per node in random order, and durations are not decisions."""
 
 
 class Replayed(Struct, frozen=True):
@@ -46,16 +47,16 @@ class Replayed(Struct, frozen=True):
 
     result: Document
     end: WhatIf | None
-    """The node after the last step; None: the managers refused to start, at first or again."""
+    """The node after the last step. None means that the managers refused to start or restart."""
 
 
 def replay(scenario: Scenario) -> Document:
-    """Replay one scenario from its start."""
+    """Replay a scenario."""
     return Replay(scenario).run()
 
 
 def replayed(scenario: Scenario) -> Replayed:
-    """Replay one scenario from its start, and keep the final node."""
+    """Replay a scenario, and return the final node with the result."""
     going = Replay(scenario)
     result = going.run()
     refused = "startError" in result or any(step["op"] == "restart" and "error" in step for step in result["steps"])
@@ -65,24 +66,24 @@ def replayed(scenario: Scenario) -> Replayed:
 
 
 class _StartRefusedError(Exception):
-    """Ends a start halfway; the result shows how far it came."""
+    """The managers refused to start. The result has the steps until then."""
 
 
 class _File(Struct):
-    """One of the managers' files: its text, and what encoding the state gives. They differ until the first write."""
+    """One of the managers' files: its text, and the encoded state. The two differ until the first write."""
 
     encode: Callable[[Managers, Promises], str]
     text: str | None
     encoded: str = ""
 
     def start(self, managers: Managers, promises: Promises, *, was_filled: bool) -> None:
-        """After a start: written if there was no file, or if an empty state was filled in."""
+        """Write the file after a start if it didn't exist or if an empty state was filled in."""
         self.encoded = self.encode(managers, promises)
         if self.text is None or was_filled:
             self.text = self.encoded
 
     def follow(self, managers: Managers, promises: Promises, attempted: Promises | None) -> None:
-        """After a step: written if anything changed, even if it was changed back."""
+        """Write the file after a step if anything changed, even if it was changed back."""
         before, self.encoded = self.encoded, self.encode(managers, promises)
         changed_back = attempted is not None and self.text != before and self.encode(managers, attempted) != before
         if self.encoded != before or changed_back:
@@ -90,7 +91,7 @@ class _File(Struct):
 
 
 class Replay:
-    """One replay in progress: the files, the metrics and the running pods. Lives for one call."""
+    """A replay in progress: the files, the metrics and the running pods."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -148,12 +149,12 @@ class Replay:
         apply_deltas(self.totals, deltas)
 
     def gauge(self, managers: Managers, promises: Promises) -> None:
-        """Set the gauges like the agent does: from the state. kubelet's have changed with the counters."""
+        """Set the gauges from the state, as the agent does. kubelet's gauges change with the counters instead."""
         if not managers.reproduces(Erratum.GAUGES_DRIFT):
             self.totals.update(core.gauges(managers, promises))
 
     def shown(self) -> Document:
-        """The files and metrics as they are now."""
+        """Return the current files and metrics."""
         memory = memory_state_document(self.memory_file.text)
         document: Document = {
             "cpuManagerState": self.cpu_file.text or "",
@@ -185,7 +186,7 @@ class Replay:
             case _:
                 pod = next((pod for pod in self.pods if pod.uid == step.pod_uid), None)
                 if pod is None:
-                    # Removing a container of a pod that doesn't exist is not an error: it is gone.
+                    # Removing a container of a pod that doesn't exist is not an error.
                     shown |= {} if step.op == "removeContainer" else {"error": "no such active pod"}
                 else:
                     self.change(managers, step, pod)
@@ -196,7 +197,7 @@ class Replay:
 
     def add(self, managers: Managers, pod: Pod) -> Admitted | Rejected:
         if not self.is_swept:
-            # After a start from files: what they hold for pods that do not run is released with the first call.
+            # After a start from files, the first call releases allocations of pods that don't run.
             self.promises, deltas = core.sweep(managers, self.promises, (*self.pods, pod))
             self.count(deltas)
             self.is_swept = True
@@ -211,7 +212,7 @@ class Replay:
         return any(pod.uid == uid for pod in self.pods)
 
     def change(self, managers: Managers, step: ScenarioStep, pod: Pod) -> None:
-        """Let containers start or go."""
+        """Start or remove containers."""
         deltas: MetricDeltas = ()
         if step.op == "removePod":
             self.promises, deltas = core.remove_pod(managers, self.promises, pod.uid)
@@ -232,30 +233,30 @@ class Replay:
         self.count(readmitted.deltas)
         results = dict(readmitted.results)
         self.pods = tuple(pod for pod in self.pods if isinstance(results[pod.uid], Admitted))
-        listed = [_readmission(uid, result) for uid, result in readmitted.results]
+        listed = [_describe_readmission(uid, result) for uid, result in readmitted.results]
         return {"readmitted": listed} if listed else {}
 
 
-def _readmission(uid: str, result: Admitted | Rejected) -> Document:
+def _describe_readmission(uid: str, result: Admitted | Rejected) -> Document:
     if isinstance(result, Admitted):
         return {"podUID": uid, "admitted": True, "reason": "", "message": ""}
     return {"podUID": uid, "admitted": False, "reason": result.reason.value, "message": result.message}
 
 
 def encoded_cpus(managers: Managers, promises: Promises) -> str:
-    """Return the text of cpu_manager_state."""
+    """Encode cpu_manager_state."""
     gates = managers.rules.gates
     return encode_cpu_state(managers.placement.cpu_manager_policy, promises, pod_level=gates.pod_level_managers)
 
 
 def encoded_memory(managers: Managers, promises: Promises) -> str:
-    """Return the text of memory_manager_state."""
+    """Encode memory_manager_state."""
     gates = managers.rules.gates
     return encode_memory_state(managers.placement.memory_manager_policy, promises, pod_level=gates.pod_level_managers)
 
 
 def read_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: str | None) -> Records:
-    """Decode both files, by the rules of the versions that the configuration allows."""
+    """Decode both files by the rules of the configured versions."""
     pod_level = managers.rules.gates.pod_level_managers
     newer = managers.placement.errata is Errata.FIXED
     initial = dict(scenario.initial_containers)
@@ -266,11 +267,11 @@ def read_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: 
 
 
 def timed_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
-    """Replay and return the nanoseconds of each `add`: the decision and both texts, without rendering anything.
+    """Replay a scenario and return the nanoseconds of each `add`, for the decision and both texts.
 
     Args:
-        scenario: as read.
-        clock_ns: returns the time; core and formats have no clock of their own.
+        scenario: the scenario.
+        clock_ns: returns the current time, because core and formats have no clock.
     """
     going = Replay(scenario)
     times = []

@@ -1,6 +1,7 @@
-"""A replayed scenario as text: the result of each step, the final placement, what is left on each NUMA node.
+"""A replayed scenario as text: the result of each step, the final placement, and the remaining resources of each NUMA
+node.
 
-Adds words and layout, no facts. Scenarios aren't validated, so their names may be anything: they are shown escaped and shortened.
+Names in scenarios aren't validated, so they are escaped and shortened.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,24 +28,24 @@ from nodeagent.views.wording.words import counted
 Document = Mapping[str, Any]
 WIDTH = 80
 BRIEFLY = """\
-From here on briefly: pods admitted, refused and there in the end; free CPUs of
-each NUMA node, and how much of them is of cores that are in use."""
-"""What the lines of `render_line` hold."""
+The following lines are brief: pods admitted, refused and left at the end; free
+CPUs of each NUMA node, and the share of them in partly used cores."""
+"""Explanation of the lines of `render_line`."""
 _LONGEST_NAME = 100
 _NOT_STARTED = "the managers did not start"
 
 
 class ScenarioTotals(Struct, frozen=True):
-    """The results of scenarios, in numbers."""
+    """Results of scenarios, counted."""
 
     scenarios: int = 0
     admitted: int = 0
     refused: int = 0
     not_started: int = 0
-    """Scenarios in which the managers refused to start, at first or again."""
+    """Scenarios in which the managers refused to start or restart."""
 
     def plus(self, replayed: Replayed) -> "ScenarioTotals":
-        """Count one more scenario."""
+        """Return the totals with one more scenario."""
         steps = replayed.result["steps"]
         decisions = [step["admitted"] for step in steps if step["op"] == "add" and "error" not in step]
         return ScenarioTotals(
@@ -56,139 +57,139 @@ class ScenarioTotals(Struct, frozen=True):
 
 
 def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: str, width: int = WIDTH) -> str:
-    """Print one scenario in full.
+    """Format one scenario in full.
 
     Args:
-        scenario: as it was replayed.
-        replayed: its result.
-        number: of its line.
-        where: the machine, in a few words.
-        width: no line is longer, as far as words allow.
+        scenario: the replayed scenario.
+        replayed: the result.
+        number: the scenario's line number.
+        where: a short description of the machine.
+        width: the limit on a line's length, as far as words allow.
     """
     result, end = replayed.result, replayed.end
-    lines = broken(f"scenario {number}: {_name(scenario.id)}", width)
-    # managers that did not start reserve nothing: show what they were configured to
+    lines = broken(f"scenario {number}: {_format_name(scenario.id)}", width)
+    # managers that did not start reserve no CPUs, so the configured ones are shown
     asked = scenario.placement.reserved_system_cpus if "startError" in result else CpuSet.parse(result["reservedCPUs"])
     described = machine(scenario.topology, asked, where)
     lines += [*head({"machine": described, "configuration": configuration(Config(scenario.placement))}, width), ""]
     if "startError" in result:
-        lines += broken(f"{_NOT_STARTED}: {_shown(result['startError'])}", width)
-        return _joined(lines)
-    lines += [*broken(_decided(ScenarioTotals().plus(replayed)), width), ""]
+        lines += broken(f"{_NOT_STARTED}: {_shorten(result['startError'])}", width)
+        return _join_lines(lines)
+    lines += [*broken(_format_decisions(ScenarioTotals().plus(replayed)), width), ""]
     if scenario.steps:
-        lines += [*table([["STEP", "EVENT", "POD", "OUTCOME"], *_steps(scenario, result)], width), ""]
+        lines += [*table([["STEP", "EVENT", "POD", "OUTCOME"], *_format_steps(scenario, result)], width), ""]
     if end is None:
-        return _joined(lines[:-1])
-    lines += [*(_placement(scenario, result, end, width) or ["No pod is there in the end."]), ""]
+        return _join_lines(lines[:-1])
+    lines += [*(_format_placement(scenario, result, end, width) or ["No pod is left at the end."]), ""]
     nodes, free, largest = left_on(end)
     summary = {"freeCpus": free, "largestFreeNode": largest}
-    return _joined([*lines, *left_text({"nodes": nodes, "summary": summary}, width)])
+    return _join_lines([*lines, *left_text({"nodes": nodes, "summary": summary}, width)])
 
 
 def render_line(scenario: Scenario, replayed: Replayed, number: int, width: int = WIDTH) -> str:
-    """Print one scenario as briefly as possible."""
+    """Format one scenario as briefly as possible."""
     result, end = replayed.result, replayed.end
-    text = f"scenario {number}: {_name(scenario.id)}: "
+    text = f"scenario {number}: {_format_name(scenario.id)}: "
     if "startError" in result:
-        return _joined(broken(f"{text}{_NOT_STARTED}: {_shown(result['startError'])}", width))
+        return _join_lines(broken(f"{text}{_NOT_STARTED}: {_shorten(result['startError'])}", width))
     totals = ScenarioTotals().plus(replayed)
     text += f"{totals.admitted} admitted, {totals.refused} refused, "
     if end is None:
         text += f"then {_NOT_STARTED}"
     else:
         left = [f"{node['node']}: {node['freeCount']} ({node['fragmentationPercent']}%)" for node in left_on(end)[0]]
-        text += f"{len(end.pods)} there; free {', '.join(left)}"
-    return _joined(broken(text, width))
+        text += f"{len(end.pods)} left; free {', '.join(left)}"
+    return _join_lines(broken(text, width))
 
 
 def render_totals(totals: ScenarioTotals, width: int = WIDTH) -> str:
-    """Print the totals of all scenarios."""
-    text = f"{counted(totals.scenarios, 'scenario')}: {_decided(totals)}"
+    """Format the totals of all scenarios."""
+    text = f"{counted(totals.scenarios, 'scenario')}: {_format_decisions(totals)}"
     if totals.not_started:
         text += f"; {_NOT_STARTED} in {totals.not_started}"
-    return _joined(broken(text, width))
+    return _join_lines(broken(text, width))
 
 
 def render_times(times: Document, number: int, width: int = WIDTH) -> str:
-    """Print how long a scenario's admissions took.
+    """Format the durations of a scenario's admissions.
 
     Args:
-        times: `id`, `adds`, and nanoseconds for each, null where there are none.
-        number: of its line.
-        width: no line is longer, as far as words allow.
+        times: `id`, `adds`, and nanoseconds, which are null without adds.
+        number: the scenario's line number.
+        width: the limit on a line's length, as far as words allow.
     """
-    text = f"scenario {number}: {_name(times['id'])}: {counted(times['adds'], 'admission')}"
+    text = f"scenario {number}: {_format_name(times['id'])}: {counted(times['adds'], 'admission')}"
     if times["adds"]:
         median, most = (f"{times[name] / 1000:.0f} µs" for name in ("medianNsPerAdd", "p90NsPerAdd"))
         text += f", of which half take at most {median}, nine of ten at most {most}"
-    return _joined(broken(text, width))
+    return _join_lines(broken(text, width))
 
 
-def _joined(lines: list[str]) -> str:
+def _join_lines(lines: list[str]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _decided(totals: ScenarioTotals) -> str:
+def _format_decisions(totals: ScenarioTotals) -> str:
     return f"{counted(totals.admitted, 'pod')} admitted, {totals.refused} refused"
 
 
-def _steps(scenario: Scenario, result: Document) -> Iterator[list[str]]:
-    """Describe in cells the result of each step; after a refused start there are no more."""
-    names = _pod_names(scenario)
+def _format_steps(scenario: Scenario, result: Document) -> Iterator[list[str]]:
+    """Yield the result of each step as cells. After a refused start there are no more steps."""
+    names = _names_by_uid(scenario)
     for number, (step, shown) in enumerate(zip(scenario.steps, result["steps"], strict=False), start=1):
-        pod = "" if step.op == "restart" else names.get(step.pod_uid, _name(step.pod_uid))
-        event = step.op if step.container is None else f"{step.op} {_name(step.container)}"
-        yield [str(number), event, pod, _outcome(scenario, step.pod_uid, shown, names)]
+        pod = "" if step.op == "restart" else names.get(step.pod_uid, _format_name(step.pod_uid))
+        event = step.op if step.container is None else f"{step.op} {_format_name(step.container)}"
+        yield [str(number), event, pod, _format_outcome(scenario, step.pod_uid, shown, names)]
 
 
-def _outcome(scenario: Scenario, uid: str, shown: Document, names: Mapping[str, str]) -> str:
+def _format_outcome(scenario: Scenario, uid: str, shown: Document, names: Mapping[str, str]) -> str:
     if "error" in shown:
-        return f"{_NOT_STARTED}: {_shown(shown['error'])}" if shown["op"] == "restart" else _shown(shown["error"])
+        return f"{_NOT_STARTED}: {_shorten(shown['error'])}" if shown["op"] == "restart" else _shorten(shown["error"])
     if not shown["admitted"]:
-        return f"refused: {shown['reason']}: {_shown(shown['message'])}"
+        return f"refused: {shown['reason']}: {_shorten(shown['message'])}"
     match shown["op"]:
         case "add":
-            placed = map(placed_text, _containers(scenario, shown["pods"].get(uid)))
+            placed = map(placed_text, _describe_containers(scenario, shown["pods"].get(uid)))
             return ": ".join(part for part in ("admitted", "; ".join(placed)) if part)
         case "restart":
-            return _readmitted(shown.get("readmitted", ()), names)
+            return _format_readmissions(shown.get("readmitted", ()), names)
         case _:
             return ""
 
 
-def _readmitted(results: list[Document], names: Mapping[str, str]) -> str:
+def _format_readmissions(results: list[Document], names: Mapping[str, str]) -> str:
     refused = [
-        f"{names.get(each['podUID'], _name(each['podUID']))} refused: {each['reason']}: {_shown(each['message'])}"
+        f"{names.get(each['podUID'], _format_name(each['podUID']))} refused: {each['reason']}: {_shorten(each['message'])}"
         for each in results
         if not each["admitted"]
     ]
     return "; ".join([f"{counted(len(results) - len(refused), 'pod')} admitted again", *refused])
 
 
-def _placement(scenario: Scenario, result: Document, end: WhatIf, width: int) -> list[str]:
-    """Describe the final places: of the pods, and of those that only the initial files know."""
-    names = _pod_names(scenario)
+def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: int) -> list[str]:
+    """Format the final placement of the pods, including pods that only the initial files have."""
+    names = _names_by_uid(scenario)
     pods = result["steps"][-1]["pods"] if result["steps"] else {}
-    gone = _removed(scenario)
+    gone = _find_removed(scenario)
     pool = str(shared_pool(end.managers, end.promises, scenario.topology.online))
     placed = []
     for uid, pod in pods.items():
         there = {**pod, "containers": {name: of for name, of in pod["containers"].items() if (uid, name) not in gone}}
         containers = [
             {**container, "cpus": pool} if container["isolation"] == Isolation.HOST.value else container
-            for container in _containers(scenario, there)
+            for container in _describe_containers(scenario, there)
         ]
-        placed.append((names.get(uid, _name(uid)), containers))
+        placed.append((names.get(uid, _format_name(uid)), containers))
     known = {pod.uid for pod in end.pods}
     for uid, of_pod in end.promises.pods:
         if uid not in known:
-            own = [_own(scenario, name, cpus) for name, cpus in of_pod.of(CpuHoldings).cpus]
-            placed.append((f"{_name(uid)} (of the files)", own))
+            own = [_describe_exclusive(scenario, name, cpus) for name, cpus in of_pod.of(CpuHoldings).cpus]
+            placed.append((f"{_format_name(uid)} (from the files)", own))
     return list(placement_text(placed, width))
 
 
-def _removed(scenario: Scenario) -> set[tuple[str, str]]:
-    """Find the containers that are gone at the end, though their pods may still exist."""
+def _find_removed(scenario: Scenario) -> set[tuple[str, str]]:
+    """Return the containers that were removed by the end, although their pods may still exist."""
     gone: set[tuple[str, str]] = set()
     for step in scenario.steps:
         if step.container is not None and step.op == "removeContainer":
@@ -198,43 +199,45 @@ def _removed(scenario: Scenario) -> set[tuple[str, str]]:
     return gone
 
 
-def _containers(scenario: Scenario, pod: Document | None) -> list[Document]:
+def _describe_containers(scenario: Scenario, pod: Document | None) -> list[Document]:
     """Describe the containers of a pod as simulations of manifests do."""
-    return [] if pod is None else [_container(scenario, name, of) for name, of in pod["containers"].items()]
+    return [] if pod is None else [_describe_container(scenario, name, of) for name, of in pod["containers"].items()]
 
 
-def _container(scenario: Scenario, name: str, of: Document) -> Document:
+def _describe_container(scenario: Scenario, name: str, of: Document) -> Document:
     own = CpuSet.parse(of["cpuset"])
     return {
         "coreClasses": list(scenario.topology.classes_of(own)),
         "cpus": of["cpuset"] if of["isolation"] == Isolation.MIXED.value else of["effectiveCpuset"],
         "isolation": of["isolation"],
         "memoryNodes": None if of["memoryNodes"] is None else str(NumaSet.from_ids(of["memoryNodes"])),
-        "name": _name(name),
+        "name": _format_name(name),
         "numaNodes": str(scenario.topology.numa_of(own)) if own else None,
         "whyShared": None,
     }
 
 
-def _own(scenario: Scenario, name: str, cpus: CpuSet) -> Document:
+def _describe_exclusive(scenario: Scenario, name: str, cpus: CpuSet) -> Document:
     alone = {
         "cpuset": str(cpus),
         "effectiveCpuset": str(cpus),
         "isolation": Isolation.CONTAINER.value,
         "memoryNodes": None,
     }
-    return _container(scenario, name, alone)
+    return _describe_container(scenario, name, alone)
 
 
-def _pod_names(scenario: Scenario) -> dict[str, str]:
+def _names_by_uid(scenario: Scenario) -> dict[str, str]:
     return {
-        step.pod.uid: _name(step.pod.full_name) for step in scenario.steps if step.pod is not None and step.pod.name
+        step.pod.uid: _format_name(step.pod.full_name)
+        for step in scenario.steps
+        if step.pod is not None and step.pod.name
     }
 
 
-def _name(text: str) -> str:
+def _format_name(text: str) -> str:
     return printable(text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…")
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return printable(text if len(text) <= 10 * _LONGEST_NAME else f"{text[: 10 * _LONGEST_NAME - 1]}…")

@@ -1,1 +1,1 @@
-"""The machine drawn: as text, as SVG, and as hwloc's XML."""
+"""Drawings of the machine: text, SVG, and hwloc's XML."""

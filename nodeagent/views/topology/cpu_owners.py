@@ -1,4 +1,4 @@
-"""The owner of each CPU, in the labels that a drawing uses: `reserved`, `shared`, `free`, or the pod's and container's name."""
+"""The owner of each CPU as a label of a drawing: `reserved`, `shared`, `free`, or the pod's and container's name."""
 
 from collections.abc import Iterable
 
@@ -12,14 +12,14 @@ from nodeagent.core.resources.cpu.resource import CpuResource
 
 
 def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
-    """Label CPUs. A CPU without an owner (for instance strictly reserved and offline) is left out.
+    """Label the CPUs. A CPU without an owner (for instance strictly reserved and offline) is left out.
 
-    Containers of one pod that have a CPU in turn (an init container and its successors) are named together.
+    Containers of a pod that use a CPU in turn (an init container and its successors) have a common label.
 
     Args:
-        managers: the node's.
-        promises: all that are made.
-        pods: the active ones.
+        managers: the node's managers.
+        promises: all allocations.
+        pods: the active pods.
     """
     holders: dict[int, dict[str, list[str]]] = {}
     for pod in pods:
@@ -33,7 +33,7 @@ def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[
                     names.append(name)
     held = {cpu: "; ".join(f"{pod} {', '.join(names)}" for pod, names in pods.items()) for cpu, pods in holders.items()}
     shared = dict.fromkeys(shared_pool(managers, promises, managers.topology.online), "shared")
-    # With sharedCoreClass nobody runs on some that nobody holds.
+    # With sharedCoreClass, some CPUs are neither allocated nor in the shared pool.
     manager = managers.providers.of(CpuResource).manager
     left = CpuSet(manager.free_cpus(promises)) & managers.topology.online if manager.static else CpuSet()
     free = dict.fromkeys(left, "free")

@@ -1,4 +1,4 @@
-"""Devices beside the machine's CPUs: as plain values with stable names, and in the cells of a drawing."""
+"""PCI devices as plain values with stable names, and as cells of a drawing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -17,21 +17,21 @@ Document = dict[str, Any]
 
 
 class DeviceOwner(Struct, frozen=True):
-    """Whose a device is."""
+    """Owner of a device."""
 
     pod: str
     container: str
     resource: str
     claim: str = ""
-    """The resource claim by which it has it. Empty: it asked by number."""
+    """Resource claim of the device. Empty for a device of an extended resource."""
 
 
 Owners = Mapping[str, tuple[DeviceOwner, ...]]
-"""By address. Of init containers' devices there may be several."""
+"""Owners by device address. A device reused from an init container may have several."""
 
 
 def device_owners(state: NodeState) -> Owners:
-    """Return whose the discovered devices are."""
+    """Return the owners of the discovered devices."""
     found: dict[str, tuple[DeviceOwner, ...]] = {}
     names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
     names |= {one.uid: one.name or one.uid for one in state.promises.unrecovered}
@@ -46,11 +46,11 @@ def device_owners(state: NodeState) -> Owners:
 def devices_document(
     devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
 ) -> list[Document]:
-    """Describe all, virtual functions too."""
-    return [_document(device, place_of(device, topology), owners.get(device.address, ())) for device in devices]
+    """Describe all devices, including virtual functions."""
+    return [_describe_device(device, place_of(device, topology), owners.get(device.address, ())) for device in devices]
 
 
-def _document(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...]) -> Document:
+def _describe_device(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...]) -> Document:
     return {
         "address": device.address,
         "class": f"0x{device.class_code:06x}",
@@ -79,22 +79,24 @@ def _document(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...
 def device_sections(
     devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
 ) -> tuple[DeviceSection, ...]:
-    """Describe the devices of each NUMA node; virtual functions that are nobody's only as numbers of those that they belong to."""
+    """Describe the devices of each NUMA node. Unallocated virtual functions are only counted at their physical function."""
     there = {device.address for device in devices}
     shown = tuple(d for d in devices if d.physical_function not in there or d.address in owners)
     return tuple(
         DeviceSection(
-            "devices of no known NUMA node (the firmware doesn't say)"
+            "devices of unknown NUMA node (not reported by the firmware)"
             if node is None
             else f"devices of NUMA node {node}",
-            tuple(_cells(device, place_of(device, topology), owners.get(device.address, ())) for device in members),
+            tuple(
+                _format_device(device, place_of(device, topology), owners.get(device.address, ())) for device in members
+            ),
         )
         for node, members in by_node(shown, topology)
     )
 
 
-def _cells(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...]) -> tuple[str, ...]:
-    whose = (
+def _format_device(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...]) -> tuple[str, ...]:
+    owned_by = (
         f"of {one.pod} {one.container} {f'by claim {one.claim}' if one.claim else f'as {one.resource}'}"
         for one in owners
     )
@@ -103,11 +105,11 @@ def _cells(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...]) 
         device.kind.value,
         " ".join(device.names) or "-",
         device.driver or "no driver",
-        ", ".join((*whose, *_more(device, place))),
+        ", ".join((*owned_by, *_format_details(device, place))),
     )
 
 
-def _more(device: Device, place: DevicePlace) -> Iterator[str]:
+def _format_details(device: Device, place: DevicePlace) -> Iterator[str]:
     if device.interrupts:
         yield counted(len(device.interrupts), "interrupt")
     if device.max_virtual_functions:
@@ -116,10 +118,10 @@ def _more(device: Device, place: DevicePlace) -> Iterator[str]:
         yield f"virtual function of {device.physical_function}"
     match place.doubt:
         case NodeDoubt.BY_CPUS:
-            yield f"known by its local CPUs {device.local_cpus}"
+            yield f"NUMA node derived from its local CPUs {device.local_cpus}"
         case NodeDoubt.NO_SUCH_NODE:
-            yield f"the kernel says node {device.numa_node}, which this machine lacks"
+            yield f"the kernel reports node {device.numa_node}, which this machine lacks"
         case NodeDoubt.OTHER_CPUS:
-            yield f"its local CPUs are others: {device.local_cpus}"
+            yield f"its local CPUs are on other nodes: {device.local_cpus}"
         case _:
             return

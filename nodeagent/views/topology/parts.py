@@ -1,4 +1,4 @@
-"""What the drawings of a machine share: which cores are drawn together, how amounts are worded, the mark of each owner."""
+"""Parts shared by the drawings of a machine: groups of cores, amounts as text, and the mark of each owner."""
 
 from collections.abc import Iterable, Mapping
 
@@ -19,7 +19,7 @@ class CoreGroup(Struct, frozen=True):
 
     title: str
     cores: tuple[tuple[int, ...], ...]
-    """The CPUs of each."""
+    """CPUs of each core."""
 
 
 class DeviceSection(Struct, frozen=True):
@@ -27,7 +27,7 @@ class DeviceSection(Struct, frozen=True):
 
     title: str
     rows: tuple[tuple[str, ...], ...]
-    """What is said of each, in cells."""
+    """Cells of each device."""
 
 
 class _Kind(Struct, frozen=True):
@@ -55,7 +55,7 @@ class _Kind(Struct, frozen=True):
 
 
 class OtherCaches:
-    """What the drawings show of caches of levels other than 3: those with several cores each, and a core's own together."""
+    """Caches of levels other than 3: those shared by several cores one by one, and those of a single core together."""
 
     def __init__(self, topology: Topology) -> None:
         shared: dict[int, list[str]] = {}
@@ -73,24 +73,24 @@ class OtherCaches:
                     owner = "core" if topology.cores[topology.cpu[cpu].core] == cpus else "CPU"
                     own.setdefault(cpu, {}).setdefault(owner, []).append(f"{cache.name}{size and ' '}{size}")
         self._shared = {cpu: ", ".join(names) for cpu, names in shared.items()}
-        self._own = {cpu: _each(names) for cpu, names in own.items()}
+        self._own = {cpu: _format_owned(names) for cpu, names in own.items()}
         described = {self._own.get(cpu.id, "") for cpu in topology.cpus}
         self.everywhere = described.pop() if len(described) == 1 else ""
-        """What every core has for itself; empty: cores differ."""
+        """Description of each core's own caches. Empty if cores differ."""
 
     def of(self, cpu: int) -> tuple[str, str]:
-        """Describe what not all CPUs have: the caches that the CPU's core shares, and its own if cores differ."""
+        """Describe the shared caches of the CPU's core, and its own caches if cores differ."""
         return self._shared.get(cpu, ""), "" if self.everywhere else self._own.get(cpu, "")
 
 
-def _each(names: Mapping[str, list[str]]) -> str:
+def _format_owned(names: Mapping[str, list[str]]) -> str:
     return ", ".join(
         f"{' and '.join(part for part in (', '.join(n[:-1]), n[-1]) if part)} per {owner}" for owner, n in names.items()
     )
 
 
 def core_groups(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:
-    """Group one socket's part of one NUMA node by die, caches and core class."""
+    """Group the cores of a NUMA node in one socket by die, caches and core class."""
     l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
     cores: dict[_Kind, dict[int, list[int]]] = {}
     for cpu in (topology.cpu[number] for number in part):
@@ -107,11 +107,11 @@ def core_groups(topology: Topology, node: int, part: CpuSet, caches: OtherCaches
 
 def summary(topology: Topology) -> str:
     parts = [
-        f"{_counted(len(topology.cpus), 'CPU')} in {_counted(len(topology.cores), 'core')}",
-        _counted(len(topology.sockets), "socket"),
-        _counted(len(topology.numa), "NUMA node"),
+        f"{_format_count(len(topology.cpus), 'CPU')} in {_format_count(len(topology.cores), 'core')}",
+        _format_count(len(topology.sockets), "socket"),
+        _format_count(len(topology.numa), "NUMA node"),
         size_text(topology.memory_bytes),
-        *_hugepages(topology.hugepages),
+        *_format_hugepages(topology.hugepages),
         *(f"{name} cores {cpus}" for name, cpus in topology.core_classes.items()),
     ]
     return ", ".join(parts)
@@ -121,7 +121,9 @@ def node_title(topology: Topology, node: NumaNode) -> str:
     cpus = topology.nodes.get(node.id, CpuSet())
     sockets = sum(not members.isdisjoint(cpus) for members in topology.sockets.values())
     spans = [f"spans {sockets} sockets"] if sockets > 1 else []
-    return ", ".join([f"NUMA node {node.id}: {size_text(node.memory_bytes)}", *_hugepages(node.hugepages), *spans])
+    return ", ".join(
+        [f"NUMA node {node.id}: {size_text(node.memory_bytes)}", *_format_hugepages(node.hugepages), *spans]
+    )
 
 
 def nodes_without_cpus(topology: Topology) -> list[str]:
@@ -130,16 +132,16 @@ def nodes_without_cpus(topology: Topology) -> list[str]:
 
 
 def notes(topology: Topology) -> list[str]:
-    """Describe the CPUs that have no place in a drawing."""
+    """Describe the CPUs that are not in the drawing."""
     sets = (
         ("isolated CPUs (isolcpus)", topology.isolated),
         ("tickless CPUs (nohz_full)", topology.nohz_full),
-        ("unused CPUs, of no known core or NUMA node", topology.skipped),
+        ("unused CPUs, whose core or NUMA node is unknown", topology.skipped),
     )
     return [f"{name}: {cpus}" for name, cpus in sets if cpus]
 
 
-def _counted(number: int, name: str) -> str:
+def _format_count(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
@@ -149,34 +151,34 @@ def size_text(size_bytes: int) -> str:
     return f"{tenths // 10}.{tenths % 10} {_UNITS[power]}" if power else f"{size_bytes} B"
 
 
-def _hugepages(amounts: Iterable[tuple[str, int]]) -> list[str]:
+def _format_hugepages(amounts: Iterable[tuple[str, int]]) -> list[str]:
     return [f"{name} {size_text(amount_bytes)}" for name, amount_bytes in amounts if amount_bytes]
 
 
 def marks(owner: Mapping[int, str]) -> dict[str, str]:
-    """A mark per label: fixed ones, then letters in order of the labels' lowest CPUs."""
+    """Assign a mark to each label: fixed ones, then letters in the order of the labels' lowest CPUs."""
     labels = list(dict.fromkeys(owner[cpu] for cpu in sorted(owner)))
     others = [label for label in labels if label not in FIXED_MARKS]
     length = 1
     while len(others) > len(_LETTERS) ** length:
         length += 1
     return {label: mark for label, mark in FIXED_MARKS.items() if label in labels} | {
-        label: _letters(index, length) for index, label in enumerate(others)
+        label: _format_letters(index, length) for index, label in enumerate(others)
     }
 
 
-def _letters(index: int, length: int) -> str:
+def _format_letters(index: int, length: int) -> str:
     letters = [_LETTERS[index // len(_LETTERS) ** place % len(_LETTERS)] for place in reversed(range(length))]
     return "".join(letters).capitalize()
 
 
 def pod_of(label: str) -> str:
-    """Name the first pod that a label is about: containers of one pod have one colour."""
+    """Return the first pod of a label. Containers of a pod share a colour."""
     return label.partition(" ")[0]
 
 
 def pod_numbers(owner: Mapping[int, str]) -> dict[str, int]:
-    """Number the pods that hold CPUs, by label, in order of their lowest CPUs."""
+    """Number the pods by label, in the order of their lowest CPUs."""
     pods: dict[str, int] = {}
     numbers = {}
     for cpu in sorted(owner):

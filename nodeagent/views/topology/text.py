@@ -29,14 +29,14 @@ from nodeagent.views.wording.columns import blocks
 _MAX_LABEL = 44
 _SGR = {RESERVED: "33", SHARED: "32"}
 _SGR_OF_PODS = ("1;36", "1;35", "1;34", "1;31", "1;96", "1;95", "1;94", "1;91")
-"""ECMA-48 colours of what pods hold, in turn; the marks distinguish owners with the same colour."""
+"""ECMA-48 colours of pods, in turn. Marks distinguish owners with the same colour."""
 
 Paint = Callable[[str, str], str]
-"""Label, text → the text, coloured or not."""
+"""Function from a label and a text to the text, coloured or not."""
 
 
 def terminal_paint(owner: Mapping[int, str]) -> Paint:
-    """Return the colours of these owners, for a terminal."""
+    """Return a function that colours text for a terminal by owner."""
     numbers = pod_numbers(owner)
     codes = _SGR | {label: _SGR_OF_PODS[number % len(_SGR_OF_PODS)] for label, number in numbers.items()}
 
@@ -46,7 +46,7 @@ def terminal_paint(owner: Mapping[int, str]) -> Paint:
     return paint
 
 
-def _plain(_: str, text: str) -> str:
+def _leave_plain(_: str, text: str) -> str:
     return text
 
 
@@ -54,43 +54,48 @@ def render_topology(
     topology: Topology,
     owner: Mapping[int, str] | None = None,
     width: int = 80,
-    paint: Paint = _plain,
+    paint: Paint = _leave_plain,
     devices: Sequence[DeviceSection] | None = None,
 ) -> str:
     """Draw the machine.
 
     Args:
         topology: the machine.
-        owner: label by CPU: `reserved`, `shared`, or what holds it exclusively; a CPU without an entry has no mark.
-        width: no line is longer, if it is at least 40.
-        paint: colours CPUs and owners.
-        devices: what is beside the CPUs. None: that is not asked for.
+        owner: the label of each CPU, namely `reserved`, `shared`, or its exclusive owner. A CPU without a label has no mark.
+        width: the limit on a line's length, at least 40.
+        paint: the function that colours CPUs and owners.
+        devices: the devices to draw. None means that devices aren't drawn.
     """
     owner = owner or {}
     cells = _Cells(topology, owner, marks(owner), paint)
     caches = OtherCaches(topology)
-    lines = [line for text in (summary(topology), caches.everywhere) if text for line in _wrapped("", text, width)]
+    lines = [line for text in (summary(topology), caches.everywhere) if text for line in _wrap("", text, width)]
     for socket, cpus in topology.sockets.items():
         lines += ["", f"socket {socket}"]
         for node in topology.numa:
             part = topology.nodes.get(node.id, CpuSet()) & cpus
             if part:
-                lines += _wrapped("  ", node_title(topology, node), width)
+                lines += _wrap("  ", node_title(topology, node), width)
                 for group in core_groups(topology, node.id, part, caches):
-                    lines += _wrapped("    ", group.title, width)
-                    lines += _rows("      ", (cells.core(cpus) for cpus in group.cores), width)
-    lines += _others(topology, width) + _distances(topology, width) + _devices(devices, width) + _legend(cells, width)
+                    lines += _wrap("    ", group.title, width)
+                    lines += _format_rows("      ", (cells.core(cpus) for cpus in group.cores), width)
+    lines += (
+        _format_others(topology, width)
+        + _format_distances(topology, width)
+        + _format_devices(devices, width)
+        + _format_legend(cells, width)
+    )
     return "\n".join(lines) + "\n"
 
 
 class _Word(Struct, frozen=True):
     text: str
-    """As it is painted."""
+    """Text with colours."""
     width: int
 
 
 class _Cells(Struct, frozen=True):
-    """How CPUs of this machine are written in columns."""
+    """Format of CPUs in columns."""
 
     topology: Topology
     owner: Mapping[int, str]
@@ -98,7 +103,7 @@ class _Cells(Struct, frozen=True):
     paint: Paint
 
     def core(self, cpus: tuple[int, ...]) -> tuple[_Word, ...]:
-        """A word for each CPU; brackets hold the core together."""
+        """Format a core as one word per CPU, in brackets."""
         digits = len(str(self.topology.cpus[-1].id))
         mark_width = max((len(mark) for mark in self.marks.values()), default=0)
         words = []
@@ -110,8 +115,8 @@ class _Cells(Struct, frozen=True):
         return tuple(words)
 
 
-def _rows(indent: str, cores: Iterable[tuple[_Word, ...]], width: int) -> list[str]:
-    """As many cores in a row as fit; a core that is too long by itself is broken."""
+def _format_rows(indent: str, cores: Iterable[tuple[_Word, ...]], width: int) -> list[str]:
+    """Put as many cores into a row as fit. A core that doesn't fit into a row is broken."""
     rows = [indent]
     used = len(indent)
     for core in cores:
@@ -128,15 +133,15 @@ def _rows(indent: str, cores: Iterable[tuple[_Word, ...]], width: int) -> list[s
     return rows
 
 
-def _others(topology: Topology, width: int) -> list[str]:
-    """What has no place in the drawing."""
+def _format_others(topology: Topology, width: int) -> list[str]:
+    """Format the parts of the machine that are not in the drawing."""
     offline = [f"offline CPUs: {topology.offline}"] if topology.offline else []
     said = [*nodes_without_cpus(topology), *offline, *notes(topology)]
-    lines = [line for note in said for line in _wrapped("", note, width)]
+    lines = [line for note in said for line in _wrap("", note, width)]
     return ["", *lines] if lines else []
 
 
-def _distances(topology: Topology, width: int) -> list[str]:
+def _format_distances(topology: Topology, width: int) -> list[str]:
     known = [node for node in topology.numa if node.distances]
     if len(topology.numa) < 2 or not known:
         return []
@@ -153,18 +158,18 @@ def _distances(topology: Topology, width: int) -> list[str]:
     return [*lines, *(f"  {node:>{label}}{row}" for node, row in rows)]
 
 
-def _devices(sections: Sequence[DeviceSection] | None, width: int) -> list[str]:
+def _format_devices(sections: Sequence[DeviceSection] | None, width: int) -> list[str]:
     if sections is None:
         return []
     lines = [] if sections else ["", NO_DEVICES]
-    # One layout for all, so that the columns stand below each other.
+    # All sections have the same layout, so that their columns are aligned.
     laid = iter(blocks([row for section in sections for row in section.rows], width - 2))
     for section in sections:
         lines += ["", section.title, *(f"  {line}" for _ in section.rows for line in next(laid))]
     return lines
 
 
-def _legend(cells: _Cells, width: int) -> list[str]:
+def _format_legend(cells: _Cells, width: int) -> list[str]:
     if not cells.marks:
         return []
     lines = ["", "owners"]
@@ -174,13 +179,13 @@ def _legend(cells: _Cells, width: int) -> list[str]:
         cpus = CpuSet.from_ids(cpu for cpu, name in cells.owner.items() if name == label)
         short = label if len(label) <= label_width else label[: label_width - 1] + "…"
         name = f"{mark:<{mark_width}}  {short:<{label_width}}"
-        first, *rest = _wrapped(f"  {name}  ", str(cpus), width)
+        first, *rest = _wrap(f"  {name}  ", str(cpus), width)
         lines += [first.replace(name.rstrip(), cells.paint(label, name.rstrip()), 1), *rest]
     return lines
 
 
-def _wrapped(prefix: str, text: str, width: int) -> list[str]:
-    """The text after the prefix, broken after commas, all further lines indented below the text."""
+def _wrap(prefix: str, text: str, width: int) -> list[str]:
+    """Wrap a text after commas, with further lines indented below the text."""
     indent = min(len(prefix), width // 2) if prefix.strip() else len(prefix) + 2
     lines = [prefix]
     for piece in re.findall(r"[^,]*(?:, ?|$)", text):

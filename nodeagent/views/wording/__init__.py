@@ -1,1 +1,1 @@
-"""Words and layout that all views share: columns, amounts, states, places of CPUs, advice for refusals."""
+"""Words and layout that all views share: columns, amounts, states, locations of CPUs, advice for refusals."""

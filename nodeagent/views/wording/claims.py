@@ -1,4 +1,4 @@
-"""What resource claims have got, as documents and in a line each."""
+"""Allocations of resource claims, as documents and as one line each."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ Document = Mapping[str, Any]
 
 
 def claim_documents(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
-    """Describe what a pod's claims have."""
+    """Format the allocations of a pod's claims."""
     return [
         {
             "claim": claim.claim,
@@ -27,15 +27,15 @@ def claim_documents(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
 
 
 def claim_text(claim: Document) -> str:
-    """Say what a claim has, request by request: CPUs by their numbers, other devices by their names."""
+    """Format the allocation of a claim, request by request, with CPUs by number and other devices by name."""
     by_request: dict[str, list[Document]] = {}
     for one in claim["devices"]:
         by_request.setdefault(one["request"], []).append(one)
-    parts = [f"{request} {_devices(devices)}" for request, devices in by_request.items()]
+    parts = [f"{request} {_format_devices(devices)}" for request, devices in by_request.items()]
     return f"{claim['claim']}: {', '.join(parts)}"
 
 
-def _devices(devices: Iterable[Document]) -> str:
+def _format_devices(devices: Iterable[Document]) -> str:
     cpus, others = [], []
     for one in devices:
         name, sizes = one["device"], one.get("capacity", {}).values()

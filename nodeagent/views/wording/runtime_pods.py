@@ -1,4 +1,4 @@
-"""What is known of a container runtime's pod, exactly or as an estimate, and from what: as documents, and in words."""
+"""The known amounts of a container runtime's pod, exact or estimated, with their sources: as documents and as text."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,29 +23,29 @@ _BY = {
     "hugepageLimit": "its huge page limit",
     "oomScoreAdj": "its oom_score_adj",
     "qosClass": "the QoS class",
-    "seen": "what the runtime has told so far",
+    "seen": "the runtime's reports so far",
 }
 
 
 def known_of(entry: PodEntry, state: NodeState, capacity_bytes: int) -> "tuple[Known, ...]":
-    """Return what is known of a pod; nothing unless it is a container runtime's."""
+    """Return the known amounts of a pod. Only a container runtime's pod has any."""
     if not entry.is_of_runtime:
         return ()
     from nodeagent.core.domains.runtime.known_again import known_again  # noqa: PLC0415 - most nodes have no container runtime
-    from nodeagent.formats.runtime.annotations import read_annotations  # noqa: PLC0415 - as above
+    from nodeagent.formats.runtime.annotations import read_annotations  # noqa: PLC0415 - most nodes have no container runtime
 
     return known_again(entry, state.runtime, lambda sandbox: read_annotations(sandbox).stated, capacity_bytes)
 
 
 def known_documents(known: "Iterable[Known]") -> list[dict[str, Any]]:
-    """Describe each: amounts are Kubernetes' quantities."""
+    """Format each known amount as a Kubernetes quantity."""
     return [
         {
             "container": one.container or None,
             "exact": one.is_exact,
             "from": one.by.value,
-            "least": None if one.between is None else _bound(one.what, one.between, is_least=True),
-            "most": None if one.between is None else _bound(one.what, one.between, is_least=False),
+            "least": None if one.between is None else _format_bound(one.what, one.between, is_least=True),
+            "most": None if one.between is None else _format_bound(one.what, one.between, is_least=False),
             "value": one.value,
             "what": one.what,
         }
@@ -54,32 +54,32 @@ def known_documents(known: "Iterable[Known]") -> list[dict[str, Any]]:
 
 
 def known_row(known: Document) -> list[str]:
-    """Describe one in cells: of whom, what, how much, how it is known."""
-    by = _BY[known["from"]] if known["exact"] else _estimate(known)
-    return [known["container"] or "the pod", known["what"], _amount(known, "value"), by]
+    """Format a known amount as cells: its owner, its name, the amount, and the source."""
+    by = _BY[known["from"]] if known["exact"] else _format_estimate(known)
+    return [known["container"] or "the pod", known["what"], _format_amount(known, "value"), by]
 
 
 def estimate_text(known: Document) -> str:
-    """Describe an estimate in a few words."""
-    whose = "" if known["container"] is None else f"container {known['container']}, "
-    return f"{whose}{known['what']} {_amount(known, 'value')}: {_estimate(known)}"
+    """Format an estimate as text."""
+    owner = "" if known["container"] is None else f"container {known['container']}, "
+    return f"{owner}{known['what']} {_format_amount(known, 'value')}: {_format_estimate(known)}"
 
 
-def _estimate(known: Document) -> str:
+def _format_estimate(known: Document) -> str:
     between = ""
     if known["least"] is not None:
-        least = _amount(known, "least")
-        between = f" ({least} or more)" if known["most"] is None else f" ({least} to {_amount(known, 'most')})"
+        least = _format_amount(known, "least")
+        between = f" ({least} or more)" if known["most"] is None else f" ({least} to {_format_amount(known, 'most')})"
     return f"estimated from {_BY[known['from']]}{between}"
 
 
-def _amount(known: Document, field: str) -> str:
-    """Of estimated bytes the MiB say enough."""
+def _format_amount(known: Document, field: str) -> str:
+    """Format an amount. Estimated bytes are rounded to MiB."""
     text: str = known[field]
     is_rough = not known["exact"] and known["what"].endswith(f".{MEMORY}")
     return f"{Quantity.parse(text).value() / 2**20:.0f}Mi" if is_rough else text
 
 
-def _bound(what: str, between: "Range", *, is_least: bool) -> str | None:
+def _format_bound(what: str, between: "Range", *, is_least: bool) -> str | None:
     amount = between.least if is_least else between.most
     return None if amount is None else str(quantity_of(what.partition(".")[2], amount))

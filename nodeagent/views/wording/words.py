@@ -1,4 +1,4 @@
-"""Single facts of an inspection in words: states, exits, quotas, amounts, times. Layout is inspection_text's."""
+"""Single facts of an inspection as words: states, exits, quotas, amounts, times. The layout is in views/inspect/text.py."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,11 +19,11 @@ _SIGNALS = {
     11: "SIGSEGV",
     15: "SIGTERM",
 }
-"""Those that end processes in practice; they have the same numbers on every architecture of these machines."""
+"""Signals that end processes in practice. Their numbers are the same on all supported architectures."""
 
 
 def state_text(container: Document, at_ms: int) -> str:
-    """Describe what a container does, in a word or two."""
+    """Describe a container's state in a few words."""
     state = container["state"]
     match state["name"], state["reason"]:
         case "Exited", "NeverStarted":
@@ -49,10 +49,10 @@ def state_text(container: Document, at_ms: int) -> str:
 
 
 def processes_text(count: int | None) -> str:
-    """Spell the number of processes; None: unknown."""
+    """Format the number of processes. None means unknown."""
     match count:
         case None:
-            return "processes not known"
+            return "processes unknown"
         case 0:
             return "empty"
         case _:
@@ -60,7 +60,7 @@ def processes_text(count: int | None) -> str:
 
 
 def why_text(container: Document) -> str:
-    """Name what shares its CPUs: their places, if nothing does; the reason, if others do."""
+    """Describe the locations of exclusive CPUs, or the reason why CPUs are shared."""
     cores = " and ".join(container["coreClasses"])
     lie = ", ".join(filter(None, (places_text(container["places"]), cores and f"{cores} cores")))
     match container["isolation"]:
@@ -77,25 +77,25 @@ def why_text(container: Document) -> str:
 
 
 def is_closed_to_host(container: Document) -> bool:
-    """Whether kernel or systemd keep the host's processes off its CPUs."""
+    """Tell whether the kernel or systemd keeps host processes off the container's CPUs."""
     return container["closedToHost"] is not None
 
 
 def remarks(container: Document, at_ms: int) -> list[str]:
-    """Describe everything else that is out of the ordinary, one sentence each."""
+    """Describe all unusual facts, one sentence each."""
     state, said = container["state"], []
     if container["differs"]:
-        said.append("NOT AS PROMISED: see the differences below")
+        said.append("NOT AS ALLOCATED: see the differences below")
     if state["killAtMs"] is not None and at_ms - state["killAtMs"] > _KILL_TAKES_MS:
         said.append(
-            f"killed {ago(at_ms - state['killAtMs'])} ago and still there, so it keeps its CPUs: a process may hang in the kernel"
+            f"killed {ago(at_ms - state['killAtMs'])} ago but still running, so it keeps its CPUs: a process may hang in the kernel"
         )
     if state["nextStartAtMs"] is not None:
         said.append(f"next start {within(state['nextStartAtMs'] - at_ms)}")
     if container["exit"] is not None and (state["name"] != "Exited" or container["exit"]["reason"] != "Completed"):
         said.append(f"ended {exit_text(container['exit'], at_ms)}")
     if container["lastExit"] is not None:
-        said.append(f"the run before ended {exit_text(container['lastExit'], at_ms)}")
+        said.append(f"the previous run ended {exit_text(container['lastExit'], at_ms)}")
     if container["oomKills"]:
         said.append(f"{counted(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
     return [*said, *container["notes"]]
@@ -117,14 +117,14 @@ def exit_text(ended: Document, at_ms: int) -> str:
 
 
 def quota_text(quota: Document | None) -> str:
-    """Spell the limit in thousandths of a CPU; `-`: the controller is not enabled."""
+    """Format the limit in thousandths of a CPU. `-` means that the controller is not enabled."""
     if quota is None:
         return "-"
     return "none" if quota["limitMillicores"] is None else f"{quota['limitMillicores']}m"
 
 
 def bytes_text(amount: int | None) -> str:
-    """Spell an amount exactly, with the largest unit that needs no fraction."""
+    """Format an amount exactly, with the largest unit that needs no fraction."""
     if amount is None:
         return "no limit"
     for size, unit in _UNITS:
@@ -134,7 +134,7 @@ def bytes_text(amount: int | None) -> str:
 
 
 def ago(span_ms: int) -> str:
-    """Spell a time span in its two largest units."""
+    """Format a time span in its two largest units."""
     seconds = max(0, span_ms) // 1000
     for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if seconds >= size:
@@ -144,7 +144,7 @@ def ago(span_ms: int) -> str:
 
 
 def within(span_ms: int) -> str:
-    """Spell when something is due."""
+    """Format the time until an event."""
     return f"in {ago(span_ms)}" if span_ms > 0 else "now"
 
 

@@ -33,6 +33,7 @@ from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.core.turn.recovery import RecoveredPod, settled
 from tests.support.builders import MACHINE_A, admitted, machine, managers, pod
 from tests.support.pods import app, init, sidecar
+from tests.support.shares import share_of
 
 NIC, DISK = "example.com/nic", "example.com/disk"
 SELECTIONS = (
@@ -254,7 +255,7 @@ def test_a_recovery_leaves_devices_where_they_are() -> None:
     assert set(held(both.promises, "a")).isdisjoint(held(both.promises, "z")), "the first has it"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(
     nodes=st.sampled_from([1, 2, 4]),
     places=st.lists(st.none() | st.integers(0, 3), max_size=6),

@@ -10,6 +10,7 @@ from nodeagent.core.numa.hint_family import HintFamily, Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, HintList
 from nodeagent.core.resources.devices.hints import pool_hints
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from tests.support.shares import share_of
 
 
 def pool(*nodes: int | None) -> DevicePool:
@@ -53,7 +54,7 @@ def listing(hints: Hints, ids: list[int]) -> HintList:
     return tuple((NumaMask(m), hints.is_preferred(NumaMask(m))) for m in masks if hints.cover.contains(NumaMask(m)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=share_of(300), deadline=None)
 @given(
     count=st.integers(1, 8),
     places=st.lists(st.none() | st.integers(0, 7), min_size=1, max_size=8),
@@ -78,7 +79,7 @@ def test_they_are_kubelets_where_each_device_is_near_one_node(
     assert listing(hints, ids) == as_kubelet(there, ids, request, available, reusable)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share_of(200), deadline=None)
 @given(
     count=st.integers(1, 8),
     places=st.lists(st.integers(0, 255), min_size=1, max_size=6),

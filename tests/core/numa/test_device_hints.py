@@ -14,6 +14,7 @@ from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, HintList, Merged
 from nodeagent.core.numa.node_search import Cover, Steps
 from nodeagent.core.numa.topology_manager import TopologyManager, build_topology_manager
 from tests.support.builders import machine
+from tests.support.shares import share_of
 
 places = st.lists(st.none() | st.integers(0, 6), min_size=1, max_size=5)
 
@@ -59,7 +60,7 @@ def test_a_device_of_an_unknown_node_is_near_nothing() -> None:
     assert device_hints([None, 1], NumaMask(0b11)) == ((0b10, True), (0b11, False))
 
 
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @example(devices=[[3]], wanted=3, free=[0, 0, 0, 1, 0, 2, 2])  # the device gives up what CPUs could, too
 @given(
     st.lists(places, min_size=1, max_size=2), st.integers(1, 20), st.lists(st.integers(0, 4), min_size=7, max_size=7)

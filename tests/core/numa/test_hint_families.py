@@ -13,7 +13,8 @@ from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, HintList, Merged
 from nodeagent.core.numa.node_search import Cover, Steps, narrowest
 from nodeagent.formats.scenario.scenario import scenario_from_text
 from nodeagent.views.simulate.scenario_replay import replay
-from tests.support.decision_vectors import QUARTERS, difference, quarter_of_commit, vectors
+from tests.support.decision_vectors import difference, vectors
+from tests.support.shares import share, share_of
 
 NODES = 5
 ALL = (1 << NODES) - 1
@@ -86,7 +87,7 @@ plain_lists = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=share_of(500))
 @given(families(), families(), st.lists(plain_lists, max_size=1), st.integers(0, 3), st.booleans())
 def test_families_merge_as_their_lists(
     one: HintFamily, other: HintFamily, plain: list[HintList], copies: int, closest: bool
@@ -119,7 +120,7 @@ def test_the_narrowest_set_of_a_cover(cover: Cover) -> None:
 def test_described_hints_decide_as_the_reference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hint_family, "MAX_LISTED_NODES", 0)
     found = []
-    for vector in list(vectors(name))[quarter_of_commit() :: QUARTERS]:
+    for vector in share(list(vectors(name))):
         scenario = scenario_from_text(json.dumps(vector["scenario"]), name)
         place = difference(vector["expected"], json.loads(json.dumps(replay(scenario))))
         found += [] if place is None else [f"{scenario.id}{place[:400]}"]

@@ -42,6 +42,7 @@ from nodeagent.core.model.nri import (
     Sandbox,
     Synchronized,
 )
+from nodeagent.core.model.refusals import Reason
 
 KEY = ContainerKey("uid-p", "app")
 OTHER = ContainerKey("uid-q", "app")
@@ -182,6 +183,11 @@ def test_a_refusal_is_remembered_and_told_once() -> None:
     assert refused.registry.entries == ()
     assert todo(refused.registry, create("b")) == (Refuse(KEY, "b", "no CPUs", is_first=False),)
     assert happened(refused.registry, create("b"), {}).registry == refused.registry
+
+
+def test_what_device_plugins_had_no_time_for_is_decided_on_again() -> None:
+    registry = after(create("a"), refuse=f"{Reason.DEVICE_PLUGINS_SLOW}: the next turn asks")
+    assert todo(registry, create("b")) == (Decide(KEY, "b", is_again=False),)
 
 
 REFUSED = after(create("a"), refuse="no CPUs")

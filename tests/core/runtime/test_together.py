@@ -29,6 +29,7 @@ from nodeagent.core.model.nri import (
     Sandbox,
     Synchronized,
 )
+from tests.support.shares import share_of
 
 ALL = CpuSet.from_ids(range(8))
 RESERVED = CpuSet.of(0)
@@ -230,7 +231,7 @@ class Node(RuleBasedStateMachine):
 
 
 TestNode = Node.TestCase
-TestNode.settings = settings(max_examples=max(300, settings.default.max_examples), stateful_step_count=50)
+TestNode.settings = settings(max_examples=share_of(300), stateful_step_count=50)
 
 
 def test_the_judge_finds_what_the_gate_would_not_have_let_begin() -> None:

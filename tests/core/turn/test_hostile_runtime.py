@@ -35,6 +35,7 @@ from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.runtime.calls import MAX_BYTES, MAX_MICROSECONDS, answered
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render, render_in_full
+from tests.support.shares import share_of
 from tests.support.world import SMALL, START_MS, empty_state, node
 
 NODE = node(SMALL, config={"check_allocatable": True})
@@ -173,7 +174,7 @@ class Agent:
             assert "\x00" not in text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(st.lists(HAPPENINGS, max_size=12))
 def test_whatever_it_says_promises_hold_and_nothing_is_left(happenings: list[Happening]) -> None:
     agent = Agent()

@@ -14,9 +14,10 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, excl
 from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings, memory_accounts
 from nodeagent.core.turn.recovery import RecoveredPod, Settled, lacking_cpus, settled
 from tests.support import invariants
+from tests.support.shares import share_of
 from tests.support.strategies import Event, lived, lives, nodes, pods
 
-EXAMPLES = settings(max_examples=150)
+EXAMPLES = settings(max_examples=share_of(150))
 
 
 def claims_of(promises: Promises, active: tuple[Pod, ...], running: frozenset[int]) -> tuple[RecoveredPod, ...]:

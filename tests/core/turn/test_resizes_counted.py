@@ -17,6 +17,7 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
 from tests.support.node_model import Agent, CrashError, Machine
 from tests.support.pods import amounts, app, init, pod, sidecar
+from tests.support.shares import share
 from tests.support.world import SMALL, Node, node
 
 GIB = 1 << 30
@@ -189,8 +190,8 @@ def let_init_containers_end(machine: Machine, agent: Agent) -> None:
 
 
 def test_amounts_are_exact_and_what_waits_could_not_be() -> None:
-    """Ten lives of a node, and with --hypothesis-profile=search a hundred."""
-    assert sum(_live(Random(seed)) for seed in range(min(1000, settings.default.max_examples) // 10))
+    """Ten lives of a node, and with --hypothesis-profile=search two hundred."""
+    assert sum(_live(Random(seed)) for seed in share(range(max(10, settings.default.max_examples // 10))))
 
 
 def _live(chance: Random) -> int:

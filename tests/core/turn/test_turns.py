@@ -31,6 +31,7 @@ from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.support.node_model import Agent, CrashError, Group, Machine, Process, Unit
 from tests.support.pods import app, burstable, cgroup_only, exclusive, init, pod, sidecar, unit
+from tests.support.shares import share_of
 from tests.support.world import SMALL, Node, node
 
 T = TypeVar("T")
@@ -884,7 +885,7 @@ def test_a_unit_is_given_back_before_anybody_has_its_cpus_whatever_fails_and_die
 
 TestTurns = Turns.TestCase
 TestTurns.settings = settings(
-    max_examples=60,
+    max_examples=share_of(60),
     stateful_step_count=40,
     deadline=None,
     phases=[step for step in Generation if step is not Generation.explain],

@@ -128,7 +128,7 @@ def test_there_and_back_is_the_same_to_the_byte(name: str, to: str) -> None:
 def test_from_version_2_to_1_needs_every_id() -> None:
     by_pod = converted(read_checkpoint(samples.VERSION_1.encode()), "cpu-v2", IDS, lossy=False)
     assert converted(read_checkpoint(by_pod), "cpu-v1", IDS, lossy=False) == samples.VERSION_1.encode()
-    with pytest.raises(CheckpointError, match="the id of container one of pod pod-a is not known") as caught:
+    with pytest.raises(CheckpointError, match="the ID of container one of pod pod-a is unknown") as caught:
         converted(read_checkpoint(by_pod), "cpu-v1", {}, lossy=False)
     assert "--containers FILE" in (caught.value.hint or "")
 
@@ -136,14 +136,14 @@ def test_from_version_2_to_1_needs_every_id() -> None:
 def test_two_ids_are_not_one_container() -> None:
     same = dict.fromkeys(IDS, ("pod", "app"))
     assert len(same) > 1
-    with pytest.raises(CheckpointError, match="container app of pod pod is named by two ids"):
+    with pytest.raises(CheckpointError, match="container app of pod pod has two IDs"):
         converted(read_checkpoint(samples.VERSION_1.encode()), "cpu-v2", same, lossy=False)
 
 
 @pytest.mark.parametrize(("name", "to"), [("cpu 3", "cpu-v2"), ("memory 2", "memory-v1")])
 def test_what_cannot_be_said_is_left_out_only_if_told_so(name: str, to: str) -> None:
     checkpoint = read_checkpoint(FILES[name][0])
-    with pytest.raises(CheckpointError, match="resources as a whole") as caught:
+    with pytest.raises(CheckpointError, match="pod-level resources") as caught:
         converted(checkpoint, to, {}, lossy=False)
     assert "--lossy" in (caught.value.hint or "")
     found = read_checkpoint(converted(checkpoint, to, {}, lossy=True))
@@ -163,24 +163,24 @@ def test_a_node_with_more_promised_than_there_is() -> None:
     content = encode_state(
         type(own.saved.state)(state), {"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static"}
     )
-    with pytest.raises(CheckpointError, match="more memory is promised"):
+    with pytest.raises(CheckpointError, match="more memory is allocated"):
         converted(read_checkpoint(content), "memory-v1", {}, lossy=False)
     assert read_checkpoint(converted(read_checkpoint(content), "memory-v1", {}, lossy=True)).problem is None
 
 
 DAMAGED: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "it is empty"),
-    "cut": (samples.VERSION_2[:40].encode(), "kubelet could not read it: unexpected end of JSON input"),
+    "cut": (samples.VERSION_2[:40].encode(), "kubelet cannot read it: unexpected end of JSON input"),
     "no text": (b'{"policyName":"\xff"}', "byte 15 is 0xff"),
-    "something else": (b'{"a": 1}', "neither defaultCpuSet nor machineState"),
-    "no object": (b"[1]", "neither defaultCpuSet nor machineState"),
+    "something else": (b'{"a": 1}', "defaultCpuSet, machineState, PodDeviceEntries"),
+    "no object": (b"[1]", "defaultCpuSet, machineState, PodDeviceEntries"),
     "no set": (samples.VERSION_2.replace("4-6", "6-4").encode(), "pod pod, container container1: '6-4' is not a set of CPUs such as 0-3,8"),
     "no node": (samples.ODD.encode(), "null"),
     "data damaged": (CPU_4.replace("7-9\\", "7-8\\").encode(), "could not load v4 checkpoint: checkpoint is corrupted"),
     "memory data damaged": (samples.NEWER.replace("2084914556", "1").encode(), "could not load v3 checkpoint"),
-    "devices, cut": (DEVICES[:-20], "kubelet could not read it: unexpected end of JSON input"),
-    "devices of no node": (DEVICES.replace(b'"-1"', b'"x"'), "kubelet could not read it"),
-    "no base64": (DEVICES.replace(b"c2VjcmV0", b"c2VjcmV"), "kubelet could not read it: illegal base64 data"),
+    "devices, cut": (DEVICES[:-20], "kubelet cannot read it: unexpected end of JSON input"),
+    "devices of no node": (DEVICES.replace(b'"-1"', b'"x"'), "kubelet cannot read it"),
+    "no base64": (DEVICES.replace(b"c2VjcmV0", b"c2VjcmV"), "kubelet cannot read it: illegal base64 data"),
     "own, cut": (OWN[:-20], "the checksum does not match"),
     "own, newer": (OWN.replace(b'"version":1', b'"version":7', 1), "version 7 was written by a later nodeagent"),
 }  # fmt: skip
@@ -333,7 +333,7 @@ def test_show_is_legible(tmp_path: Path, run: Run) -> None:
     ]
     file.write_bytes(FILES["memory 1"][0])
     assert run("show", str(file))[1].splitlines()[1:] == [
-        "NUMA node 0, memory: 8Gi, free 6Gi, promised 1Gi, reserved for the system 1Gi",
+        "NUMA node 0, memory: 8Gi, free 6Gi, allocated 1Gi, reserved for the system 1Gi",
         "POD CONTAINER  CPUS  MEMORY",
         "uid-1 app            memory 1Gi on 0",
     ]
@@ -387,7 +387,7 @@ def test_who_has_devices_is_no_other_file(tmp_path: Path, run: Run) -> None:
     file.write_bytes(DEVICES)
     status, out, err = run("convert", str(file), "--to", "cpu-v3")
     assert (status, out) == (1, "")
-    assert "a file of version devices-v2 has nothing that cpu-v3 could hold" in err
+    assert "a file of version devices-v2 has no content for cpu-v3" in err
 
 
 def with_a_refusal(state: NodeState) -> NodeState:
@@ -449,8 +449,8 @@ def test_errors_name_the_file_the_value_and_the_next_step(tmp_path: Path, run: R
     source.write_text(samples.VERSION_1)
     ids.write_text('{"containerID1": "pod"}')
     cases = [
-        (("convert", str(source), "--to", "cpu-v2"), f"{source}: it is not known which pod and container containerID1 is"),
-        (("convert", str(source), "--to", "memory-v1"), f"{source}: a file of version cpu-v1 has nothing that memory-v1 could hold"),
+        (("convert", str(source), "--to", "cpu-v2"), f"{source}: the pod and container of containerID1 are unknown"),
+        (("convert", str(source), "--to", "memory-v1"), f"{source}: a file of version cpu-v1 has no content for memory-v1"),
         (("convert", str(source), "--to", "cpu-v2", "--containers", str(ids)), f"{ids}: [containerID1]: must be a list"),
         (("show", str(tmp_path / "none")), f"{tmp_path}/none: there is no such file"),
         (("show", str(tmp_path)), f"cannot read {tmp_path}: Is a directory"),

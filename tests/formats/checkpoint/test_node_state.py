@@ -62,6 +62,7 @@ from nodeagent.formats.checkpoint.node_state import (
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
 from tests.support.node_model import Unit, started
 from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, job, pod, sidecar, unit
+from tests.support.shares import share_of
 from tests.support.world import node
 
 NODE = node()
@@ -234,7 +235,7 @@ def test_a_pods_source_is_written_if_it_is_not_the_manifest_directory(source: st
 
 
 @given(STATES)
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=share_of(30))
 def test_the_document_goes_through_any_json(state: NodeState) -> None:
     """The local API sends it."""
     document = json.loads(json.dumps(state_document(state, POLICIES)))
@@ -519,7 +520,7 @@ VALUES = st.recursive(LEAVES, lambda v: st.lists(v, max_size=3) | st.dictionarie
 
 
 @given(st.sampled_from(places(BODY)[1:]), VALUES)
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=share_of(500))
 def test_whatever_stands_in_whatever_place_is_taken_or_refused(path: tuple[str | int, ...], value: Any) -> None:
     document = json.loads(json.dumps(BODY))
     at = document
@@ -621,7 +622,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(documents())
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=share_of(300), suppress_health_check=[HealthCheck.too_slow])
 def test_every_pod_of_a_manifest_comes_back_as_it_was(document: dict[str, Any]) -> None:
     (found,) = parse_manifest(json.dumps(document).encode(), "p.json")
     if isinstance(found, ManifestPod):
@@ -665,7 +666,7 @@ def assert_kept(of: Pod) -> None:
 
 
 @given(st.lists(STATES, min_size=1, max_size=3))
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=share_of(30))
 def test_what_was_spelt_before_changes_nothing(several: list[NodeState]) -> None:
     encoder = StateEncoder()
     for state in several:

@@ -45,11 +45,11 @@ def test_later_files_replace_what_earlier_ones_say() -> None:
         ("plugins = {", "f0: "),
         ("\x00", "f0: "),
         ("a = " + "[" * 100_000, "f0: "),
-        (f'[plugins]\n"{PLUGIN}" = 1', "is no table"),
-        (f"{TABLE}disable = 'no'", "disable is neither true nor false"),
-        (f"{TABLE}socket_path = 1", "socket_path is no text"),
-        (f"{TABLE}plugin_request_timeout = '2 s'", "plugin_request_timeout is no duration"),
-        (f"{TABLE}plugin_request_timeout = 2", "plugin_request_timeout is no text"),
+        (f'[plugins]\n"{PLUGIN}" = 1', "must be a table"),
+        (f"{TABLE}disable = 'no'", "disable must be true or false"),
+        (f"{TABLE}socket_path = 1", "socket_path must be a string"),
+        (f"{TABLE}plugin_request_timeout = '2 s'", "plugin_request_timeout must be a duration"),
+        (f"{TABLE}plugin_request_timeout = 2", "plugin_request_timeout must be a string"),
     ],
 )
 def test_what_can_not_be_told_is_said(text: str, problem: str) -> None:
@@ -61,5 +61,5 @@ def test_what_can_not_be_told_is_said(text: str, problem: str) -> None:
 def test_imports_are_paths() -> None:
     assert imported(b"imports = ['/etc/x/*.toml', 'y.toml']", "f") == ("/etc/x/*.toml", "y.toml")
     assert imported(b"", "f") == ()
-    with pytest.raises(ContainerdConfigError, match="f: imports is no list"):
+    with pytest.raises(ContainerdConfigError, match="f: imports must be a list"):
         imported(b"imports = 'x'", "f")

@@ -92,7 +92,7 @@ def test_state_files_of_newer_kubelets_have_it_in_their_data(policy: str, count:
 @pytest.mark.parametrize("text", ["", "{", "{}", "null", "[]", '{"policyName": 7}', "\x00"])
 def test_a_state_file_that_cannot_be_read_is_found(text: str) -> None:
     (found,) = said(OFF, cpu_state=text)
-    assert found == f"{CPU}: is damaged, and its policy cannot be told: stop kubelet, `rm {CPU}`, start it again"
+    assert found == f"{CPU}: is damaged, so its policy is unknown: stop kubelet, `rm {CPU}`, start it again"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_state_file_that_cannot_be_read_is_found(text: str) -> None:
     [
         ("cpuManagerPolicy: [static]\n", "f0:1: cpuManagerPolicy: must be a string, not a list"),
         ("cpuManagerPolicy: 1\n", "f0:1: cpuManagerPolicy: 1: must be a string (quote it)"),
-        ("- static\n", "f0:1: must be an object of kubelet's fields"),
+        ("- static\n", "f0:1: must be an object with kubelet's fields"),
         ("a: {\n", "f0:"),
     ],
 )

@@ -20,6 +20,7 @@ from nodeagent.edge.kernel.sysfs import ATTEMPTS, MAX_FILE_BYTES, VanishedError,
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import HUGEPAGES, SysfsError, SysfsSample
 from tests.support.machine_tree import CPUS, NODES, Cache, Machine
+from tests.support.shares import share_of
 
 SMT = ("0,4", "1,5", "2,6", "3,7")
 """4 cores; CPUs c and c+4 are siblings."""
@@ -177,7 +178,7 @@ def test_distances_of_every_possible_node_are_told_apart_by_the_list_of_those(tm
 def test_distances_that_only_some_nodes_have_are_an_error_and_none_at_all_are_none(tmp_path: Path) -> None:
     root = TWO.grow(tmp_path)
     (root / NODES / "node1/distance").unlink()
-    with pytest.raises(SysfsError, match="node1/distance: found no such file, though other nodes have one"):
+    with pytest.raises(SysfsError, match="node1/distance: the file is missing, although other nodes have one"):
         discover(root)
     (root / NODES / "node0/distance").unlink()
     assert [node.distances for node in discover(root).numa] == [None, None]
@@ -455,7 +456,7 @@ def test_a_name_that_an_edited_capture_lists_twice_is_named(directory: str, name
     sample = read_machine(str(TWO.grow(tmp_path)))
     listed = {**sample.directories, directory: (*sample.directories.get(directory, ()), name, name)}
     edited = SysfsSample(sample.files, listed, "node.json")
-    with pytest.raises(SysfsError, match=f"node.json/{directory}/{name}: the number in its name is there twice"):
+    with pytest.raises(SysfsError, match=f"node.json/{directory}/{name}: two names have the same number"):
         topology_of(edited)
 
 
@@ -468,7 +469,7 @@ def test_packages_that_are_nodes_need_node_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("root", "problem"),
     [
-        ("empty", "empty/sys/devices/system/cpu: found no CPU"),
+        ("empty", "empty/sys/devices/system/cpu: found no online CPU"),
         ("absent", "absent: there is no such directory"),
         ("file", "file: it is not a directory"),
     ],
@@ -499,7 +500,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=share_of(200), deadline=None)
 @given(choices=st.lists(st.tuples(st.integers(0, 10**6), st.none() | VALUES), min_size=1, max_size=4))
 def test_any_file_may_hold_anything(sample: SysfsSample, choices: list[tuple[int, str | None]]) -> None:
     files = dict(sample.files)

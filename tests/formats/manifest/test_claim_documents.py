@@ -165,7 +165,7 @@ def changed(text: str, old: str, new: str) -> list[str]:
             "allocationMode: All, count: 2",
             "count: 2: must be absent where allocationMode is All",
         ),
-        ("smtEnabled'", "smtEnabled =='", "must be CEL that is true or false of a device: "),
+        ("smtEnabled'", "smtEnabled =='", "must be a CEL expression that is true or false for a device: "),
         ("smtEnabled'", "smtEnabled && node == 1'", "node is not known: an expression is about `device`"),
         ("{name: fast, ", "{", "firstAvailable[0].name"),
         (
@@ -217,21 +217,21 @@ def test_what_is_wrong_with_a_document_is_told_with_its_place(old: str, new: str
         (
             "- {name: own, resourceClaimTemplateName: near-nic}",
             "- {name: own, resourceClaimName: x}\n    - {name: other, resourceClaimName: x}",
-            "resourceClaims[1].resourceClaimName: x: is another of this pod's claims already",
+            "resourceClaims[1].resourceClaimName: x: is also the name of another claim of this pod",
         ),
         (
             "- {name: own, r",
             "- {name: other, resourceClaimName: fwd-own}\n    - {name: own, r",
-            "resourceClaims[1].name: fwd-own: is another of this pod's claims already (one from a template is called POD-NAME)",
+            "resourceClaims[1].name: fwd-own: is also the name of another claim of this pod (a claim from a template is named POD-NAME)",
         ),
-        ("request: nic}", "request: cpus}", "is there twice"),
+        ("request: nic}", "request: cpus}", "is listed twice"),
         ("request: nic}", "request: nic/fast}", "claims[1].request: nic/fast: must be a lowercase RFC 1123 label"),
         (
             "{name: own, request: nic}",
             ", ".join(["{name: own, request: nic}"] * 256),
             "resources.claims: 258: at most 256 are allowed",
         ),
-        ("  containers:", "  resources: {claims: [{name: own}]}\n  containers:", "claims are containers'"),
+        ("  containers:", "  resources: {claims: [{name: own}]}\n  containers:", "only containers have claims"),
     ],
 )
 def test_what_is_wrong_with_a_pods_claims_is_told(old: str, new: str, said: str) -> None:

@@ -171,7 +171,7 @@ CONTAINER_RULES = [
     ("name: a, command: [$(A)], env: [{name: A}]", "5: spec.containers[0].command[0]: must name a program"),
     ("name: a, args: [x]", "5: spec.containers[0].args: needs a command: there is no image whose entry point could take them"),
     ("name: a, workingDir: tmp", '5: spec.containers[0].workingDir: "tmp": must be an absolute path'),
-    ("name: a, env: [{name: 'A=B'}]", "5: spec.containers[0].env[0].name: must be of printable ASCII characters other than '='"),
+    ("name: a, env: [{name: 'A=B'}]", "5: spec.containers[0].env[0].name: must consist of printable ASCII characters other than '='"),
     ("name: a, env: [{name: NODEAGENT_SHARED_CPUS, value: x}]", "5: spec.containers[0].env[0].name: must not begin with NODEAGENT_: the agent sets these variables itself"),
     ("name: a, env: [{name: A, vlue: x}]", "5: spec.containers[0].env[0]: has an unknown field; known are name, value, valueFrom"),
     ("name: a, env: [{value: x}]", "5: spec.containers[0].env[0].name: is required"),
@@ -193,9 +193,9 @@ CONTAINER_RULES = [
     ("name: a, resources: {limits: {nvidia.com/gpu: -1}}", "limits[nvidia.com/gpu]: -1: must be greater than or equal to 0"),
     ("name: a, resources: {limits: {nvidia.com/gpu: 500m}}", "limits[nvidia.com/gpu]: 500m: must be an integer: devices are whole"),
     ("name: a, resources: {limits: {nvidia.com/gpu: 1M}}", "limits[nvidia.com/gpu]: 1M: must be at most 65536"),
-    ("name: a, resources: {limits: {x.kubernetes.io/gpu: 1}}", "must be DOMAIN/NAME as of Kubernetes' extended resources (not kubernetes.io)"),
-    ("name: a, resources: {limits: {requests.nvidia.com/gpu: 1}}", "must be DOMAIN/NAME as of Kubernetes' extended resources"),
-    ("name: a, resources: {limits: {/gpu: 1}}", "must be DOMAIN/NAME as of Kubernetes' extended resources"),
+    ("name: a, resources: {limits: {x.kubernetes.io/gpu: 1}}", "must be DOMAIN/NAME, like Kubernetes' extended resources (not kubernetes.io)"),
+    ("name: a, resources: {limits: {requests.nvidia.com/gpu: 1}}", "must be DOMAIN/NAME, like Kubernetes' extended resources"),
+    ("name: a, resources: {limits: {/gpu: 1}}", "must be DOMAIN/NAME, like Kubernetes' extended resources"),
     ("name: a, resources: {requests: {nvidia.com/gpu: 1}}", "resources.limits: must have nvidia.com/gpu: devices can't be overcommitted"),
     ("name: a, resources: {requests: {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: 2}}", "must be equal to nvidia.com/gpu limit of 2"),
     ("name: a, resources: {limits: {cpu: x}}", '5: spec.containers[0].resources.limits[cpu]: "x": must be a quantity such as 2, 500m or 1Gi'),
@@ -290,7 +290,7 @@ SPEC_RULES = [
     ("containers: [{name: a, resources: {requests: {cpu: 1}}}, {name: b, resources: {requests: {cpu: 1500m}}}]\n  resources: {requests: {cpu: 2}}", "must be greater than or equal to aggregate container requests of 2500m"),
     ("containers: [{name: a, resources: {requests: {cpu: 1}, limits: {cpu: 3}}}]\n  resources: {limits: {cpu: 2}}", "5: spec.containers[0].resources.limits[cpu]: 3: must be less than or equal to pod limits of 2"),
     ("containers: [{name: a}]\n  resources: {limits: {hugepages-2Mi: 2Mi}}", "6: spec.resources: huge pages require cpu or memory"),
-    ("containers: [" + ", ".join(f"{{name: a{i}, resources: {{limits: {{memory: 4Ei}}}}}}" for i in range(3)) + "]", "the pod's memory in all must be below 2^63"),
+    ("containers: [" + ", ".join(f"{{name: a{i}, resources: {{limits: {{memory: 4Ei}}}}}}" for i in range(3)) + "]", "the total memory of the pod must be below 2^63"),
     ("containers: [" + ", ".join(f"{{name: a{i}}}" for i in range(257)) + "]", "5: spec.containers: 257: at most 256 containers are allowed"),
 ]  # fmt: skip
 
@@ -373,7 +373,7 @@ def test_a_finding_never_shows_what_may_be_secret(container: str) -> None:
 def test_strings_too_long_for_the_launcher_are_refused(strings: str) -> None:
     [found] = refused(f"{HEAD}  containers: [{{name: a, {strings}}}]\n")
     assert found == (
-        "5: spec.containers[0].command: command, args and env, with $(…) replaced, are more than 131072 bytes of JSON: "
+        "5: spec.containers[0].command: command, args and env, with $(…) replaced, exceed 131072 bytes of JSON: "
         "put large values into a file"
     )
 
@@ -431,7 +431,7 @@ def test_a_text_without_a_document_is_one_refusal_and_names_no_pod(text: str) ->
     assert isinstance(result, RefusedPod)
     assert result.name is None
     [finding] = result.findings
-    what = "holds no pod" if text.strip() else "is empty, as a full disk leaves a file (see `df`)"
+    what = "contains no pod" if text.strip() else "is empty, perhaps because the disk was full (see `df`)"
     assert str(finding) == f"web.yaml:1: {what}: write a pod, or remove the file to end the pods it had"
 
 
@@ -488,10 +488,10 @@ def test_wrong_amounts_of_exclusive_cpus_are_refused(annotation: str, finding: s
 
 def test_exclusive_cpus_need_a_request_and_no_resources_of_the_pod_as_a_whole() -> None:
     (found,) = refused(annotated('exclusive-cpus.nodeagent.io/web: "1"', "containers: [{name: web}]"))
-    assert "is more than the container requests (no CPU): request at least that much" in found
+    assert "is more than the container requests (no CPU): request at least this number" in found
     whole = "resources: {limits: {cpu: 4, memory: 1Gi}}, containers: [{name: web, resources: {requests: {cpu: 2}}}]"
     (found,) = refused(annotated('exclusive-cpus.nodeagent.io/web: "1"', whole))
-    assert "doesn't go with resources of the pod as a whole (spec.resources): remove one of them" in found
+    assert "can't be combined with pod-level resources (spec.resources): remove one of them" in found
     (found,) = refused(annotated('exclusive-cpu.nodeagent.io/web: "1"'))
     assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container>, " in found
     assert (
@@ -556,7 +556,7 @@ def test_a_pod_asks_to_be_near_devices_and_a_container_to_be_near_others() -> No
 def test_what_is_no_name_of_a_device_is_refused(key: str, text: str) -> None:
     (refusal,) = refused(annotated(f"{key}: {text}", "containers: [{name: web}]"))
     assert f"metadata.annotations[{key}]" in refusal
-    assert "must be devices, or kinds of them, such as eth0, 0000:3b:00.0, nvme0 or network" in refusal
+    assert "must list devices or kinds of devices, such as eth0, 0000:3b:00.0, nvme0 or network" in refusal
 
 
 @pytest.mark.parametrize("name", ["performance", "efficiency"])
@@ -579,7 +579,7 @@ def test_a_pod_asks_for_a_class_of_cores_or_prefers_one(name: str) -> None:
         (
             "preferred-core-class",
             "any, nodeagent.io/core-class: efficiency",
-            "has no effect beside nodeagent.io/core-class: remove one of the two",
+            "has no effect together with nodeagent.io/core-class: remove one of the two",
         ),
     ],
 )
@@ -592,7 +592,7 @@ def test_what_is_no_class_of_cores_is_refused(key: str, text: str, finding: str)
 @pytest.mark.parametrize("devices", ['""', '"eth0,"', '"../eth0"', '".."', '"a/b"', '"an interface"', "'0000:3b:00'"])
 def test_what_is_no_device_is_refused(devices: str) -> None:
     (found,) = refused(annotated(f"interrupts.nodeagent.io/web: {devices}"))
-    assert "must be network interfaces or addresses of PCI devices, such as eth0, 0000:3b:00.0" in found
+    assert "must list network interfaces or PCI addresses, such as eth0, 0000:3b:00.0" in found
 
 
 @st.composite

@@ -68,7 +68,7 @@ def test_units_that_can_be_pinned(unit: str) -> None:
 def test_units_that_cannot(unit: str) -> None:
     (found,) = refused(manifest(f'web: "{unit}"'))
     assert found.startswith("3: metadata.annotations[unit.nodeagent.io/web]: ")
-    assert "must be a service, scope or slice of systemd's, such as postgresql.service" in found
+    assert "must be a systemd service, scope or slice, such as postgresql.service" in found
 
 
 def test_what_becomes_of_its_cpus_while_its_units_are_not_active() -> None:
@@ -82,7 +82,7 @@ def test_what_becomes_of_its_cpus_while_its_units_are_not_active() -> None:
     assert "nodeagent.io/while-inactive" in found_wrong
     plain = manifest().replace("unit.nodeagent.io/web: web.service", "nodeagent.io/while-inactive: give-back")
     (found_wrong,) = refused(plain)
-    assert "needs containers that stand for systemd units (unit.nodeagent.io/<container>)" in found_wrong
+    assert "needs containers that pin systemd units (unit.nodeagent.io/<container>)" in found_wrong
 
 
 BOTH = f"{CONTAINER}, {CONTAINER.replace('web', 'too')}"
@@ -93,10 +93,10 @@ BOTH = f"{CONTAINER}, {CONTAINER.replace('web', 'too')}"
     [
         pytest.param(manifest("web: 7"), "web", "must be a string (quote it), not a number", id="no text"),
         pytest.param(manifest("wbe: web.service"), "wbe", "must name a container of this pod after the slash, did you mean web?", id="no such container"),
-        pytest.param(manifest(spec=f"containers: [{BOTH}]"), "too", "is required: all containers of a pod stand for systemd units, or none does", id="one of two"),
+        pytest.param(manifest(spec=f"containers: [{BOTH}]"), "too", "is required: either all containers of a pod pin systemd units, or none", id="one of two"),
         pytest.param(manifest("web: web.service; too: web.service", f"containers: [{BOTH}]"), "too", "is the unit of another container in this pod", id="twice"),
-        pytest.param(manifest("web: web.service; in: in.service", f"initContainers: [{{name: in, command: [run]}}], containers: [{CONTAINER}]"), "in", "doesn't go with an init container", id="an init container"),
-        pytest.param(manifest(spec="containers: [{name: web, command: [sleep]}]"), "web", "doesn't go with a command", id="a command"),
+        pytest.param(manifest("web: web.service; in: in.service", f"initContainers: [{{name: in, command: [run]}}], containers: [{CONTAINER}]"), "in", "can't be set on an init container", id="an init container"),
+        pytest.param(manifest(spec="containers: [{name: web, command: [sleep]}]"), "web", "can't be combined with a command", id="a command"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together(text: str, where: str, finding: str) -> None:

@@ -111,7 +111,7 @@ def test_without_a_list_any_container_may_come() -> None:
         (CONTAINERS, "a, b, a", "names a twice: remove one of them"),
         (CONTAINERS, ",".join(f"c{n}" for n in range(257)), "names more than 256 containers"),
         ("exclusive-cpus.nodeagent.io/a", "two", '"two": must be a whole number of CPUs, such as "2"'),
-        ("interrupts.nodeagent.io/a", "not/a/device", "must be network interfaces or addresses of PCI devices"),
+        ("interrupts.nodeagent.io/a", "not/a/device", "must list network interfaces or PCI addresses"),
         ("nodeagent.io/partition", "yes", '"yes": must be one of root, isolated'),
         ("nodeagent.io/numa-node", "any", '"any": must be the number of a NUMA node, such as "0"'),
         ("nodeagent.io/core-class", "any", '"any": must be one of performance, efficiency'),

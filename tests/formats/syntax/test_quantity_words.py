@@ -70,5 +70,5 @@ def test_an_empty_file_may_come_of_a_full_disk(content: bytes) -> None:
     assert isinstance(refused, RefusedPod)
     (finding,) = refused.findings
     assert str(finding) == (
-        "a.yaml:1: is empty, as a full disk leaves a file (see `df`): write a pod, or remove the file to end the pods it had"
+        "a.yaml:1: is empty, perhaps because the disk was full (see `df`): write a pod, or remove the file to end the pods it had"
     )

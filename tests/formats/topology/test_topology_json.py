@@ -127,13 +127,13 @@ def changed(path: tuple[str | int, ...], value: object) -> dict[str, Any]:
 CPU = ("topology", "cpus", 1)
 NODE = ("numa", 0)
 REFUSED: tuple[tuple[tuple[str | int, ...], object, str], ...] = (
-    (("topology",), ..., "topology: must be given"),
+    (("topology",), ..., "topology: is required"),
     (("topology",), [], "topology: must be an object"),
-    (("topology", "cpus"), ..., "topology.cpus: must be given"),
+    (("topology", "cpus"), ..., "topology.cpus: is required"),
     (("topology", "cpus"), {}, "topology.cpus: must be a list"),
     (("topology", "cores"), [], "topology.cores: unknown field"),
     (CPU, 3, "topology.cpus[1]: must be an object, not 3"),
-    ((*CPU, "id"), ..., "topology.cpus[1].id: must be given"),
+    ((*CPU, "id"), ..., "topology.cpus[1].id: is required"),
     ((*CPU, "id"), 0, "topology.cpus[1].id: must occur only once, not 0"),
     ((*CPU, "id"), "1", "topology.cpus[1].id: must be a whole number from 0 to 65535"),
     ((*CPU, "id"), True, "topology.cpus[1].id: must be a whole number"),
@@ -148,7 +148,7 @@ REFUSED: tuple[tuple[tuple[str | int, ...], object, str], ...] = (
     ((*CPU, "coreClass"), "fast", "topology.cpus[1].coreClass: must be one of performance, efficiency"),
     (("numa",), {}, "numa: must be a list"),
     (("numa", 0), None, "numa[0]: must be an object"),
-    ((*NODE, "memory"), ..., "numa[0].memory: must be given"),
+    ((*NODE, "memory"), ..., "numa[0].memory: is required"),
     ((*NODE, "memory"), 2**63, "numa[0].memory: must be a whole number"),
     ((*NODE, "memory"), "8Gi", 'numa[0].memory: must be a whole number from 0 to 9223372036854775807, not "8Gi"'),
     ((*NODE, "hugepages"), [], "numa[0].hugepages: must be an object"),
@@ -161,7 +161,7 @@ REFUSED: tuple[tuple[tuple[str | int, ...], object, str], ...] = (
     (("l3",), ["0-1"], "l3[0]: must be the CPUs whose `l3` is this index"),
     (("l3",), ["9", "9"], "l3[1]: must be the CPUs whose"),
     (("caches",), "L2", "caches: must be a list"),
-    (("caches",), [{"type": "data", "cpus": "0"}], "caches[0].level: must be given"),
+    (("caches",), [{"type": "data", "cpus": "0"}], "caches[0].level: is required"),
     (
         ("caches",),
         [{"level": 256, "type": "data", "cpus": "0"}],

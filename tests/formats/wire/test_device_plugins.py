@@ -3,7 +3,14 @@
 import pytest
 
 from nodeagent.core.model.device_access import DeviceMount
-from nodeagent.formats.wire.device_plugins import PluginAccess, PluginFile, access, variables
+from nodeagent.formats.wire.device_plugins import (
+    MAX_ANSWER_BYTES,
+    PluginAccess,
+    PluginFile,
+    access,
+    allocated,
+    variables,
+)
 from nodeagent.formats.wire.protobuf import ProtobufError
 from tests.support.protos import generated
 
@@ -40,8 +47,18 @@ def test_an_answer_may_have_nothing() -> None:
 @pytest.mark.parametrize("path", ["", "dev/gpu", "/dev/\0gpu"])
 def test_a_path_that_is_not_absolute_is_no_path(path: str) -> None:
     named = MESSAGES.DeviceSpec(container_path="/dev/gpu", host_path=path)
-    with pytest.raises(ProtobufError, match=r"host_path .* is no absolute path"):
+    with pytest.raises(ProtobufError, match=r"host_path .* is not an absolute path"):
         access(MESSAGES.ContainerAllocateResponse(devices=[named]).SerializeToString())
     mounted = MESSAGES.Mount(container_path=path, host_path="/opt")
-    with pytest.raises(ProtobufError, match=r"container_path .* is no absolute path"):
+    with pytest.raises(ProtobufError, match=r"container_path .* is not an absolute path"):
         access(MESSAGES.ContainerAllocateResponse(mounts=[mounted]).SerializeToString())
+
+
+def test_an_answer_that_is_too_large_to_be_kept_is_none() -> None:
+    def answering(size: int) -> bytes:
+        one = MESSAGES.ContainerAllocateResponse(annotations={"a": "x" * size})
+        return MESSAGES.AllocateResponse(container_responses=[one]).SerializeToString()
+
+    assert allocated(answering(MAX_ANSWER_BYTES - 100)) is not None
+    with pytest.raises(ProtobufError, match="at most 65536 are kept"):
+        allocated(answering(MAX_ANSWER_BYTES))

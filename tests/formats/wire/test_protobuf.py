@@ -148,17 +148,17 @@ def test_absent_is_the_default_and_a_missing_message_is_none() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ({"sting": "a"}, "All.sting: there is no such field"),
-        ({"string": 3}, "All.string: 3 is no string"),
-        ({"string": "\ud800"}, "All.string: '\\ud800' is no string"),
-        ({"int32": 2**31}, "All.int32: 2147483648 is no int32"),
-        ({"uint64": -1}, "All.uint64: -1 is no uint64"),
-        ({"int64": True}, "All.int64: True is no int64"),
-        ({"bool": 1}, "All.bool: 1 is no bool"),
-        ({"double": "1"}, "All.double: '1' is no double"),
-        ({"message": 3}, "All.message: 3 is no message"),
-        ({"messages": [{"deeper": [{"numbers": ["1"]}]}]}, "All.Inner.Inner2.numbers: ['1'] is no int64"),
-        ({"map": {"a": None}}, "All.map: {'a': None} is no map<string, string>"),
+        ({"sting": "a"}, "All.sting: unknown field"),
+        ({"string": 3}, "All.string: 3 is not of type string"),
+        ({"string": "\ud800"}, "All.string: '\\ud800' is not of type string"),
+        ({"int32": 2**31}, "All.int32: 2147483648 is not of type int32"),
+        ({"uint64": -1}, "All.uint64: -1 is not of type uint64"),
+        ({"int64": True}, "All.int64: True is not of type int64"),
+        ({"bool": 1}, "All.bool: 1 is not of type bool"),
+        ({"double": "1"}, "All.double: '1' is not of type double"),
+        ({"message": 3}, "All.message: 3 is not of type message"),
+        ({"messages": [{"deeper": [{"numbers": ["1"]}]}]}, "All.Inner.Inner2.numbers: ['1'] is not of type int64"),
+        ({"map": {"a": None}}, "All.map: {'a': None} is not of type map<string, string>"),
     ],
 )
 def test_what_is_no_such_message_is_refused_with_its_field(value: dict[str, Any], text: str) -> None:
@@ -173,12 +173,12 @@ def test_what_is_no_such_message_is_refused_with_its_field(value: dict[str, Any]
         (b"\x08", "at byte 1: the message ends in a number"),
         (b"\x08" + b"\xff" * 9 + b"\x02", "at byte 1: a number of more than 64 bits"),
         (b"\x08" + b"\x80" * 11, "at byte 1: a number of more than 64 bits"),
-        (b"\x42\x05abc", "All: at byte 0: field 8 ends 2 bytes later"),
-        (b"\x39\x00", "All: at byte 0: field 7 ends 7 bytes later"),
+        (b"\x42\x05abc", "All: at byte 0: field 8 ends 2 bytes beyond the message"),
+        (b"\x39\x00", "All: at byte 0: field 7 ends 7 bytes beyond the message"),
         (b"\x42\x01\xff", "at byte 2: a string is not UTF-8"),
-        (b"\x00\x00", "All: at byte 0: there is no field number 0"),
+        (b"\x00\x00", "All: at byte 0: 0 is not a field number"),
         (b"\x0b", "All: at byte 0: proto3 has no wire type 3"),
-        (b"\xba\x01\x04abcd", "at byte 3: a double ends 4 bytes later"),
+        (b"\xba\x01\x04abcd", "at byte 3: a double ends 4 bytes beyond the message"),
     ],
 )
 def test_what_is_no_message_is_refused_with_its_byte(content: bytes, text: str) -> None:
@@ -197,7 +197,7 @@ def test_there_is_a_bound_on_bytes_depth_and_values(monkeypatch: pytest.MonkeyPa
         decode(ALL, bytes(11), max_bytes=10)
     monkeypatch.setattr(protobuf, "MAX_DEPTH", 1)
     assert decode(ALL, encode(ALL, {"message": {"number": 1}}))["message"]["number"] == 1
-    with pytest.raises(ProtobufError, match=r"Inner2: at byte 4: more than 1 messages in each other"):
+    with pytest.raises(ProtobufError, match=r"Inner2: at byte 4: more than 1 nested messages"):
         decode(ALL, encode(ALL, {"message": {"deeper": [{}]}}))
     monkeypatch.setattr(protobuf, "MAX_VALUES", 8)
     assert decode(ALL, encode(ALL, {"int64s": [1] * 7}))["int64s"] == [1] * 7

@@ -33,23 +33,23 @@ WHOLE = {"options": ("full-pcpus-only",)}
 @pytest.mark.parametrize(
     ("cpu", "asked", "placement", "said"),
     [
-        ("2", FAST, {}, "it asks for performance cores: its exclusive CPUs are to be among them"),
+        ("2", FAST, {}, "it requires performance cores for its exclusive CPUs"),
         ("2", FAST, {}, "app exclusive 6-7 NUMA 0, performance"),
-        ("4", FAST, {}, "wants 4 CPUs of its own on performance cores, and 3 can still be given: 1 short"),
+        ("4", FAST, {}, "wants 4 CPUs exclusively on performance cores, and 3 can still be allocated: 1 short"),
         ("4", FAST, {}, "NUMA 0: 3 of 8 free (default/there"),
         ("4", FAST, {}, "* let container app request cpu 3 instead of 4"),
         ("4", FAST, {}, "* let it prefer performance cores instead of requiring them"),
-        ("4", FAST, {}, "* let it be on efficiency cores instead of performance cores"),
+        ("4", FAST, {}, "* let it require efficiency cores instead of performance cores"),
         ("5", SLOW, RESTRICTED, "wants 5 CPUs on efficiency cores on a single NUMA node (topologyManagerPolicy restricted)"),
         ("5", SLOW, RESTRICTED, "NUMA 0: 4 CPUs free of 4, 1 short"),
-        ("3", FAST, WHOLE, "on performance cores, and full-pcpus-only gives whole cores of 2 only 3 is not a multiple of 2"),
-        ("500m", FAST, {}, "container app has no CPUs of its own: its CPU request is not a whole number"),
+        ("3", FAST, WHOLE, "on performance cores, and full-pcpus-only allocates only whole cores of 2 CPUs 3 is not a multiple of 2"),
+        ("500m", FAST, {}, "container app has no exclusive CPUs: its CPU request is not a whole number"),
         ("2", WISH, {}, "it prefers performance cores: all its exclusive CPUs are among them app"),
-        ("4", WISH, {}, "it prefers performance cores: these alone would not do, so all counted"),
+        ("4", WISH, {}, "it prefers performance cores: these weren't enough, so all cores counted"),
         ("4", WISH, {}, "app exclusive 8-11 NUMA 0, efficiency"),
         ("6", WISH, {}, "NUMA 0, performance and efficiency"),
         ("2", {}, NODES_WISH, "exclusiveCoreClass prefers performance cores: all its exclusive CPUs are among them"),
-        ("9", {}, NODES_WISH, "so all counted What is missing container app wants 9 CPUs of its own, and 7 can"),
+        ("9", {}, NODES_WISH, "so all cores counted What is missing container app wants 9 CPUs exclusively, and 7 can"),
         ("2", {}, NODES_WISH, "topology none, exclusiveCoreClass performance"),
     ],
 )  # fmt: skip
@@ -60,7 +60,7 @@ def test_what_is_said(cpu: str, asked: dict[str, Any], placement: dict[str, Any]
 def test_where_there_are_no_classes_this_is_said() -> None:
     text = explained(pod("new", app(cpu="2"), core_class="performance"), MACHINE_A)
     assert "it asks for performance cores, and all cores of this machine are of one kind" in text
-    assert "What is missing the message says it all" in text
+    assert "What is missing see the message" in text
     assert "* let it prefer performance cores instead of requiring them" in text
     plain = explained(pod("new", app(cpu="2"), preferred_core_class="performance"), MACHINE_A)
     assert "performance" not in plain

@@ -43,7 +43,7 @@ def asking(name: str, count: int = 1) -> Pod:
 
 def test_the_hints_and_the_choice_are_steps() -> None:
     text = said(asking("new"), topology_manager_policy="restricted")
-    assert "container app: on which NUMA nodes? NUMA 1, preferred by all" in text
+    assert "container app: which NUMA nodes? NUMA 1, preferred by all" in text
     assert f"container app: which devices? 0000:3b:00.0 eth0 ({NIC}, NUMA 1)" in text
     assert "app exclusive 4,12 NUMA 1" in text
 
@@ -51,7 +51,7 @@ def test_the_hints_and_the_choice_are_steps() -> None:
 def test_what_is_taken_is_what_is_missing() -> None:
     text = said(asking("new"), asking("there"), topology_manager_policy="restricted")
     assert "TopologyAffinityError" in text
-    assert f"{NIC} can't be had there" in text
+    assert f"not enough {NIC}" in text
     none = said(asking("new"), asking("there"))
     assert f"requested number of devices unavailable for {NIC}. Requested: 1, Available: 0" in none
     room = Allocatable(10, (("cpu", 16_000), ("memory", 2**40)))
@@ -69,9 +69,9 @@ def test_a_merge_that_fails_for_devices_says_so() -> None:
     one_of_each = (pod("x", app(cpu="2", devices={NIC: 1})), pod("y", app(cpu="6", devices={NIC: 1})))
     text = said(asking("new", 2), *one_of_each, cards=PAIRS, topology_manager_policy="restricted")
     assert "TopologyAffinityError" in text
-    assert f"{NIC}: enough are free on NUMA 0-1 only, and fewer nodes would do if nobody had any" in text
+    assert f"{NIC}: enough are free only on NUMA 0-1, while an empty machine would need fewer nodes" in text
     text = said(asking("new", 4), *one_of_each, cards=PAIRS, topology_manager_policy="restricted")
-    assert f"{NIC}: too few are free, on whatever NUMA nodes" in text
+    assert f"{NIC}: too few are free on all NUMA nodes together" in text
 
 
 def test_what_would_help_is_fewer_of_them_or_whose_end() -> None:

@@ -63,7 +63,7 @@ def _fewest(amount: int, sizes: list[int]) -> int:
             0,
             [headroom(0, free=4, of=4), headroom(1, free=2, of=4)],
             "on 2 NUMA nodes, the fewest that could hold it",
-            ["in all 6 CPUs can still be given: 3 short", "NUMA 1: 2 CPUs free of 4"],
+            ["6 CPUs can still be allocated in total: 3 short", "NUMA 1: 2 CPUs free of 4"],
         ),
         (
             10,
@@ -78,7 +78,7 @@ def _fewest(amount: int, sizes: list[int]) -> int:
             [headroom(0, free=4, of=4, memory=(6, 8)), headroom(1, free=4, of=4, memory=(0, 8))],
             "on 2 NUMA nodes, the fewest that could hold it",
             [
-                "in all 6Gi of memory can still be given: 6Gi short",
+                "6Gi of memory can still be allocated in total: 6Gi short",
                 "NUMA 0: 6Gi of memory free, of 8Gi",
                 "NUMA 1: 0 of memory free, of 8Gi",
             ],
@@ -133,5 +133,5 @@ def test_memory_that_is_not_read_as_whole_bytes_is_named(policy: str) -> None:
     one = pod("p", app("a", "1", "1.5Gi"), shared("b"), resources=exclusive("2", "4Gi"))
     said = why_refused(before, trace(before, one))
     assert said[-1] == (
-        "the memory of a is not read as whole bytes: write it without a point or m and with few digits, 1536Mi for 1.5Gi"
+        "the memory of a is not read as whole bytes: write it without a decimal point or m and with few digits, such as 1536Mi for 1.5Gi"
     )

@@ -39,17 +39,17 @@ def test_each_container_is_told_with_what_it_had_and_has(fields: dict[str, str |
 
 
 def test_one_that_can_never_be_is_not_tried_again() -> None:
-    assert refused(is_deferred=False) == ["the pod runs on as it is"]
+    assert refused(is_deferred=False) == ["the pod keeps running unchanged"]
 
 
 def test_whose_end_would_help_is_named() -> None:
     first, second = refused("default/a", "default/b")
-    assert "tried again in every turn" in first
-    assert second == "the end of one of these would let it through: default/a, default/b"
+    assert "retried before new pods" in first
+    assert second == "the resize will succeed once one of these pods ends: default/a, default/b"
 
 
 def test_that_nobodys_end_alone_would_help_is_said_only_if_all_were_tried() -> None:
-    assert refused()[1:] == ["no single pod's end would let it through"]
+    assert refused()[1:] == ["the end of a single pod isn't enough for it"]
     assert len(refused(all_tried=False)) == 1
 
 
@@ -71,11 +71,11 @@ def test_what_was_refused_for_good_is_not_said_to_be_tried_again() -> None:
     _, agent = started(of, old, beside)
     there = WhatIf.of(of.managers, agent.state.promises, (old, beside), of.allocatable)
     deferred, fits = (resizing(there, old, pod("a", app(cpu=cpu))) for cpu in ("5", "3"))
-    retry = "`nodeagent retry default/a` lets it be decided on again"
+    retry = "`nodeagent retry default/a` tries it again"
     assert refused_lines(deferred, is_final=True)[1:] == [
-        f"the pod runs on as it is; {retry}",
-        "the end of one of these would let it through: default/b",
+        f"the pod keeps running unchanged; {retry}",
+        "the resize will succeed once one of these pods ends: default/b",
     ]
-    assert "tried again in every turn" in refused_lines(deferred, is_final=False)[1]
-    assert refused_lines(fits, is_final=True)[0] == f"it could be had now ({retry}):"
-    assert refused_lines(fits, is_final=False)[0] == "it could be had now:"
+    assert "retried before new pods" in refused_lines(deferred, is_final=False)[1]
+    assert refused_lines(fits, is_final=True)[0] == f"it would succeed now ({retry}):"
+    assert refused_lines(fits, is_final=False)[0] == "it would succeed now:"

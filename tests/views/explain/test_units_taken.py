@@ -29,7 +29,7 @@ def test_it_is_refused_before_the_managers_are_asked_and_all_holders_have_to_end
     what_if = beside(pod("a", unit("db.service", "1")), pod("b", unit("web.service", "1")), pod("c", app(cpu="1")))
     found = trace(what_if, NEW)
     assert (found.decision, found.steps) == (TAKEN, ())
-    assert why_refused(what_if, found) == ["a unit has one pod, and pod default/a is that of db.service"]
+    assert why_refused(what_if, found) == ["a unit has only one pod, and db.service already belongs to pod default/a"]
     assert remedies(what_if, NEW).found == (Remedy(RequestChange.REMOVAL, ("default/a", "default/b")),)
     assert what_if.after(NEW, TAKEN) == what_if
 

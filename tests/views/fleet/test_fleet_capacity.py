@@ -12,6 +12,7 @@ from nodeagent.tools.fleet.text import render_capacity
 from tests.support import json_schema
 from tests.support.fleets import node, with_pods
 from tests.support.pods import app, pod
+from tests.support.shares import share_of
 
 TWO = pod("new", app("app", cpu="2", memory="64Mi"))
 
@@ -68,7 +69,7 @@ Why no more fit (nodeagent explain -f FILE --machine FILE says what would help)
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=share_of(25))
 @given(st.lists(st.integers(1, 3), max_size=3), st.integers(1, 4))
 def test_it_is_what_the_node_would_admit_one_after_the_other(there: list[int], asked: int) -> None:
     world = with_pods(*there)

@@ -16,6 +16,7 @@ from nodeagent.tools.fleet.text import render_difference
 from tests.support import json_schema
 from tests.support.fleets import FILES, node
 from tests.support.inspected_nodes import machine
+from tests.support.shares import share_of
 
 
 def differing(*nodes: FleetNode) -> dict[str, list[tuple[str, list[str]]]]:
@@ -113,7 +114,7 @@ def test_of_a_machine_alone_only_the_machine_is_compared() -> None:
     assert document["differing"] == []
 
 
-@settings(max_examples=50)
+@settings(max_examples=share_of(50))
 @given(
     st.lists(
         st.tuples(st.sampled_from(["6.1", "6.12"]), st.sampled_from(["64Gi", "32Gi", "63.9Gi"])), min_size=2, max_size=9

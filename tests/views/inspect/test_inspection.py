@@ -532,7 +532,7 @@ def test_processes_that_could_not_be_counted_are_not_none():
     unseen = inspection(world.view(cgroups=None))
     missing = inspection(world.view(cgroups={k: v for k, v in world.observed().items() if k != slot}))
     shown = [state_text(container_of(d, "slot"), NOW_MS) for d in (known, unread, unseen, missing)]
-    assert shown == ["Open, empty", "Open, processes not known", "Open, processes not known", "Open, empty"]
+    assert shown == ["Open, empty", "Open, processes unknown", "Open, processes unknown", "Open, empty"]
     assert [container_of(d, "slot")["processes"] for d in (known, unread, unseen, missing)] == [0, None, None, 0]
     assert "process    not known\n" in render_in_full(unread)
 

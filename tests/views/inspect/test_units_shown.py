@@ -133,7 +133,7 @@ def test_a_release_plans_to_give_it_back_and_ends_nothing() -> None:
     assert (plan["units"], plan["cgroup"], plan["order"]) == (["db.service"], None, [])
     assert plan_text(plan) == [
         "default/db: ends",
-        "  systemd gets back db.service, whose processes run on: CPUs 1,5 are free again",
+        "  db.service keeps running under systemd's own settings: CPUs 1,5 are free again",
     ]
     assert longest_end_seconds([entry]) == entry.pod.termination_grace_seconds
 

@@ -131,7 +131,7 @@ def test_what_has_no_place_in_the_drawing() -> None:
     text = render_topology(topology)
     assert text.count("NUMA node 0: 1023 B, spans 2 sockets") == 2
     assert "NUMA node 9: 3.0 TiB, no CPUs" in text
-    assert "unused CPUs, of no known core or NUMA node: 7" in text
+    assert "unused CPUs, whose core or NUMA node is unknown: 7" in text
     assert "no L3" in text
     assert "distances" not in text
 

@@ -282,7 +282,8 @@ def _create(registry: Registry, sandbox: Sandbox, container: NriContainer) -> St
     if _is_over(registry, sandbox, entry, container.id):
         why = f"container {printable(key.name[:_MAX_NAME])} or its pod has already been stopped: the kubelet makes another one"
         return Stepped(registry, (Refuse(key, container.id, why, is_first=True),))
-    if (refusal := registry.refusal(key, asked)) is not None and not refusal.is_of_update:
+    refusal = registry.refusal(key, asked)
+    if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
         return Stepped(registry, (Refuse(key, container.id, refusal.reason, is_first=False),))
     is_as_promised = entry.is_held and entry.asked == asked
     made = MadeContainer(

@@ -12,9 +12,9 @@ from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
-from nodeagent.core.model.refusals import unexpected
+from nodeagent.core.model.refusals import Reason, Refusal, unexpected
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
-from nodeagent.core.resources.devices.plugins import DevicePluginFailedError
+from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.resource import Allocation
 
@@ -62,6 +62,8 @@ def allocate_container(
             return Allocation(promises, refusal=unexpected(f'pod "{pod.uid}" container "{container.name}" {why}'))
         try:
             given = _given(manager, promises, pod, container.name, resource, wanted)
+        except DevicePluginPostponedError as err:
+            return Allocation(promises, refusal=Refusal(Reason.DEVICE_PLUGINS_SLOW, str(err)))
         except DevicePluginFailedError as err:
             given = str(err)
         if isinstance(given, str):
@@ -96,13 +98,18 @@ def _given(
             f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(available)}"
         )
     hint = promises.hint(pod.uid, name).mask
-    chosen = (*lent, *_picked(pool, available, lent, needed, None if hint is None else hint.bits))
-    answer = None if pool.plugin is None else pool.plugin.allocate(tuple(device.id for device in chosen))
+    chosen = (*lent, *_picked(pool, pod.uid, available, lent, needed, None if hint is None else hint.bits))
+    answer = None if pool.plugin is None else pool.plugin.allocate(pod.uid, tuple(device.id for device in chosen))
     return tuple(device.held(resource) for device in chosen), answer
 
 
 def _picked(
-    pool: DevicePool, available: list[PoolDevice], lent: list[PoolDevice], needed: int, affinity: NumaMask | None
+    pool: DevicePool,
+    pod_uid: str,
+    available: list[PoolDevice],
+    lent: list[PoolDevice],
+    needed: int,
+    affinity: NumaMask | None,
 ) -> list[PoolDevice]:
     """Pick devices by the affinity, and among those that it leaves by the plugin's preference (kubelet: devicesToAllocate)."""
     ordered = in_order(pool, available, affinity)
@@ -116,7 +123,7 @@ def _picked(
     taken, among = ([], aligned) if needed < len(aligned) else (aligned, ordered)
     must = tuple(device.id for device in (*lent, *taken))
     offered = (*must, *(device.id for device in among if device not in taken))
-    preferred = frozenset(pool.plugin.preferred(offered, must, len(lent) + needed))
+    preferred = frozenset(pool.plugin.preferred(pod_uid, offered, must, len(lent) + needed))
     rest = [device for device in among if device not in taken]
     return [*taken, *sorted(rest, key=lambda device: device.id not in preferred)][:needed]
 

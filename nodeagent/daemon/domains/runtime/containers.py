@@ -70,6 +70,7 @@ from nodeagent.daemon.domains.runtime.untracked_cgroups import Strangers
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.reports.problems import unserved_containers
+from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.troubles import Trouble, trouble_of
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
@@ -147,8 +148,8 @@ class Containers:
         self._socket, self._tree = socket, tree
         self._wakeups, self._log = wakeups, log
         self._pods = pods
-        self.prepare: Callable[[tuple[HeldDevice, ...]], str | None] = lambda _: None
-        """Lets device plugins prepare the devices of a container that is about to be created; returns why they can't."""
+        self.prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
+        """Lets device plugins prepare the devices of a container that is about to be created. None means that they have."""
         self.link = RuntimeLink(socket, self, self.lost)
         self._queue: SimpleQueue[_Asked] = SimpleQueue()
         self._lock = threading.RLock()
@@ -458,9 +459,10 @@ class Containers:
         taken = () if isinstance(access, str) else tuple(file.path for file in access.files if file.path in of_units)
         if taken:
             access = f"unit {of_units[taken[0]]} may still use {taken[0]}: see `nodeagent inspect`"
-        why = access if isinstance(access, str) else self.prepare(devices)
-        if isinstance(access, str) or why is not None:
-            return Denial(f"container {key.name}: {why}; the kubelet tries again")
+        unprepared = Unprepared(access) if isinstance(access, str) else self.prepare(devices)
+        if unprepared is not None:
+            return Denial(f"container {key.name}: {unprepared.why}; the kubelet tries again")
+        assert not isinstance(access, str)
         return replace(found, answer=replace(found.answer, access=access))
 
     def _take(self) -> list[_Asked]:

@@ -8,9 +8,15 @@ from pathlib import Path
 
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.daemon.reports.logs import Log
-from nodeagent.edge.runtime.kubelet_pods import KubeletPods, KubeletPodsError, load
+from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError, GrpcServerKind, load
 from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, KubeletPodError, get_pod, read_pod
+from nodeagent.formats.wire.grpc_messages import Status
 
+KUBELET = GrpcServerKind(
+    "kubelet's pods API",
+    hint="is it kubelet's (1.37 or later)? `ss -lxp` shows whose; see `journalctl -u kubelet`",
+    hint_if_late="it may be stopped or overloaded: `systemctl status kubelet`",
+)
 PATIENCE_SECONDS = 0.25
 """For one pod. Kubelet answers from its memory, within milliseconds."""
 _OF_ALL_SECONDS = 1.0
@@ -82,7 +88,7 @@ class PodsApi:
         problem, again = "", 0.0
         try:
             found.extend(self._each(uids, until))
-        except KubeletPodsError as err:
+        except GrpcError as err:
             if self._is_expected or not err.is_absent:
                 problem = f"{err.message} ({err.hint})"
             again = time.monotonic() + _PAUSE_SECONDS if err.is_late else 0.0
@@ -90,17 +96,18 @@ class PodsApi:
         return tuple(found)
 
     def _each(self, uids: Iterable[str], until: float) -> Iterator[KubeletPod]:
-        with KubeletPods(self._path, until, MAX_BYTES) as kubelet:
+        with GrpcClient(KUBELET, self._path, until, MAX_BYTES) as kubelet:
             for uid in uids:
                 request = get_pod(uid)
-                answer = None if request is None else kubelet.call(GET_POD, request, METADATA)
-                if answer is None:
+                if request is None:
                     continue
                 try:
-                    pod = read_pod(answer, uid)
+                    yield read_pod(kubelet.call(GET_POD, request, METADATA), uid)
                 except KubeletPodError as err:
-                    raise KubeletPodsError(self._path, f"what it says is no pod: {err}") from err
-                yield pod
+                    raise GrpcError(KUBELET, self._path, f"what it says is no pod: {err}") from err
+                except GrpcError as err:
+                    if err.status != Status.NOT_FOUND:
+                        raise
 
     def _note(self, problem: str, again: float) -> None:
         with self._lock:

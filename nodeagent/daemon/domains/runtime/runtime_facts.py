@@ -5,11 +5,13 @@ import time
 from pathlib import Path
 
 from nodeagent.core.model.nri import Answer, Call, Event, Runtime, Synchronized, Update
+from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET
 from nodeagent.edge.files import state_files
-from nodeagent.edge.runtime.kubelet_pods import KubeletPods, KubeletPodsError
 from nodeagent.edge.runtime.nri import Answered, NriConnection, NriError
+from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError
 from nodeagent.formats.config.containerd_config import ContainerdConfigError, NriConfig, imported, nri_config
 from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod
+from nodeagent.formats.wire.grpc_messages import Status
 from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 
 _CONFIG = "/etc/containerd/config.toml"
@@ -54,9 +56,11 @@ def _pods_api(path: Path) -> PodsApiFacts:
     nobody = get_pod(_NOBODY)
     assert nobody is not None
     try:
-        with KubeletPods(path, time.monotonic() + _PODS_API_SECONDS, MAX_BYTES) as kubelet:
+        with GrpcClient(KUBELET, path, time.monotonic() + _PODS_API_SECONDS, MAX_BYTES) as kubelet:
             kubelet.call(GET_POD, nobody, METADATA)
-    except KubeletPodsError as err:
+    except GrpcError as err:
+        if err.status == Status.NOT_FOUND:
+            return PodsApiFacts()
         return PodsApiFacts(err.message, err.hint, err.is_absent, isinstance(err.__cause__, PermissionError))
     return PodsApiFacts()
 

@@ -1,4 +1,4 @@
-"""Calls of kubelet's pods API, answered by grpcio's server, and by others that keep to nothing."""
+"""gRPC calls, answered by grpcio's server, and by others that keep to nothing."""
 
 import socket
 import struct
@@ -16,12 +16,14 @@ from h2.connection import H2Connection
 from h2.events import StreamEnded
 from hypothesis import given, settings, strategies as st
 
-from nodeagent.edge.runtime.kubelet_pods import KubeletPods, KubeletPodsError
+from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET
+from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError
 from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod, read_pod
-from nodeagent.formats.wire.grpc_messages import framed
+from nodeagent.formats.wire.grpc_messages import Status, framed, parse_status
 from tests.support.kubelet import serving
 from tests.support.pods import app, init, pod
 from tests.support.runtime_pods import kubelets
+from tests.support.shares import share_of
 
 PATIENCE_SECONDS = 60.0
 """Nothing takes that long but a bug."""
@@ -36,13 +38,13 @@ def request(uid: str) -> bytes:
     return found
 
 
-def asked(path: Path, seconds: float = PATIENCE_SECONDS) -> bytes | None:
-    with KubeletPods(path, time.monotonic() + seconds, MAX_BYTES) as kubelet:
+def asked(path: Path, seconds: float = PATIENCE_SECONDS) -> bytes:
+    with GrpcClient(KUBELET, path, time.monotonic() + seconds, MAX_BYTES) as kubelet:
         return kubelet.call(GET_POD, request(WEB.uid), METADATA)
 
 
-def failure(path: Path, seconds: float = PATIENCE_SECONDS) -> KubeletPodsError:
-    with pytest.raises(KubeletPodsError) as caught:
+def failure(path: Path, seconds: float = PATIENCE_SECONDS) -> GrpcError:
+    with pytest.raises(GrpcError) as caught:
         asked(path, seconds)
     assert str(path) in caught.value.message
     assert caught.value.hint
@@ -54,30 +56,28 @@ def test_a_pod_is_asked_for_by_its_uid_and_only_what_is_needed_of_it(tmp_path: P
     path = tmp_path / "pods-api.sock"
     with serving(path) as server:
         server.has(WEB)
-        answer = asked(path)
-        assert answer is not None
-        assert read_pod(answer, WEB.uid) == kubelets(WEB)
+        assert read_pod(asked(path), WEB.uid) == kubelets(WEB)
         assert (server.asked, server.masks) == ([WEB.uid], [[METADATA[0][1]]])
 
 
 def test_one_connection_carries_one_call_after_the_other(tmp_path: Path) -> None:
     path = tmp_path / "pods-api.sock"
     pods = [pod(f"pod-{n}", app("main", "1")) for n in range(20)]
-    with serving(path) as server, KubeletPods(path, time.monotonic() + PATIENCE_SECONDS, MAX_BYTES) as kubelet:
+    with serving(path) as server, GrpcClient(KUBELET, path, time.monotonic() + PATIENCE_SECONDS, MAX_BYTES) as kubelet:
         for one in pods[::2]:
             server.has(one)
-        found = [kubelet.call(GET_POD, request(one.uid)) for one in pods]
-    assert [answer is not None for answer in found] == [True, False] * 10
-    assert read_pod(found[18] or b"", "uid-pod-18") == kubelets(pods[18])
+        for there, absent in zip(pods[::2], pods[1::2], strict=True):
+            assert read_pod(kubelet.call(GET_POD, request(there.uid)), there.uid) == kubelets(there)
+            with pytest.raises(GrpcError) as caught:
+                kubelet.call(GET_POD, request(absent.uid))
+            assert caught.value.status == Status.NOT_FOUND
 
 
 def test_a_large_answer_passes_the_windows_and_a_larger_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pods-api.sock"
     with serving(path) as server:
         server.raw = b"\0" * (MAX_BYTES - 100)
-        answer = asked(path)
-        assert answer is not None
-        assert len(answer) > MAX_BYTES - 100
+        assert len(asked(path)) > MAX_BYTES - 100
         server.raw = b"\0" * (8 * MAX_BYTES)
         assert "an answer of more than 262144 bytes" in failure(path).message
 
@@ -175,7 +175,8 @@ def speaks(answer: Callable[[H2Connection, int], object]) -> Behaviour:
     """HTTP/2, with such an answer to the first call."""
 
     def behave(channel: socket.socket) -> None:
-        server = H2Connection(H2Configuration(client_side=False))
+        config = H2Configuration(client_side=False, validate_outbound_headers=False, normalize_outbound_headers=False)
+        server = H2Connection(config)
         server.initiate_connection()
         while True:
             channel.sendall(server.data_to_send())
@@ -219,15 +220,15 @@ GRPC_OK = ("grpc-status", "0")
         (says(SETTINGS + b"\xff\xff\xff\x00" + b"x" * 10**6), "a frame of more than 16384 bytes"),
         (ended((":status", "503")), "HTTP's status 503"),
         (ended(*OK), "without gRPC's status"),
-        (ended(*OK, ("grpc-status", "zero")), "without gRPC's status"),
-        (ended(*OK, ("grpc-status", "9" * 5000)), "without gRPC's status"),
         (ended(*OK, ("grpc-status", "7"), ("grpc-message", "no")), "it refuses: no (7)"),
-        (body(b"", GRPC_OK), "not one message"),
-        (body(b"\0\0\0\0", GRPC_OK), "not one message"),
-        (body(b"\1" + framed(b"x")[1:], GRPC_OK), "not one message without compression"),
-        (body(framed(b"x") * 2, GRPC_OK), "not one message"),
-        (body(framed(b"x")[:-1], GRPC_OK), "not one message"),
+        (body(b"", GRPC_OK), "an answer without a message"),
+        (body(b"\0\0\0\0", GRPC_OK), "ends within a message"),
+        (body(b"\1" + framed(b"x")[1:], GRPC_OK), "a compressed message"),
+        (body(b"\0\xff\xff\xff\xff", GRPC_OK), "an answer of more than 262144 bytes"),
+        (body(framed(b"x") * 2, GRPC_OK), "more than one message"),
+        (body(framed(b"x")[:-1], GRPC_OK), "ends within a message"),
         (body(framed(b"x")), "without gRPC's status"),
+        (body(framed(b"x"), GRPC_OK, ("content-length", "\u00b2")), "it does not speak gRPC as it should"),
         (speaks(lambda h2, stream: h2.reset_stream(stream)), "it broke the call off"),
         (speaks(lambda h2, _: h2.close_connection()), "it ended the connection"),
     ],
@@ -236,6 +237,21 @@ def test_who_keeps_to_nothing_is_told_apart(tmp_path: Path, behave: Behaviour, w
     path = tmp_path / "pods-api.sock"
     with behaving(path, behave):
         assert why in failure(path).message
+
+
+HOSTILE_STATUSES = ("", "zero", "²", "٠", "０", "-1", "+0", "0x0", "1e3", " ", "0_0", "0000", "9" * 5000, "\xff")
+
+
+@pytest.mark.parametrize("status", HOSTILE_STATUSES)
+def test_a_status_is_a_small_number_in_ascii(tmp_path: Path, status: str) -> None:
+    with behaving(tmp_path / "s", body(framed(b"x"), ("grpc-status", status))):
+        assert "it does not speak gRPC as it should" in failure(tmp_path / "s").message
+
+
+@given(st.text() | st.from_regex("[0-9]+", fullmatch=True))
+def test_whatever_a_status_is_it_is_a_small_number_or_none(text: str) -> None:
+    expected = text in {f"{number:0{digits}}" for digits in (1, 2, 3) for number in range(10**digits)}
+    assert parse_status(text) == (int(text) if expected else None)
 
 
 def test_one_that_never_answers_costs_no_more_than_the_time_there_is(tmp_path: Path) -> None:
@@ -283,13 +299,27 @@ FRAMES = st.lists(
 
 
 @given(FRAMES)
-@settings(max_examples=60, deadline=None)
-def test_whatever_comes_there_is_an_answer_or_one_error(frames: bytes) -> None:
+@settings(max_examples=share_of(60), deadline=None)
+def test_whatever_frames_come_there_is_an_answer_or_one_error(frames: bytes) -> None:
     def behave(channel: socket.socket) -> None:
         channel.sendall(SETTINGS + frames)
         channel.shutdown(socket.SHUT_WR)
 
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "s"
-        with behaving(path, behave), suppress(KubeletPodsError):
+        with behaving(path, behave), suppress(GrpcError):
+            asked(path)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["grpc-status", "grpc-message", "x"]), st.binary(max_size=8)), max_size=4),
+    st.binary(max_size=20),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_headers_and_messages_come_there_is_an_answer_or_one_error(
+    trailers: list[tuple[str, bytes]], data: bytes
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "s"
+        with behaving(path, body(data, *trailers)), suppress(GrpcError):
             asked(path)
