@@ -15,7 +15,8 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.core.turn.step import Turn, World, step
+from nodeagent.core.turn.step import step
+from nodeagent.core.turn.world import Turn, World
 from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory
 from tests.support import world
 from tests.support.builders import GIB, managers, pod

@@ -4,8 +4,9 @@ Processor time, not the clock's: several processes run tests beside guests. It i
 the emulators of guests.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator
+from operator import itemgetter
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 import psutil
@@ -37,19 +38,21 @@ class ProcessorTimes:
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
-        self._by_test = Counter[str]()
-        self._by_file = Counter[str]()
+        self._by_test: dict[str, float] = defaultdict(float)
+        self._by_file: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
-            seconds = dict(report.user_properties).get(PROCESSOR_TIME, 0)
+            seconds = sum(
+                value for name, value in report.user_properties if name == PROCESSOR_TIME and isinstance(value, float)
+            )
             self._by_test[report.nodeid] += seconds
             self._by_file[report.nodeid.partition("::")[0]] += seconds
 
     def pytest_terminal_summary(self) -> None:
-        self._terminal.section(f"processor time: {self._by_file.total():.0f} s")
+        self._terminal.section(f"processor time: {sum(self._by_file.values()):.0f} s")
         for sums in (self._by_file, self._by_test):
-            for name, seconds in sums.most_common(_SHOWN):
+            for name, seconds in sorted(sums.items(), key=itemgetter(1), reverse=True)[:_SHOWN]:
                 self._terminal.write_line(f"{seconds:7.1f} s  {name}")
 
 

@@ -12,7 +12,7 @@ from integration.overlap.dying_agent import AFTER, AGENT, BEFORE, CONTAINERD, SY
 from integration.persistent_cri import DISTURBED_SECONDS, PersistentCri
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Event
-from nodeagent.daemon.domains.runtime.containers import Containers
+from nodeagent.daemon.domains.runtime.exchange import RuntimeExchange
 from tests.support.figures import Recorder, report
 
 EVERYTHING = CpuSet.parse("0-15")
@@ -70,7 +70,7 @@ def wait_without_differences(node: Node, after: str) -> None:
 def test_whoever_dies_at_whatever_message_everybody_is_where_they_belong_in_the_end(
     node: Node, containerd: Containerd, who: str
 ) -> None:
-    messages = (*sorted(event.name for event in Containers.events), SYNCHRONIZE)
+    messages = (*sorted(event.name for event in RuntimeExchange.events), SYNCHRONIZE)
     shared = CriPod("shared", "burstable")
     with other_agent(node, "dying_agent"), plugged_in(node, containerd):
         cri = PersistentCri(containerd, node)

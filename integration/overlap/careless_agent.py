@@ -1,7 +1,7 @@
 """The agent without one look: it doesn't wait for a container runtime's containers. Shows that the proof would notice.
 
 A container of the runtime that shares the pool leaves an exclusive CPU when the runtime has written its new cpuset, which takes it a
-while. The agent reckons with that in one place, `Containers.occupied`: here nobody is ever still to leave. Runs in the guest, as the
+while. The agent reckons with that in one place, `RuntimeDomain.occupied`: here nobody is ever still to leave. Runs in the guest, as the
 program of nodeagent.service.
 """
 
@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon import service
-from nodeagent.daemon.domains.runtime.containers import Containers
+from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
 
 
 def main() -> int:
     (config,) = sys.argv[1:]
-    with patch.object(Containers, "occupied", lambda _self, _state: CpuSet()):
+    with patch.object(RuntimeDomain, "occupied", lambda _self, _state: CpuSet()):
         return service.serve(config)
 
 

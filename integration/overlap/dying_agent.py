@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from nodeagent.daemon import service
-from nodeagent.daemon.domains.runtime.containers import Containers
+from nodeagent.daemon.domains.runtime.exchange import RuntimeExchange
 
 WHEN = Path("/run/nodeagent/die-at")
 SYNCHRONIZE = "SYNCHRONIZE"
@@ -23,7 +23,7 @@ AGENT, CONTAINERD = "agent", "containerd"
 BEFORE, AFTER = "before", "after"
 _CONTAINERDS = Path("/sys/fs/cgroup/system.slice/containerd.service/cgroup.procs")
 T = TypeVar("T")
-_handle, _synchronize = Containers.handle, Containers.synchronize
+_handle, _synchronize = RuntimeExchange.handle, RuntimeExchange.synchronize
 
 
 def _runtime() -> int:
@@ -46,7 +46,7 @@ def _die(message: str, when: str) -> None:
 
 
 def _dying(answer: Callable[..., T], name: Callable[[Any], str]) -> Callable[..., T]:
-    def asked(self: Containers, what: Any, until: float) -> T:
+    def asked(self: RuntimeExchange, what: Any, until: float) -> T:
         _die(name(what), BEFORE)
         found = answer(self, what, until)
         _die(name(what), AFTER)
@@ -58,8 +58,8 @@ def _dying(answer: Callable[..., T], name: Callable[[Any], str]) -> Callable[...
 def main() -> int:
     (config,) = sys.argv[1:]
     with (
-        patch.object(Containers, "handle", _dying(_handle, lambda call: call.event.name)),
-        patch.object(Containers, "synchronize", _dying(_synchronize, lambda _: SYNCHRONIZE)),
+        patch.object(RuntimeExchange, "handle", _dying(_handle, lambda call: call.event.name)),
+        patch.object(RuntimeExchange, "synchronize", _dying(_synchronize, lambda _: SYNCHRONIZE)),
     ):
         return service.serve(config)
 

@@ -16,8 +16,9 @@ from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import default_set
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+from nodeagent.daemon.domains.all import domains_of, read_cgroups
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges
 from nodeagent.daemon.host.host_settings import HostSettings
@@ -31,7 +32,9 @@ from nodeagent.daemon.start.startup import (
     load_node,
 )
 from nodeagent.daemon.start.strict_recovery import load_state
-from nodeagent.daemon.turn.agent import NO_RUNTIME, Agent
+from nodeagent.daemon.turn.agent import Agent
+from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
+from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.heartbeat import Heartbeat
 from nodeagent.daemon.turn.machine import Machine, without_withheld
 from nodeagent.daemon.turn.placements import Placements, placement_directory
@@ -51,14 +54,11 @@ from nodeagent.edge.systemd.service_manager import ServiceManager
 from nodeagent.errors import NodeAgentError
 
 if TYPE_CHECKING:
-    from nodeagent.daemon.domains.runtime.containers import Containers
+    from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 
 _KUBEPODS = frozenset({"kubepods.slice"})
 """Where kubelet has its pods: those of a container runtime that the agent serves are not the host's."""
-_RELOAD = "reload"
-_CGROUPS = "cgroups"
-_CONTAINERS = "containers"
 _RESTART = "then: systemctl restart nodeagent"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
@@ -120,44 +120,36 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if start.recovery is not None:
         report_recovery(start.recovery, log)
     state = start.state
-    containers = _containers(config, state, tree, wakeups, log, plugins)
-    edges = HostEdges(client.write_host, root, beside=frozenset() if containers is None else _KUBEPODS)
-    agent = Agent(
-        node,
-        state,
-        tree=tree,
-        runner=runner,
-        sources=sources,
-        recorder=Recorder(
-            config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
-        ),
-        placements=Placements(PlacementFiles(placement_directory(config))),
-        host_settings=HostSettings(edges, config.state_directory, boot_id(), log),
+    containers = _containers(config, state, tree, wakeups, log, machine, plugins)
+    places = HostEdges(client.write_host, root, beside=frozenset() if containers is None else _KUBEPODS)
+    unusable = () if start.recovery is None else start.recovery.unusable
+    edges = Edges(
         log=log,
-        wakeups=wakeups,
         machine=machine,
-        recovery=start.recovery,
-        alive=heart.beat,
-        let_in=jobs.let_in,
-        runtime=NO_RUNTIME if containers is None else containers,
+        domains=domains_of(config, tree, manifests=manifests, jobs=jobs, runtime=containers),
+        runner=runner,
+        tree=tree,
+        recorder=Recorder(config.state_directory, log, unusable=unusable),
+        host_settings=HostSettings(places, config.state_directory, boot_id(), log),
+        placements=Placements(PlacementFiles(placement_directory(config))),
+        claim_statuses=ClaimStatuses(config),
         plugins=plugins,
+        alive=heart.beat,
     )
+    agent = Agent(node, state, edges, wakeups, start.recovery)
     if plugins is not None:
         plugins.given = lambda: frozenset(one.resource for one in agent.node.config.placement.devices)
     jobs.retry = agent.retry
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log, jobs, plugins) as publisher:
         _thread("jobs", jobs.follow_owners)
-        if containers is not None:
-            containers.is_served = bool(config.nri_socket) and _is_alone(agent)
-            if containers.is_served:
-                _thread("nri", containers.link.run)
+        standing = () if containers is None else _serve_runtime(containers, config, log)
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _report_configuration(config, log)
-        agent.recorder.keep_config(config)
+        edges.recorder.keep_config(config)
         try:
-            run_turns(agent, publisher, watch, config_path, manager, heart)
+            run_turns(agent, publisher, watch, config_path, manager, heart, standing)
         finally:
             manager.stopping(_status(agent))
             watch.stop()
@@ -167,12 +159,18 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
 
 
 def _containers(
-    config: Config, state: NodeState, tree: CgroupTree, wakeups: Wakeups, log: Log, plugins: "DevicePlugins | None"
-) -> "Containers | None":
+    config: Config,
+    state: NodeState,
+    tree: CgroupTree,
+    wakeups: Wakeups,
+    log: Log,
+    machine: Machine,
+    plugins: "DevicePlugins | None",
+) -> "RuntimeDomain | None":
     """Return what serves the runtime, or what waits for its containers to end where that isn't configured any more."""
     if not config.nri_socket and state.runtime == Registry():
         return None
-    from nodeagent.daemon.domains.runtime.containers import Containers  # noqa: PLC0415 - most agents need nothing of it
+    from nodeagent.daemon.domains.runtime.containers import RuntimeDomain  # noqa: PLC0415 - most agents need nothing of it
 
     path, default = config.kubelet_pods_socket, Config().kubelet_pods_socket
     pods = None
@@ -181,7 +179,7 @@ def _containers(
 
         pods = PodsApi(Path(path), log, is_expected=path != default)
         pods.known = frozenset(pod.uid for pod in state.runtime.pods)
-    containers = Containers(Path(config.nri_socket), tree, wakeups, log, pods)
+    containers = RuntimeDomain(Path(config.nri_socket), tree, wakeups, log, machine.devices, pods)
     if plugins is not None:
         containers.prepare = plugins.prepare
     return containers
@@ -196,15 +194,20 @@ def _device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugin
     return DevicePlugins(Path(config.device_plugin_socket), lambda: wakeups.wake(WakeUpReason.DEVICES), log)
 
 
-def _is_alone(agent: Agent) -> bool:
-    """Whether no kubelet places the runtime's containers, too. Otherwise that is a problem, and the runtime isn't served."""
-    from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above
+def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tuple[str, ...]:
+    """Serve the container runtime, unless a kubelet places its containers, too: that is returned as a problem."""
+    problem = None
+    if config.nri_socket:
+        from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above
 
-    problem = kubelet_problem()
-    if problem is not None:
-        agent.log.error("runtime_not_served", problem=problem, hint=_RESTART)
-        agent.notices[_CONTAINERS] = f"the container runtime is not served: {problem} ({_RESTART})"
-    return problem is None
+        problem = kubelet_problem()
+    containers.is_served = bool(config.nri_socket) and problem is None
+    if containers.is_served:
+        _thread("nri", containers.link.run)
+    if problem is None:
+        return ()
+    log.error("runtime_not_served", problem=problem, hint=_RESTART)
+    return (f"the container runtime is not served: {problem} ({_RESTART})",)
 
 
 def _report_configuration(config: Config, log: Log) -> None:
@@ -215,29 +218,38 @@ def _report_configuration(config: Config, log: Log) -> None:
 
 
 def run_turns(
-    agent: Agent, publisher: Publisher, watch: CgroupWatch, config_path: str, manager: ServiceManager, heart: Heartbeat
+    agent: Agent,
+    publisher: Publisher,
+    watch: CgroupWatch,
+    config_path: str,
+    manager: ServiceManager,
+    heart: Heartbeat,
+    standing: tuple[str, ...] = (),
 ) -> None:
-    """Run turn after turn until SIGTERM; each ends with a sign of life to systemd's watchdog, and a long one sends more."""
+    """Run turns until SIGTERM. Each ends with a sign of life to systemd's watchdog, and a long one sends more.
+
+    `standing` has the problems that last as long as the process.
+    """
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     reasons = frozenset({WakeUpReason.START})
     follows_hotplug = False
     due, rescans = time.monotonic(), Rescans()
+    unapplied, unwatched = "", ""
     while WakeUpReason.STOP not in reasons:
         if WakeUpReason.RELOAD in reasons:
-            reload(agent, config_path, manager)
+            unapplied = reload(agent, config_path, manager)
         if reasons != {WakeUpReason.TIMER} or time.monotonic() >= due:
-            publisher.listen()
-            _renew(watch, agent)
+            unserved, unwatched = publisher.listen(), _renew(watch, agent, unwatched)
             reasons = rescans.among(reasons, agent.node.config.rescan_period_ms / 1000)
-            due = time.monotonic() + agent.turn(reasons)
+            due = time.monotonic() + agent.turn(reasons, (*standing, *unserved, *filter(None, (unwatched, unapplied))))
             manager.status(_status(agent))
-            if agent.has_reconciled and not heart.is_ready:
+            if agent.memory.has_reconciled and not heart.is_ready:
                 manager.ready(_status(agent))
-                agent.log.info("ready")
+                agent.edges.log.info("ready")
                 heart.is_ready = True
             if not follows_hotplug:
                 follows_hotplug = True
-                _thread("hotplug", lambda: follow_hotplug(agent.wakeups, agent.log))
+                _thread("hotplug", lambda: follow_hotplug(agent.wakeups, agent.edges.log))
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:
@@ -245,15 +257,15 @@ def run_turns(
             reasons |= agent.wakeups.wait(_CGROUPS_SETTLE_SECONDS) - {WakeUpReason.TIMER}
 
 
-def _renew(watch: CgroupWatch, agent: Agent) -> None:
+def _renew(watch: CgroupWatch, agent: Agent, known: str) -> str:
+    """Watch the cgroups that there are now. Return the problem with that, which is logged unless it is known; empty if there is none."""
     try:
         watch.renew(agent.unit_directories)
     except CgroupWatchError as err:
-        if _CGROUPS not in agent.notices:
-            agent.log.warning("cgroups_unwatched", problem=err.message, hint=err.hint)
-        agent.notices[_CGROUPS] = f"{err.message} ({err.hint})"
-    else:
-        agent.notices.pop(_CGROUPS, None)
+        if not known:
+            agent.edges.log.warning("cgroups_unwatched", problem=err.message, hint=err.hint)
+        return f"{err.message} ({err.hint})"
+    return ""
 
 
 def _status(agent: Agent) -> str:
@@ -263,22 +275,21 @@ def _status(agent: Agent) -> str:
     return f"{active} pods, shared CPUs {default_set(view.state.promises) or 'none'}{troubles}"
 
 
-def reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
-    """Apply a changed configuration, completely or not at all."""
+def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
+    """Apply a changed configuration, completely or not at all. Return the problem with it; empty if there is none."""
     manager.reloading()
+    problem = ""
     try:
         node = load_node(config_path)
         agent.change_node(node)
-        agent.notices.pop(_RELOAD, None)
-        agent.log.info("configuration_reloaded", config=config_path)
-        _report_configuration(node.config, agent.log)
-        agent.recorder.keep_config(node.config)
+        agent.edges.log.info("configuration_reloaded", config=config_path)
+        _report_configuration(node.config, agent.edges.log)
+        agent.edges.recorder.keep_config(node.config)
     except NodeAgentError as err:
-        agent.notices[_RELOAD] = (
-            f"the configuration was not applied, the previous one stays in effect: {err.message} ({err.hint})"
-        )
-        agent.log.error("reload_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - as above
+        problem = f"the configuration was not applied, the previous one stays in effect: {err.message} ({err.hint})"
+        agent.edges.log.error("reload_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - as above
     manager.ready(_status(agent))
+    return problem
 
 
 def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceManager, log: Log) -> str | None:
@@ -318,13 +329,13 @@ def _what_runs(
     while True:
         runs = runner.look()
         troubles = [runs] if isinstance(runs, Trouble) else []
-        domains = Domains(tree, recorded=UnitRecords(config).look)
+        units = UnitCgroups(tree, recorded=UnitRecords(config).look)
         try:
-            seen = domains.read(unit_paths(manifest.pod for manifest in manifests))
+            seen = read_cgroups(tree, units, tuple(manifest.pod for manifest in manifests))
         except CgroupError as err:
             troubles.append(trouble_of(err))
         else:
-            troubles += [Trouble(domains.unanswered)] if domains.unanswered else []
+            troubles += [Trouble(units.unanswered)] if units.unanswered else []
             if not isinstance(runs, Trouble) and not troubles:
                 return Evidence(seen, runs)
         if troubles != said:

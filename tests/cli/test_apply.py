@@ -17,7 +17,8 @@ from nodeagent.cli.support import manifest_changes, manifest_decisions, pod_file
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.state import Origin, PodEntry, QosClass, RecordedRefusal, RefusedChange
+from nodeagent.core.model.state import Origin, PodEntry, QosClass, RefusedChange
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.daemon.start import startup
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.edge.files import manifests
@@ -721,7 +722,7 @@ def test_a_pod_that_is_ending_comes_back_when_it_has_ended(agent: Live) -> None:
 def test_a_refused_pod_that_is_applied_again_stays_refused_and_that_is_said(agent: Live) -> None:
     refused = agent.runs(SMALL)
     entry = PodEntry(
-        refused, QosClass.BURSTABLE, Origin("small.yaml"), NOW_MS, RecordedRefusal("OutOfpods", "too many", NOW_MS)
+        refused, QosClass.BURSTABLE, Origin("small.yaml"), NOW_MS, Waiting("OutOfpods", "too many", NOW_MS)
     )
     agent.entries = (*agent.entries[:-1], entry)
     status, out, err = agent("apply", written("small.yaml", SMALL))
@@ -785,7 +786,7 @@ def test_a_wait_for_a_decision_that_is_a_refusal(agent: Live) -> None:
     def refuse() -> None:
         if agent.asked > 2 and len(agent.entries) == 1:
             refused = agent.runs(SMALL)
-            why = RecordedRefusal("OutOfpods", "too many", NOW_MS)
+            why = Waiting("OutOfpods", "too many", NOW_MS)
             agent.entries = (
                 *agent.entries[:-1],
                 PodEntry(refused, QosClass.BURSTABLE, Origin("small.yaml"), NOW_MS, why),
@@ -802,7 +803,7 @@ def test_a_wait_for_a_change_that_is_refused(agent: Live) -> None:
         if agent.asked > 2:
             (changed,) = parse_manifest((agent.manifests / "small.yaml").read_bytes(), "small.yaml")
             assert isinstance(changed, ManifestPod)
-            why = RecordedRefusal("OutOfpods", "too many", NOW_MS)
+            why = Waiting("OutOfpods", "too many", NOW_MS)
             agent.entries = (
                 *agent.entries[:-1],
                 replace(agent.entries[-1], refused_change=RefusedChange(changed.pod, why)),

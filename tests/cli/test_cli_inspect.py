@@ -27,7 +27,8 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import NOTHING
-from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal, RefusedChange, run_id
+from nodeagent.core.model.state import NodeState, Phase, RefusedChange, run_id
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.startup import STATE_FILE
@@ -80,7 +81,7 @@ class Host:
         self.cgroups = directory / "pods"
         self.state = directory / "state"
         self.state.mkdir(mode=0o700)
-        self.refusals: list[RecordedRefusal | None] = []
+        self.refusals: list[Waiting | None] = []
         self.bugs: list[object] = []
         self._close: list[Any] = []
         settings = {
@@ -161,16 +162,12 @@ class Host:
 
     def refuse(self) -> None:
         self.world.add(pod("big", app("app")), ended("app"))
-        entry = replace(
-            self.world.state.entries[-1], refusal=RecordedRefusal("OutOfcpu", "too little", 1), containers=()
-        )
+        entry = replace(self.world.state.entries[-1], refusal=Waiting("OutOfcpu", "too little", 1), containers=())
         self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
 
     def refuse_change(self, reason: str = "OutOfcpu") -> None:
         self.world.add(pod("big", app("app")), running("app"))
-        change = RefusedChange(
-            pod("big", app("app", cpu="400", memory="1Gi")), RecordedRefusal(reason, "too little", 1)
-        )
+        change = RefusedChange(pod("big", app("app", cpu="400", memory="1Gi")), Waiting(reason, "too little", 1))
         entry = replace(self.world.state.entries[-1], refused_change=change)
         self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
 
@@ -914,7 +911,7 @@ def test_retry_reports_that_the_pod_is_admitted(live, run):
 
 def test_retry_reports_that_it_is_refused_again_and_what_to_do(live, run):
     live.refuse()
-    live.refusals = [RecordedRefusal("OutOfpods", "none left", 2)]
+    live.refusals = [Waiting("OutOfpods", "none left", 2)]
     err = failed(run("retry", "default/big", "--socket", str(live.socket)))
     assert "pod default/big is refused again: OutOfpods: none left" in err
     assert "maxPods" in err
@@ -947,7 +944,7 @@ def test_a_changed_manifest_that_was_refused_is_shown_under_its_pod(live, run):
 
 def test_retry_of_a_changed_manifest_reports_what_comes_of_it(live, run):
     live.refuse_change()
-    live.refusals = [None, RecordedRefusal("OutOfpods", "none left", 2)]
+    live.refusals = [None, Waiting("OutOfpods", "none left", 2)]
     err = failed(run("retry", "default/big", "--socket", str(live.socket)))
     assert "the changed manifest of pod default/big is refused again: OutOfpods: none left" in err
     assert run("retry", "default/big", "--socket", str(live.socket)) == (
@@ -958,7 +955,7 @@ def test_retry_of_a_changed_manifest_reports_what_comes_of_it(live, run):
 
 
 @pytest.mark.parametrize(
-    ("refusal", "status", "admitted"), [(None, 0, True), (RecordedRefusal("OutOfpods", "none left", 2), 1, False)]
+    ("refusal", "status", "admitted"), [(None, 0, True), (Waiting("OutOfpods", "none left", 2), 1, False)]
 )
 def test_retry_as_json_is_as_its_schema_says(live, run, refusal, status, admitted):
     live.refuse()

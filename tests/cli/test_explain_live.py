@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.model.state import Origin, PodEntry, QosClass, RecordedRefusal
+from nodeagent.core.model.state import Origin, PodEntry, QosClass
+from nodeagent.core.model.waiting import Waiting
 from tests.cli.test_cli_inspect import Host, host, live, run
 from tests.cli.test_sources import described, root
 from tests.support import json_schema
@@ -48,7 +49,7 @@ def test_a_refused_pod_that_fits_by_now_is_reported_with_the_command_that_admits
 ) -> None:
     refused = pod("late", app("app"))
     entry = PodEntry(
-        refused, QosClass.BEST_EFFORT, Origin("late.yaml"), NOW_MS, RecordedRefusal("OutOfpods", "too many", NOW_MS)
+        refused, QosClass.BEST_EFFORT, Origin("late.yaml"), NOW_MS, Waiting("OutOfpods", "too many", NOW_MS)
     )
     live.world.state = replace(live.world.state, entries=(*live.world.state.entries, entry))
     status, out, err = run("explain", "late", *socket_of(live))

@@ -170,7 +170,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         daemon.start()
         daemon.rest()
         config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address="", pod_resources_socket="")
-        with Publisher(daemon.agent, config, daemon.agent.log):
+        with Publisher(daemon.agent, config, daemon.agent.edges.log):
             yield daemon
 
 

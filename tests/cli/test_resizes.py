@@ -12,7 +12,8 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
-from nodeagent.core.model.state import RecordedRefusal, RefusedChange
+from nodeagent.core.model.state import RefusedChange
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from tests.cli.test_cli_inspect import Host, host, run
 from tests.support import json_schema
@@ -177,7 +178,7 @@ def test_a_running_pod_is_explained_with_its_refused_change(
 
     world = host.world.add(parsed(pod("other", container("app", "4", "1Gi"))))
     first, *others = world.state.entries
-    change = RefusedChange(replace(parsed(web(cpu)), uid=first.pod.uid), RecordedRefusal(reason, "as it was then", 1))
+    change = RefusedChange(replace(parsed(web(cpu)), uid=first.pod.uid), Waiting(reason, "as it was then", 1))
     world.state = replace(world.state, entries=(replace(first, refused_change=change), *others))
     status, out, err = running("explain", "web")
     assert (status, err) == (0, "")

@@ -13,7 +13,7 @@ from nodeagent.core.model.promises import NOTHING, Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import CpuBooks
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.formats.checkpoint.node_state import encode_state
 from tests.support import json_schema
 from tests.support.machine_tree import DEVICES, Machine, put_device

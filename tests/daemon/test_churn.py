@@ -185,7 +185,7 @@ def test_random_churn_makes_nothing_grow(tmp_path: Path, record_property: Record
     with agent_of(machine.node, machine, manifests, state) as daemon:
         agent = daemon.agent
         live(daemon, lambda: True, WakeUpReason.START)
-        with Publisher(agent, config, agent.log):
+        with Publisher(agent, config, agent.edges.log):
             churn = Churn(daemon, machine, manifests, tmp_path, random.Random(TURNS))
             began, turns, reasons, progress = time.monotonic(), 0, frozenset({WakeUpReason.MANIFESTS}), 0.0
             while progress < 1:
@@ -207,7 +207,7 @@ def test_random_churn_makes_nothing_grow(tmp_path: Path, record_property: Record
         daemon.rest()
         assert [path for path in machine.groups if "pod" in path] == []
         assert not machine.runs
-        assert agent.signalled == frozenset()
+        assert agent.memory.signalled == frozenset()
         assert (state / "nodeagent_state").stat().st_size < 2000, "nothing is kept of those that went"
     quarter = LOOKS // 4
     warm, late = sizes[quarter : 2 * quarter], sizes[-quarter:]

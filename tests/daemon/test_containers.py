@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.domains.domain import TurnDone
+from nodeagent.core.metrics.agent_metrics import RUNTIME_LATE, RUNTIME_UNASKED
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.cgroup_layout import UNITS_UNCLEAR
 from nodeagent.core.model.device_access import DeviceFile
@@ -21,9 +23,9 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.turn.step import Turn, World
+from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.runtime import containers, device_access
-from nodeagent.daemon.domains.runtime.containers import Containers
+from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.troubles import Trouble
@@ -85,17 +87,6 @@ class Log:
     warning = error = info
 
 
-class Metrics:
-    def __init__(self) -> None:
-        self.counts = [0, 0]
-        self.answers: list[float] = []
-
-    def count_runtime(self, unasked: int, late: int, answers_seconds: tuple[float, ...]) -> None:
-        self.counts[0] += unasked
-        self.counts[1] += late
-        self.answers += answers_seconds
-
-
 class Desk:
     """The deciding thread, turn by turn."""
 
@@ -103,8 +94,8 @@ class Desk:
         self.tree, self.log, self.wakeups = Tree(), Log(), Wakeups()
         tree: Any = self.tree
         log: Any = self.log
-        self.containers = Containers(socket, tree, self.wakeups, log, pods)
-        self.containers.configure(Runtime("containerd", "1.7.24", (0, 6, 0), 5000, 2000))
+        self.containers = RuntimeDomain(socket, tree, self.wakeups, log, self.look_at_devices, pods)
+        self.containers.exchange.configure(Runtime("containerd", "1.7.24", (0, 6, 0), 5000, 2000))
         self.node = NODE
         self.state = empty_state(NODE)
         self.occupied = CpuSet()
@@ -113,29 +104,42 @@ class Desk:
         self.runtime: Any = None
         self.devices: Callable[[Topology], PlacedDevices] = lambda _topology: PlacedDevices()
 
+    def look_at_devices(self, topology: Topology) -> PlacedDevices:
+        return self.devices(topology)
+
     def turn(
         self, *, unsaved: str = "", not_left: str = "", retried: str = "", of_unit: str = ""
     ) -> tuple[Trouble, ...]:
         uids = frozenset({retried} - {""})
         node = self.node
-        world = World(node.config, node.managers, node.allocatable, (), {}, self.observed, START_MS, retried=uids)
-        decided = self.containers.decide(Turn(self.state), world, node.kernel, self.devices)
+        world = World(
+            node.config,
+            node.managers,
+            node.allocatable,
+            (),
+            {},
+            self.observed,
+            START_MS,
+            retried=uids,
+            kernel=node.kernel,
+        )
+        decided = self.containers.decide(Turn(self.state), world)
         if unsaved:
-            self.containers.not_saved(Trouble(unsaved))
+            self.containers.withdraw(unsaved)
         else:
             self.state = decided.state
         self.occupied = self.containers.occupied(self.state)
-        of_units = {of_unit: "old.service"} if of_unit else {}
-        return self.containers.answer(self.state, (), CpuSet.parse(not_left), of_units)
+        in_use = {of_unit: "unit old.service"} if of_unit else {}
+        return self.containers.finish(TurnDone(self.state, (), frozenset(), CpuSet.parse(not_left), {}, in_use))
 
     def ask(self, call: Call | Synchronized, seconds: float = PATIENCE_SECONDS) -> "Future[Any]":
         """Call in a thread, as the link does."""
         until = time.monotonic() + seconds
         return self.beside(
             lambda: (
-                self.containers.synchronize(call, until)
+                self.containers.exchange.synchronize(call, until)
                 if isinstance(call, Synchronized)
-                else self.containers.handle(call, until)
+                else self.containers.exchange.handle(call, until)
             )
         )
 
@@ -377,10 +381,8 @@ def test_what_is_not_decided_in_time_is_denied_and_never_decided(desk: Desk) -> 
     before = desk.state
     desk.turn()
     assert desk.state == before
-    counted = Metrics()
-    metrics: Any = counted
-    desk.containers.count(metrics)
-    assert counted.counts == [0, 1]
+    counted = {delta.series.name: delta.amount for delta in desk.containers.count().deltas}
+    assert counted == {RUNTIME_UNASKED: 0, RUNTIME_LATE: 1}
 
 
 def test_a_late_synchronization_is_the_truth_all_the_same(desk: Desk) -> None:
@@ -438,14 +440,17 @@ def test_changes_that_do_not_reach_the_runtime_are_a_problem_until_they_do(desk:
     desk.tree.cpusets["s"] = CpuSet.of(1)
     desk.turn()
     desk.push().close()
-    while not (problem := desk.containers.problem()):
+    while not (problem := desk.containers.standing_problem()):
         desk.wakeups.wait(1.0)
         desk.turn()
+    state = desk.containers.exchange.state
+    assert state.push_problem in problem
+    assert state.push_at > 0.0, "the problem and the time of the next attempt are one value"
     assert problem.startswith("changes don't reach the runtime: ")
     plugin = desk.push()
     assert len(plugin.synchronize([], [])) == 1
     desk.tree.cpusets["s"] = ALL
-    while desk.containers.problem():
+    while desk.containers.standing_problem():
         desk.wakeups.wait(1.0)
         desk.turn()
     desk.turn()
@@ -475,7 +480,7 @@ def test_what_nobody_tells_of_any_more_is_given_back_when_its_processes_have_end
     desk.containers.is_served = False  # nriSocket isn't set any more
     desk.turn()
     assert {entry.pod.name for entry in desk.state.entries} == {"web", "other"}, "nobody asks for the refused one"
-    problem = str(desk.containers.problem())
+    problem = str(desk.containers.standing_problem())
     assert "default/web" in problem
     assert "set nriSocket again" in problem
     desk.tree.cpusets["o"] = ALL
@@ -490,7 +495,7 @@ def test_what_nobody_tells_of_any_more_is_given_back_when_its_processes_have_end
     del desk.tree.cpusets["m"]
     desk.turn()
     assert desk.state == empty_state(NODE)
-    assert desk.containers.problem() is None
+    assert desk.containers.standing_problem() is None
     assert not desk.containers.is_unsettled
 
 
@@ -526,9 +531,9 @@ def test_before_the_runtime_has_told_what_there_is_unknown_processes_occupy_thei
     desk.tree.strange = {STRANGE: CpuSet.parse("2-3"), "kubepods/podx/0b": CpuSet.parse("5")}
     desk.turn()
     assert desk.occupied == CpuSet.parse("2-3,5")
-    assert desk.containers.problem() is None, "the runtime may tell of them any moment"
-    desk.containers.lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
-    assert f"/sys/fs/cgroup/{STRANGE} (2-3)" in str(desk.containers.problem())
+    assert desk.containers.standing_problem() is None, "the runtime may tell of them any moment"
+    desk.containers.exchange.lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
+    assert f"/sys/fs/cgroup/{STRANGE} (2-3)" in str(desk.containers.standing_problem())
     assert desk.log.lines[-1][0] == "runtime_lost"
 
 
@@ -553,12 +558,12 @@ def test_one_that_stays_unknown_is_told_of_and_nobody_starts_on_its_cpus(
     monkeypatch.setattr(containers, "LOOK_SECONDS", 0.0)
     desk.turn()
     assert desk.occupied == CpuSet(), "its pod may just be about to be told of"
-    assert desk.containers.problem() is None
+    assert desk.containers.standing_problem() is None
     desk.turn()
     monkeypatch.setattr(containers, "LOOK_SECONDS", 3600.0)
     desk.turn()
     assert desk.occupied == ALL
-    assert f"/sys/fs/cgroup/{STRANGE} (0-7); their CPUs count as occupied" in str(desk.containers.problem())
+    assert f"/sys/fs/cgroup/{STRANGE} (0-7); their CPUs count as occupied" in str(desk.containers.standing_problem())
     assert [fields for name, fields in desk.log.lines if name == "cgroup_of_no_container"] == [
         {"cgroup": STRANGE, "cpus": "0-7"}
     ]
@@ -572,10 +577,10 @@ def test_one_that_stays_unknown_is_told_of_and_nobody_starts_on_its_cpus(
     assert STRANGE in denied.reason
     del desk.tree.strange[STRANGE]
     assert desk.answered(event(Event.START_CONTAINER, WEB, "m")) == Answer()
-    assert desk.containers.problem() is None
+    assert desk.containers.standing_problem() is None
 
 
-def test_a_pods_first_process_is_no_stranger(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pods_first_process_is_tracked_by_its_sandbox(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the sandbox's id, and is no container of NRI's."""
     monkeypatch.setattr(containers, "LOOK_SECONDS", 0.0)
     sandbox = replace(sandbox_of(WEB), id="0a")
@@ -587,13 +592,13 @@ def test_a_pods_first_process_is_no_stranger(desk: Desk, monkeypatch: pytest.Mon
 
 
 def test_a_runtime_that_goes_and_comes_is_told_of_once(desk: Desk) -> None:
-    assert desk.containers.problem() is None
+    assert desk.containers.standing_problem() is None
     err = NriError(Path("/run/nri.sock"), "it closed the connection", "look there")
     for _ in range(2):
-        desk.containers.lost(err, 1.0)
-        assert "it closed the connection (look there)" in str(desk.containers.problem())
+        desk.containers.exchange.lost(err, 1.0)
+        assert "it closed the connection (look there)" in str(desk.containers.standing_problem())
     desk.answered(Synchronized())
-    assert desk.containers.problem() is None
+    assert desk.containers.standing_problem() is None
     told = [name for name, _ in desk.log.lines if name in {"runtime_linked", "runtime_lost"}]
     assert told == ["runtime_linked", "runtime_lost", "runtime_linked"]
 

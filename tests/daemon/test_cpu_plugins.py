@@ -112,7 +112,7 @@ def test_each_turn_has_its_time_and_each_answer_is_a_sign_of_life(
     monkeypatch.setattr(Code, "begin_turn", lambda _self, alive: begun.append(alive))
     daemon.turn()
     daemon.turn()
-    assert begun == [vars(daemon.agent)["_alive"]] * 2
+    assert begun == [daemon.agent.edges.alive] * 2
     daemon.start()
     assert len(begun) == 3, "a recovery may ask, too"
 
@@ -136,8 +136,6 @@ def test_a_reload_with_a_plugin_that_is_not_there_changes_nothing(daemon: Daemon
     )
     manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
     before = daemon.agent.node
-    service.reload(daemon.agent, str(config), manager)
-    daemon.turn()
-    (problem,) = daemon.agent.view.problems
+    problem = service.reload(daemon.agent, str(config), manager)
     assert f"{config}:3: cpuManagerPlugins[0]: CPU plugin kept-elsewhere is not installed" in problem
     assert daemon.agent.node is before

@@ -73,7 +73,7 @@ def serving(daemon: Daemon, plugins: DevicePlugins, directory: Path) -> Iterator
         pod_resources_socket="",
         device_plugin_socket=f"{directory}/kubelet.sock",
     )
-    with Publisher(daemon.agent, config, daemon.agent.log, None, plugins):
+    with Publisher(daemon.agent, config, daemon.agent.edges.log, None, plugins):
         yield
 
 
@@ -156,7 +156,7 @@ def without_cgroups(daemon: Daemon, undo: pytest.MonkeyPatch) -> None:
     def unreadable(_own: frozenset[str]) -> dict[str, Any]:
         raise CgroupError("Input/output error", path="cpuset.cpus", error=5, hint="see `dmesg`")
 
-    undo.setattr(daemon.agent.tree, "read", unreadable)
+    undo.setattr(daemon.agent.edges.tree, "read", unreadable)
 
 
 def without_saving(daemon: Daemon, undo: pytest.MonkeyPatch) -> None:

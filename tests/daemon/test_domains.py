@@ -8,8 +8,10 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.write_order import GiveUnitBack, MakeCgroup, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+from nodeagent.daemon.domains.all import DomainWriter, domains_of, read_cgroups
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, unit_paths
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.unit_properties import UnitProperties
@@ -126,11 +128,11 @@ def systemd(mount: Path) -> Systemd:
 
 
 @pytest.fixture
-def domains(mount: Path, systemd: Systemd) -> Domains:
-    return Domains(CgroupTree(str(mount / "pods")), systemd, mount)
+def domains(mount: Path, systemd: Systemd) -> UnitCgroups:
+    return UnitCgroups(CgroupTree(str(mount / "pods")), systemd, mount)
 
 
-def read(domains: Domains, *paths: str, rescan: bool = True) -> dict[str, ObservedCgroup]:
+def read(domains: UnitCgroups, *paths: str, rescan: bool = True) -> dict[str, ObservedCgroup]:
     return {path: seen for path, seen in domains.read({*(paths or (DB,))}, rescan=rescan).items() if "units" in path}
 
 
@@ -150,12 +152,13 @@ def test_what_stands_for_the_units_of_pods() -> None:
     assert unit_paths(pods) == {DB, "units/podp/web@1.service"}
 
 
-def test_pods_own_cgroups_and_units_are_read_as_one(domains: Domains) -> None:
-    assert domains.read({DB}).keys() == {"", DB}
+def test_pods_own_cgroups_and_units_are_read_as_one(domains: UnitCgroups, mount: Path) -> None:
+    tree = CgroupTree(str(mount / "pods"))
+    assert read_cgroups(tree, domains, (pod("p", unit(), uid="p"),)).keys() == {"", DB}
     assert domains.unit_cgroups == {"db.service": WHERE}
 
 
-def test_an_active_unit_is_as_its_cgroup_is(domains: Domains, systemd: Systemd, mount: Path) -> None:
+def test_an_active_unit_is_as_its_cgroup_is(domains: UnitCgroups, systemd: Systemd, mount: Path) -> None:
     systemd.know(settings=UnitSettings(OWN))
     write(mount / WHERE, CpuSet.parse("5"), granted=CpuSet.parse("5"))
     seen = read(domains)[DB]
@@ -165,7 +168,7 @@ def test_an_active_unit_is_as_its_cgroup_is(domains: Domains, systemd: Systemd, 
 
 
 def test_a_unit_whose_cpuset_is_not_managed_runs_where_the_slice_around_it_lets_it(
-    domains: Domains, mount: Path
+    domains: UnitCgroups, mount: Path
 ) -> None:
     write(mount / WHERE, None)
     for name in ("cpuset.cpus", "cpuset.mems", "cpuset.cpus.effective", "cpuset.mems.effective"):
@@ -186,7 +189,7 @@ def test_a_unit_whose_cpuset_is_not_managed_runs_where_the_slice_around_it_lets_
     ],
 )
 def test_a_unit_that_is_not_active_has_what_it_will_have_once_it_starts(
-    domains: Domains, systemd: Systemd, mount: Path, cgroup: str, told: CpuSet, around: str, cpus: str
+    domains: UnitCgroups, systemd: Systemd, mount: Path, cgroup: str, told: CpuSet, around: str, cpus: str
 ) -> None:
     write(mount / "system.slice", granted=CpuSet.parse(around))
     systemd.know("idle.service", UnitSettings(told), cgroup=cgroup)
@@ -214,7 +217,7 @@ def test_a_unit_that_is_not_active_has_what_it_will_have_once_it_starts(
     ],
 )
 def test_a_unit_that_cannot_be_moved_is_told_of_and_not_there(
-    domains: Domains, systemd: Systemd, more: dict[str, str], problem: str
+    domains: UnitCgroups, systemd: Systemd, more: dict[str, str], problem: str
 ) -> None:
     systemd.know(**more)
     # while its processes run, it is where they are
@@ -226,7 +229,7 @@ def test_a_unit_that_cannot_be_moved_is_told_of_and_not_there(
     assert unknown.problem.startswith(problem)
 
 
-def test_systemd_is_asked_again_only_when_all_is_or_about_a_new_unit(domains: Domains, systemd: Systemd) -> None:
+def test_systemd_is_asked_again_only_when_all_is_or_about_a_new_unit(domains: UnitCgroups, systemd: Systemd) -> None:
     systemd.know("web.service")
     read(domains)
     read(domains, rescan=False)
@@ -237,7 +240,7 @@ def test_systemd_is_asked_again_only_when_all_is_or_about_a_new_unit(domains: Do
     assert systemd.shown[2:] == [{"db.service"}]
 
 
-def test_without_units_systemd_is_not_asked(domains: Domains, systemd: Systemd) -> None:
+def test_without_units_systemd_is_not_asked(domains: UnitCgroups, systemd: Systemd) -> None:
     domains.read(frozenset())
     assert systemd.shown == []
 
@@ -247,7 +250,7 @@ def hang(systemd: Systemd) -> None:
 
 
 def test_while_systemd_does_not_answer_what_it_said_before_counts_and_cgroups_are_read(
-    domains: Domains, systemd: Systemd, mount: Path
+    domains: UnitCgroups, systemd: Systemd, mount: Path
 ) -> None:
     read(domains)
     hang(systemd)
@@ -257,7 +260,7 @@ def test_while_systemd_does_not_answer_what_it_said_before_counts_and_cgroups_ar
 
 
 def test_of_whom_systemd_has_said_nothing_may_be_anywhere_and_is_not_written_to(
-    domains: Domains, systemd: Systemd
+    domains: UnitCgroups, systemd: Systemd
 ) -> None:
     """It is no unit that isn't there: what was pinned before a restart still has its CPUs."""
     hang(systemd)
@@ -276,7 +279,7 @@ IDLE = "units/podp/idle.service"
 
 
 def test_a_unit_is_down_if_systemd_says_so_and_nothing_of_it_is_there(
-    domains: Domains, systemd: Systemd, mount: Path
+    domains: UnitCgroups, systemd: Systemd, mount: Path
 ) -> None:
     systemd.know("idle.service", is_down=True)
     read(domains, IDLE, "units/podp/later.service")
@@ -297,7 +300,7 @@ def test_a_unit_is_down_if_systemd_says_so_and_nothing_of_it_is_there(
     assert domains.down == frozenset(), "it has ended, and systemd may be about to start it again"
 
 
-def test_nothing_is_down_of_which_systemd_has_said_nothing(domains: Domains, systemd: Systemd) -> None:
+def test_nothing_is_down_of_which_systemd_has_said_nothing(domains: UnitCgroups, systemd: Systemd) -> None:
     systemd.know("idle.service", is_down=True)
     hang(systemd)
     read(domains, IDLE)
@@ -312,13 +315,16 @@ def test_nothing_is_down_of_which_systemd_has_said_nothing(domains: Domains, sys
 # Writing
 
 
-def test_what_is_ours_is_written_by_us(domains: Domains, mount: Path, systemd: Systemd) -> None:
-    domains.apply(MakeCgroup("pod1"))
+def test_each_cgroup_is_written_by_the_one_domain_that_owns_it(mount: Path, systemd: Systemd) -> None:
+    of_node = domains_of(Config(), CgroupTree(str(mount / "pods")), systemd=systemd)
+    owners = [[domain.name for domain in of_node if domain.owns(path)] for path in ("pod1", "pod1/app", DB)]
+    assert owners == [["own"], ["own"], ["systemd"]]
+    DomainWriter(of_node).apply(MakeCgroup("pod1"))
     assert (mount / "pods/pod1").is_dir()
     assert systemd.told == []
 
 
-def test_cpus_and_memory_nodes_are_set_one_by_one(domains: Domains, systemd: Systemd, mount: Path) -> None:
+def test_cpus_and_memory_nodes_are_set_one_by_one(domains: UnitCgroups, systemd: Systemd, mount: Path) -> None:
     read(domains)
     domains.apply(set_cpus())
     domains.apply(SetAttribute(DB, Attribute.CPUSET_MEMS, NumaSet.of(1), None))
@@ -327,7 +333,7 @@ def test_cpus_and_memory_nodes_are_set_one_by_one(domains: Domains, systemd: Sys
     assert (cpus_in(mount), seen.unit) == ("2-3", UnitSettings(OWN, NumaSet.of(1)))
 
 
-def test_a_unit_that_is_not_active_is_told_too(domains: Domains, systemd: Systemd) -> None:
+def test_a_unit_that_is_not_active_is_told_too(domains: UnitCgroups, systemd: Systemd) -> None:
     systemd.know("idle.service")
     idle = "units/podp/idle.service"
     read(domains, idle)
@@ -336,7 +342,7 @@ def test_a_unit_that_is_not_active_is_told_too(domains: Domains, systemd: System
 
 
 def test_in_a_cgroup_without_processes_what_systemd_was_told_counts(
-    domains: Domains, systemd: Systemd, mount: Path
+    domains: UnitCgroups, systemd: Systemd, mount: Path
 ) -> None:
     """It may be there before or after the unit is active, with the controller cpuset or without."""
     write(mount / WHERE, None, populated=False)
@@ -349,7 +355,7 @@ def test_in_a_cgroup_without_processes_what_systemd_was_told_counts(
     assert (seen.get(Attribute.CPUSET_CPUS), seen.cpus_effective, seen.is_populated) == (OWN, OWN, False)
 
 
-def test_what_a_slice_around_it_does_not_grant_is_an_error(domains: Domains, systemd: Systemd, mount: Path) -> None:
+def test_what_a_slice_around_it_does_not_grant_is_an_error(domains: UnitCgroups, systemd: Systemd, mount: Path) -> None:
     domains.patience_seconds = 0.0
     read(domains)
     systemd.grants = CpuSet.parse("0-2")
@@ -361,7 +367,7 @@ def test_what_a_slice_around_it_does_not_grant_is_an_error(domains: Domains, sys
 
 @pytest.mark.parametrize("is_active", [True, False])
 def test_where_a_slice_around_it_grants_nothing_of_it_systemd_is_not_told(
-    domains: Domains, systemd: Systemd, mount: Path, *, is_active: bool
+    domains: UnitCgroups, systemd: Systemd, mount: Path, *, is_active: bool
 ) -> None:
     """The kernel would give it what the slice has: others' CPUs."""
     domains.patience_seconds = 0.0
@@ -379,7 +385,7 @@ def test_where_a_slice_around_it_grants_nothing_of_it_systemd_is_not_told(
     assert systemd.told == [("db.service", "2-3", None)]
 
 
-def test_a_refusal_of_systemds_fails_the_change(domains: Domains, systemd: Systemd) -> None:
+def test_a_refusal_of_systemds_fails_the_change(domains: UnitCgroups, systemd: Systemd) -> None:
     read(domains)
     systemd.problem = UnitsError("cannot set AllowedCPUs=2-3 of db.service: no", hint="systemctl status")
     with pytest.raises(CgroupError, match="cannot set AllowedCPUs=2-3") as caught:
@@ -396,7 +402,7 @@ def test_a_refusal_of_systemds_fails_the_change(domains: Domains, systemd: Syste
     ],
 )
 def test_it_is_given_back_with_what_it_had(
-    domains: Domains, systemd: Systemd, before: UnitSettings, told: list[tuple[str | None, str | None]]
+    domains: UnitCgroups, systemd: Systemd, before: UnitSettings, told: list[tuple[str | None, str | None]]
 ) -> None:
     systemd.know(settings=UnitSettings(OWN, NumaSet.of(1)))
     read(domains)
@@ -406,7 +412,7 @@ def test_it_is_given_back_with_what_it_had(
 
 
 def test_without_a_restriction_before_it_has_everything_and_then_none(
-    domains: Domains, systemd: Systemd, mount: Path
+    domains: UnitCgroups, systemd: Systemd, mount: Path
 ) -> None:
     """systemd leaves a running unit what it has when it forgets that (#43846)."""
     systemd.know(settings=UnitSettings(OWN))
@@ -419,7 +425,7 @@ def test_without_a_restriction_before_it_has_everything_and_then_none(
 
 
 def test_it_is_given_back_once_the_kernel_has_it_whatever_systemd_says(
-    domains: Domains, systemd: Systemd, mount: Path
+    domains: UnitCgroups, systemd: Systemd, mount: Path
 ) -> None:
     domains.patience_seconds = 0.0
     systemd.know(settings=UnitSettings(OWN))
@@ -436,7 +442,7 @@ def test_it_is_given_back_once_the_kernel_has_it_whatever_systemd_says(
     assert read(domains)[DB].unit == UnitSettings()
 
 
-def test_half_given_back_is_not_given_back(domains: Domains, systemd: Systemd) -> None:
+def test_half_given_back_is_not_given_back(domains: UnitCgroups, systemd: Systemd) -> None:
     systemd.know(settings=UnitSettings(OWN))
     read(domains)
     systemd.forgets = False

@@ -8,7 +8,7 @@ import pytest
 from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.turn.execution import ExecutionResult, carry_out
+from nodeagent.daemon.turn.execution import ExecutionResult, execute
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError
 
 
@@ -68,7 +68,7 @@ ALL = {"pod1/app", "pod2/s", "pod4/app"}
 
 def carried(changes: Sequence[Change], *broken: Change, occupied: str = "") -> tuple[ExecutionResult, Tree]:
     tree = Tree(broken)
-    return carry_out(Plan(tuple(changes), CpuSet.parse(occupied)), DESIRED, tree), tree
+    return execute(Plan(tuple(changes), CpuSet.parse(occupied)), DESIRED, tree), tree
 
 
 def test_every_change_is_made_in_the_plans_order() -> None:
@@ -173,7 +173,7 @@ def test_a_stranger_on_cpus_that_were_granted_before_keeps_processes_from_starti
 
 
 def test_a_starved_cgroup_is_never_ready() -> None:
-    outcome = carry_out(Plan(()), (leaf("pod2/s", "", starved=True),), Tree())
+    outcome = execute(Plan(()), (leaf("pod2/s", "", starved=True),), Tree())
     assert outcome.ready == frozenset()
 
 
@@ -198,7 +198,7 @@ def test_a_limit_that_a_container_still_has_holds_back_its_pods_lower_one_and_ot
 ) -> None:
     quota = SetAttribute("pod1", Attribute.CPU_MAX, CpuMax(1000, 10_000), CpuMax(2000, 10_000))
     changes = (LOWER, LOWER_TOO, HIGHER, POD_LOWER, OTHER_POD, quota, frozen("pod1/app", value=False))
-    outcome = carry_out(Plan(changes), DESIRED, Tree([LOWER], error=error))
+    outcome = execute(Plan(changes), DESIRED, Tree([LOWER], error=error))
     assert outcome.held_back == (HIGHER, POD_LOWER)
     assert outcome.written == tuple(change for change in changes if change not in {LOWER, HIGHER, POD_LOWER})
     assert ("pod1/app" in outcome.ready) == (error is MemoryInUseError), "it has more than it was promised"

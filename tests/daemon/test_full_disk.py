@@ -202,7 +202,7 @@ def test_a_start_that_can_save_nothing_runs_and_overwrites_nothing(daemon: Daemo
     agent = daemon.start()
     daemon.rest()
     assert touched(daemon) == there
-    assert agent.has_reconciled, "it tells systemd that it runs: it must not be started again and again"
+    assert agent.memory.has_reconciled, "it tells systemd that it runs: it must not be started again and again"
     assert words in (unready(daemon.agent.view) or "")
     assert agent.state.promises == before.promises
     found = sorted(p.name for p in daemon.directory.iterdir() if p.is_file())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.turn.step import admitted_beside
+from nodeagent.core.turn.decision import admitted_beside
 from nodeagent.daemon.reports import metrics_recorder as metrics
 from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.daemon.turn.heartbeat import Heartbeat

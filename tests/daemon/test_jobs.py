@@ -262,7 +262,7 @@ def test_a_cgroup_that_takes_nobody_in_is_a_refusal(
     def refuse(path: str, _pid: int, _is_alive: object) -> bool:
         raise CgroupError("cannot write", path=path, error=1, hint="see dmesg")
 
-    monkeypatch.setattr(daemon.agent.tree, "take_in", refuse)
+    monkeypatch.setattr(daemon.agent.edges.tree, "take_in", refuse)
     answer = owners.asks("one")
     daemon.rest()
     assert refusal(answer) == JobRefusal("CannotEnter", "cannot write (see dmesg)")
@@ -332,7 +332,7 @@ def test_nothing_is_taken_before_the_earlier_jobs_are_known(tmp_path: Path) -> N
 
 @pytest.fixture
 def served(daemon: Daemon) -> Iterator[Daemon]:
-    with Publisher(daemon.agent, addresses(daemon), daemon.agent.log, daemon.jobs) as publisher:
+    with Publisher(daemon.agent, addresses(daemon), daemon.agent.edges.log, daemon.jobs) as publisher:
         publisher.listen()
         yield daemon
 
@@ -344,10 +344,11 @@ def addresses(daemon: Daemon, jobs: JobBounds | None = None) -> Any:
 
 
 def test_a_group_that_is_not_there_is_a_problem_and_root_may_run_jobs(daemon: Daemon) -> None:
-    with Publisher(daemon.agent, addresses(daemon, JobBounds("no group")), daemon.agent.log, daemon.jobs) as publisher:
-        publisher.listen()
+    with Publisher(
+        daemon.agent, addresses(daemon, JobBounds("no group")), daemon.agent.edges.log, daemon.jobs
+    ) as publisher:
+        assert publisher.listen() == ("there is no group no group (jobs.group): only root may run jobs",)
         assert asked(daemon)["pod"] == "jobs/one"
-    assert daemon.agent.notices["jobs.group"] == "there is no group no group (jobs.group): only root may run jobs"
     assert (daemon.directory / JOB_SOCKET).exists() is False, "it is gone with what served it"
 
 
@@ -364,7 +365,7 @@ def test_who_asks_is_told_where_it_is(served: Daemon) -> None:
     own = str(own_set_of(served.agent.state.promises, entry.pod.uid, "main"))
     assert (answer["pod"], answer["exclusiveCPUs"], answer["sharedCPUs"]) == ("jobs/one", own, "")
     assert answer["numaNodes"] == "0"
-    assert answer["cgroup"] == f"{served.agent.tree.root}/{entry.container_path('main')}"
+    assert answer["cgroup"] == f"{served.agent.edges.tree.root}/{entry.container_path('main')}"
     environment = answer["environment"]
     assert environment["NODEAGENT_EXCLUSIVE_CPUS"] == own
     assert f"NODEAGENT_EXCLUSIVE_CPUS={own}\n" in Path(environment["NODEAGENT_PLACEMENT_FILE"]).read_text()
@@ -439,7 +440,7 @@ def test_others_than_root_need_a_configuration_and_keep_within_its_bounds(
     with pytest.raises(ApiError, match="only root may run jobs here"):
         asked(served)
     configured = replace(served.agent.node.config, jobs=JobBounds("runners", max_cpus=Quantity.of(2)))
-    served.agent.node = replace(served.agent.node, config=configured)
+    served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
     assert asked(served)["pod"] == "jobs/one"
     with pytest.raises(ApiError, match=r"jobs\.maxCPUs is 2"):
         asked(served, "two", cpu="1")
@@ -457,7 +458,7 @@ def test_ids_that_no_user_of_the_group_has_run_no_jobs(served: Daemon, monkeypat
     monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
     monkeypatch.setattr(job_requests, "is_member", in_group("others"))
     configured = replace(served.agent.node.config, jobs=JobBounds("runners"))
-    served.agent.node = replace(served.agent.node, config=configured)
+    served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
     with pytest.raises(ApiError, match=rf"user {os.getuid()} is not in the group runners \(jobs\.group\)"):
         asked(served)
     assert names(served) == []
@@ -471,7 +472,7 @@ def test_a_user_database_that_does_not_answer_is_waited_for_a_while(
     monkeypatch.setattr(job_requests, "_LOOKUP_SECONDS", 0.0)
     monkeypatch.setattr(job_requests, "is_member", lambda _user, _group: answers.wait())
     configured = replace(served.agent.node.config, jobs=JobBounds("runners"))
-    served.agent.node = replace(served.agent.node, config=configured)
+    served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
     try:
         with pytest.raises(ApiError, match="the user database has not said within 0 s whether user"):
             asked(served)
@@ -494,7 +495,7 @@ def test_what_an_ended_job_holds_counts_until_it_has_gone(
     monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
     monkeypatch.setattr(job_requests, "is_member", in_group("runners"))
     configured = replace(served.agent.node.config, jobs=JobBounds("runners", max_per_user=1))
-    served.agent.node = replace(served.agent.node, config=configured)
+    served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
     first = owners.asks("first")
     served.rest()
     assert placement(first)

@@ -193,21 +193,21 @@ def test_a_container_is_decided_on_with_what_kubelet_says_and_a_restart_needs_no
         assert decode_state(encode_state(agent.state, {})).state == agent.state
         agent.answered(Synchronized((sandbox_of(WEB), sandbox_of(OTHER))))
         assert server.asked == [WEB.uid, OTHER.uid], "only what is not known is asked for"
-    assert "pods API" not in (agent.containers.problem() or "")
+    assert "pods API" not in (agent.containers.standing_problem() or "")
 
 
 def test_without_an_answer_there_is_the_estimate_and_a_problem(tmp_path: Path, path: Path) -> None:
     agent = desk(tmp_path, path)
     assert isinstance(agent.answered(event(Event.CREATE_CONTAINER, WEB, "main")), Answer)
     assert ToldBy.SEEN in sources(agent, WEB)
-    problem = agent.containers.problem()
+    problem = agent.containers.standing_problem()
     assert problem is not None
     assert "kubelet's pods API" in problem
     with serving(path) as server:
         server.has(WEB)
         assert isinstance(agent.answered(event(Event.CREATE_CONTAINER, WEB, "again")), Answer)
     assert sources(agent, WEB) == {ToldBy.CGROUP_PARENT, ToldBy.PODS_API}
-    assert "pods API" not in (agent.containers.problem() or "")
+    assert "pods API" not in (agent.containers.standing_problem() or "")
 
 
 def test_a_retry_has_kubelet_asked_at_once(tmp_path: Path, path: Path) -> None:

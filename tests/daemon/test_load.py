@@ -19,8 +19,9 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.write_order import Change, MakeCgroup, RemoveCgroup
-from nodeagent.core.model.state import Exit, RecordedRefusal
+from nodeagent.core.model.state import Exit
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
 from nodeagent.core.turn.actions import Action, Launch, Terminate
 from nodeagent.daemon.sources.manifest_list import ManifestList
@@ -148,7 +149,7 @@ def running(daemon: Daemon) -> int:
     return sum(run.exit is None for run in daemon.machine.runs.values())
 
 
-def refused(daemon: Daemon) -> list[RecordedRefusal]:
+def refused(daemon: Daemon) -> list[Waiting]:
     return [entry.refusal for entry in daemon.agent.state.entries if entry.refusal is not None]
 
 

@@ -12,7 +12,7 @@ from nodeagent.core.metrics.manager_metrics import TOPOLOGY_REQUESTS
 from nodeagent.core.metrics.totals import MetricTotals
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.turn.step import admitted_beside
+from nodeagent.core.turn.decision import admitted_beside
 from nodeagent.daemon.reports.metrics_recorder import Stopwatch
 from tests.support.builders import MACHINE_A, managers
 from tests.support.daemon_model import Daemon, Steps, watched

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -150,7 +151,8 @@ def test_a_cgroup_that_could_not_be_written_is_not_told_of(daemon: Daemon) -> No
 def test_a_file_that_cannot_be_written_keeps_nobody_from_starting(daemon: Daemon, number: int) -> None:
     before = files(daemon)
     daemon.steps.fails = lambda _number, call: number if call == "write" else None
-    daemon.agent.recorder = Unwatched(daemon.agent.recorder, daemon.steps)
+    recorder: Any = Unwatched(daemon.agent.edges.recorder, daemon.steps)
+    daemon.agent.edges = replace(daemon.agent.edges, recorder=recorder)
     daemon.files.pods += (OTHER, pod("more", app(cpu="1")))
     for _ in range(3):
         assert daemon.turn() <= 1.0, "it is tried again soon"
@@ -241,7 +243,7 @@ def test_another_pod_under_the_same_uid_has_the_files_of_its_own_containers(daem
 def test_without_a_launcher_the_files_stay(daemon: Daemon) -> None:
     before = files(daemon)
     runner: Any = SimpleNamespace(look=lambda: Trouble("no launcher"))
-    daemon.agent.runner = runner
+    daemon.agent.edges = replace(daemon.agent.edges, runner=runner)
     daemon.turn(WakeUpReason.TIMER)
     assert files(daemon) == before
     assert written(daemon) == []

@@ -25,12 +25,13 @@ from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelecto
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
+from nodeagent.core.model.state import NodeState, Phase
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.turn.machine import node_name
@@ -235,7 +236,7 @@ def test_pods_that_hold_nothing_any_more_are_found_but_not_listed(tmp_path: Path
     running, over, refused = pod("running", app("c", "1")), pod("over", app("c")), pod("refused", app("c"))
     first, second, third = decided(of, running, over, refused).entries
     ended = replace(second, outcome=Phase.SUCCEEDED)
-    unwanted = replace(third, refusal=RecordedRefusal("OutOfcpu", "no", START_MS), containers=())
+    unwanted = replace(third, refusal=Waiting("OutOfcpu", "no", START_MS), containers=())
     ending = replace(first, deleting_since_ms=START_MS)
     with served(tmp_path, of, NodeState(admitted(of, running), (ending, ended, unwanted))) as kubelet:
         assert [one.name for one in kubelet.pods()] == ["running"]
@@ -345,7 +346,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         config: Any = SimpleNamespace(
             runtime_directory=str(tmp_path), metrics_bind_address="", pod_resources_socket=f"{tmp_path}/{SOCKET}"
         )
-        with Publisher(daemon.agent, config, daemon.agent.log):
+        with Publisher(daemon.agent, config, daemon.agent.edges.log):
             yield daemon
 
 
@@ -404,7 +405,7 @@ def test_a_socket_that_cannot_be_opened_is_reported_with_its_field(
         config: Any = SimpleNamespace(
             runtime_directory=str(tmp_path), metrics_bind_address="", pod_resources_socket=f"{tmp_path}/agent.sock"
         )
-        with Publisher(daemon.agent, config, daemon.agent.log):
+        with Publisher(daemon.agent, config, daemon.agent.edges.log):
             (line,) = [one for one in daemon.said() if one["event"] == "not_served"]
     assert line["what"] == "pod resources"
     assert "set another podResourcesSocket" in line["hint"]

@@ -40,7 +40,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         daemon.files.pods = (replace(small, namespace="x"), replace(large, namespace="y"))
         daemon.rest()
         config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address="", pod_resources_socket="")
-        with Publisher(daemon.agent, config, daemon.agent.log) as publisher:
+        with Publisher(daemon.agent, config, daemon.agent.edges.log) as publisher:
             publisher.listen()
             yield daemon
 
@@ -98,7 +98,7 @@ def test_a_request_stays_noted_while_no_turn_can_look(daemon: Daemon, monkeypatc
         raise CgroupError("cannot read", path="pods", error=5, hint="see the kernel's log")
 
     with monkeypatch.context() as blind:
-        blind.setattr(daemon.agent.tree, "read", unseen)
+        blind.setattr(daemon.agent.edges.tree, "read", unseen)
         with pytest.raises(ApiError) as caught:
             retry(daemon, "y/big")
         daemon.turn(WakeUpReason.TIMER)
@@ -212,7 +212,7 @@ def test_an_agent_that_stops_answers_who_waits(daemon: Daemon, tmp_path: Path, i
     elsewhere.mkdir()
     config: Any = SimpleNamespace(runtime_directory=str(elsewhere), metrics_bind_address="", pod_resources_socket="")
     with ThreadPoolExecutor(1) as pool:
-        with Publisher(daemon.agent, config, daemon.agent.log):
+        with Publisher(daemon.agent, config, daemon.agent.edges.log):
             asked = pool.submit(call, f"{elsewhere}/{API_SOCKET}", "retry", timeout_seconds=60, pod="y/big")
             assert WakeUpReason.REQUEST in daemon.agent.wakeups.wait(60)
             if is_taken:  # by a turn that doesn't come to its end

@@ -25,7 +25,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.recovery import lacking_cpus
-from nodeagent.core.turn.step import EventKind
+from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.recovery import Evidence, Recovery, Start, report_recovery, start_state
 from nodeagent.daemon.start.startup import (

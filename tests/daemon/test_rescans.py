@@ -50,7 +50,7 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
     thread = SimpleNamespace(start=lambda: None)
     monkeypatch.setattr(service, "threading", SimpleNamespace(Thread=lambda **_: thread))
 
-    def turn(reasons: frozenset[WakeUpReason]) -> float:
+    def turn(reasons: frozenset[WakeUpReason], _standing: tuple[str, ...]) -> float:
         turns.append((clock.now, reasons))
         return 10.0
 
@@ -66,15 +66,14 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
         wakeups=SimpleNamespace(wait=wait),
         node=SimpleNamespace(config=config),
         view=view,
-        has_reconciled=True,
+        memory=SimpleNamespace(has_reconciled=True),
         unit_directories=(),
-        notices={},
-        log=make_log(io.StringIO()),
+        edges=SimpleNamespace(log=make_log(io.StringIO())),
     )
     manager: Any = SimpleNamespace(
         watchdog_period_seconds=lambda: None, status=print, ready=print, ping_watchdog=lambda: None
     )
-    nothing: Any = SimpleNamespace(listen=lambda: None, renew=lambda _: None, is_ready=True)
+    nothing: Any = SimpleNamespace(listen=tuple, renew=lambda _: None, is_ready=True)
     service.run_turns(agent, nothing, nothing, "config.yaml", manager, nothing)
     rescans = [at for at, reasons in turns if reasons & {WakeUpReason.START, WakeUpReason.TIMER}]
     assert len(turns) == 40

@@ -13,7 +13,7 @@ import pytest
 from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
-from nodeagent.core.turn.step import EventKind
+from nodeagent.core.turn.world import EventKind
 from tests.support.builders import machine
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.figures import Recorder, report

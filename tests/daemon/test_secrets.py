@@ -46,7 +46,7 @@ def test_nothing_that_the_running_agent_says_has_a_secret(tmp_path: Path, monkey
     said: list[str] = []
 
     def listen_to_all() -> None:
-        with Publisher(daemon.agent, config, daemon.agent.log):
+        with Publisher(daemon.agent, config, daemon.agent.edges.log):
             answer = call(f"{tmp_path}/{API_SOCKET}", "state")
             said.append(json.dumps(answer))
             assert state_from_document(answer["state"]).state.entries, "readers understand it all the same"

@@ -30,7 +30,7 @@ def test_who_entered_a_slot_is_asked_to_end_in_every_life_of_its_pod(
             daemon.rest()
             assert machine.signals == [("TERM", path)] * life
             machine.now_ms += 1000
-        assert agent.signalled == frozenset()
+        assert agent.memory.signalled == frozenset()
 
 
 @pytest.mark.parametrize("kind", [app(), cgroup_only()], ids=["command", "slot"])
@@ -55,7 +55,7 @@ def test_a_container_that_cannot_be_sent_sigterm_is_killed_after_its_grace_perio
             machine.now_ms += 1000
         daemon.rest()
         assert machine.signals == [("KILL", path)]
-        assert (agent.state.entries, agent.asked, agent.view.problems) == ((), frozenset(), ())
+        assert (agent.state.entries, agent.memory.asked, agent.view.problems) == ((), frozenset(), ())
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["saved", "disk full"])

@@ -83,7 +83,7 @@ def test_a_manifest_that_does_not_count_is_shown_until_it_goes(daemon: Daemon) -
 
 def test_a_trouble_that_several_containers_meet_is_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon.files.pods = tuple(pod(name, app(cpu="1")) for name in ("a", "b"))
-    monkeypatch.setattr(daemon.agent.runner, "launch", lambda *_: Trouble("the launcher has died"))
+    monkeypatch.setattr(daemon.agent.edges.runner, "launch", lambda *_: Trouble("the launcher has died"))
     daemon.turn()
     assert daemon.agent.view.problems == ("the launcher has died",)
     assert [line["problem"] for line in events(daemon, "trouble")] == ["the launcher has died"]
@@ -153,8 +153,8 @@ def test_a_taken_metrics_port_keeps_no_pod_from_running(daemon: Daemon, tmp_path
     config: Any = SimpleNamespace(
         runtime_directory=str(tmp_path), metrics_bind_address=f"127.0.0.1:{port}", pod_resources_socket=""
     )
-    with Publisher(daemon.agent, config, daemon.agent.log) as publisher:
-        publisher.listen()
+    with Publisher(daemon.agent, config, daemon.agent.edges.log) as publisher:
+        daemon.standing = publisher.listen()
         daemon.files.pods = (pod("a", app(cpu="1")),)
         daemon.rest()
         assert daemon.machine.running_containers() == ("poduid-a/app",)
@@ -163,7 +163,7 @@ def test_a_taken_metrics_port_keeps_no_pod_from_running(daemon: Daemon, tmp_path
         assert str(port) in problem
         assert len(events(daemon, "not_served")) == 1, "told once"
         taken.close()
-        publisher.listen()
+        daemon.standing = publisher.listen()
         daemon.turn()
         assert daemon.agent.view.problems == ()
         with socket.create_connection(("127.0.0.1", port), timeout=20):
@@ -177,7 +177,7 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     config = tmp_path / "config.yaml"
     config.write_text("cpuManagerPolicy: dynamic\n")
     manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
-    service.reload(daemon.agent, str(config), manager)
+    daemon.standing = (service.reload(daemon.agent, str(config), manager),)
     daemon.turn()
     (problem,) = daemon.agent.view.problems
     assert "the previous one stays in effect" in problem
@@ -186,7 +186,8 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     same = daemon.agent.node
     monkeypatch.setattr(service, "load_node", lambda _: SimpleNamespace(config=load_config(str(config))))
     monkeypatch.setattr(daemon.agent, "change_node", lambda _: None)
-    service.reload(daemon.agent, str(config), manager)
+    assert service.reload(daemon.agent, str(config), manager) == ""
+    daemon.standing = ()
     daemon.turn()
     assert daemon.agent.node is same
     assert daemon.agent.view.problems == ()

@@ -15,9 +15,9 @@ from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.promises import NOTHING, with_pod
 from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
+from nodeagent.daemon.domains.jobs.domain import JobsDomain
 from nodeagent.daemon.domains.systemd import unit_devices
 from nodeagent.daemon.domains.systemd.unit_devices import Rules, UnitDevices
-from nodeagent.daemon.turn.agent import NO_RUNTIME
 from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
@@ -152,11 +152,11 @@ def test_what_a_unit_had_is_taken_from_it_before_a_container_may_be_given_it(
     gives = (DeviceSelection("example.com/x", (DeviceSelector(kind=DeviceKind.NVME),)),)
     allowed: list[Rules] = []
 
-    def answer(*_: object) -> tuple[Trouble, ...]:
+    def finish(*_: object) -> tuple[Trouble, ...]:
         allowed.append(desk.allowed("listed.service"))
         return ()
 
-    monkeypatch.setattr(type(NO_RUNTIME), "answer", answer)
+    monkeypatch.setattr(JobsDomain, "finish", finish)
     machine = Machine(node(SMALL, devices=gives))
     machine.units["listed.service"] = Unit(UnitSettings())
     daemon = Daemon(machine, tmp_path / "state")

@@ -115,7 +115,7 @@ def test_where_the_chain_cannot_be_read_for_a_moment_what_was_known_of_it_counts
     withhold(daemon, taken)
     daemon.files.pods = (*daemon.files.pods, pod("d", app(cpu="1")))
     with monkeypatch.context() as moment:
-        moment.setattr(daemon.agent.tree, "chain", lambda: None)
+        moment.setattr(daemon.agent.edges.tree, "chain", lambda: None)
         daemon.turn(reason)
     assert not promised(daemon, "d") & taken
     assert any("keeps CPUs" in problem for problem in daemon.agent.view.problems)
@@ -130,7 +130,7 @@ def test_the_trouble_of_a_chain_that_could_not_be_read_ends_when_it_can(
 
     withhold(daemon, CpuSet.parse(taken))
     with monkeypatch.context() as moment:
-        moment.setattr(daemon.agent.tree, "chain", unreadable)
+        moment.setattr(daemon.agent.edges.tree, "chain", unreadable)
         daemon.turn(WakeUpReason.MANIFESTS)
     assert any("cannot read it" in problem for problem in daemon.agent.view.problems)
     daemon.turn(WakeUpReason.MANIFESTS)

@@ -21,7 +21,7 @@ from nodeagent.core.metrics.agent_metrics import CGROUP_WRITE_ERRORS, error_labe
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.daemon.turn.execution import ExecutionResult, FailureResponse, answered
+from nodeagent.daemon.turn.execution import ExecutionResult, FailureResponse, respond
 from nodeagent.edge.cgroups import cgroupfs
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from tests.daemon.test_crash_points import SCENARIOS, Life, Scenario, clone, prepared, settle
@@ -185,13 +185,13 @@ def outcome(*errors: int | None) -> ExecutionResult:
 
 
 def test_what_is_gone_is_looked_at_again_at_once_and_reported_if_that_does_not_help() -> None:
-    first = answered(outcome(errno.ENOENT), FailureResponse(), lambda _: {})
+    first = respond(outcome(errno.ENOENT), FailureResponse(), lambda _: {})
     assert first == FailureResponse(has_vanished=True, pause_seconds=0.0)
-    second = answered(outcome(errno.ENODEV), first, lambda _: {})
+    second = respond(outcome(errno.ENODEV), first, lambda _: {})
     assert "No such device" in " ".join(second.troubles)
     assert second.pause_seconds == 1.0, "whoever removes cgroups again and again must not keep the agent busy"
-    assert answered(outcome(errno.ENOENT), second, lambda _: {}).pause_seconds == 1.0
-    assert answered(outcome(), second, lambda _: {}) == FailureResponse()
+    assert respond(outcome(errno.ENOENT), second, lambda _: {}).pause_seconds == 1.0
+    assert respond(outcome(), second, lambda _: {}) == FailureResponse()
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_what_is_gone_is_looked_at_again_at_once_and_reported_if_that_does_not_h
 def test_the_most_pressing_failure_says_when_to_look_again(
     errors: list[int | None], reported: int, pause_seconds: float | None
 ) -> None:
-    found = answered(outcome(*errors), FailureResponse(), lambda _: {})
+    found = respond(outcome(*errors), FailureResponse(), lambda _: {})
     assert (len(found.troubles), found.pause_seconds) == (reported, pause_seconds)
 
 

@@ -18,7 +18,8 @@ from nodeagent.core.model.cgroup import Attribute, UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.state import ContainerStatus, RecordedRefusal, RefusedChange
+from nodeagent.core.model.state import ContainerStatus, RefusedChange
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.daemon.start import startup
 from nodeagent.daemon.turn import machine as daemon_machine
 from nodeagent.edge.kernel.sysfs import read_machine
@@ -114,7 +115,7 @@ def without_whose(text: str) -> str:
 
 def test_no_secret_of_a_container_is_in_it(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
     *others, entry = host.world.state.entries
-    change = RefusedChange(with_secret(), RecordedRefusal("OutOfpods", "too many", 1))
+    change = RefusedChange(with_secret(), Waiting("OutOfpods", "too many", 1))
     host.world.state = replace(host.world.state, entries=(*others, replace(entry, refused_change=change)))
     host.start_daemon()
     _, text, _ = run(capfd, "capture", *host.options)

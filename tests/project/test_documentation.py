@@ -24,7 +24,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.numa.topology_manager import Scope, TopologyPolicy
 from nodeagent.core.resources.cpu.options import OPTIONS
-from nodeagent.core.turn.step import EventKind
+from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.reports import logs
 from nodeagent.formats.config.config_yaml import known_fields, parse_config
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest

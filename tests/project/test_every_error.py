@@ -88,8 +88,9 @@ from nodeagent.core.model.refusals import (
     Reason,
     StartRefused,
 )
-from nodeagent.core.model.state import NodeState, RecordedRefusal
+from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
 from nodeagent.core.resources.cpu.records import CpuRecord
 from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
@@ -815,9 +816,7 @@ def refused_by_the_node(new: Pod, **room: int) -> World:
     short = insufficient(new, usage_of(()), Allocatable(room.get("pods", 10), amounts))
     assert short is not None
     world = World().add(new)
-    refused = replace(
-        world.state.entries[0], refusal=RecordedRefusal(short.reason, short.message, NOW_MS), containers=()
-    )
+    refused = replace(world.state.entries[0], refusal=Waiting(short.reason, short.message, NOW_MS), containers=())
     world.state = replace(world.state, promises=core.initial(world.managers), entries=(refused,))
     return world
 

@@ -17,8 +17,9 @@ from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises, with_pod
-from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
+from nodeagent.core.model.state import NodeState, Phase
 from nodeagent.core.model.violations import Invariant, Violation
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, own_set_of, with_default_set
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
@@ -226,7 +227,7 @@ def with_cgroup(change: Callable[[ObservedCgroup], ObservedCgroup]) -> Obstacle:
 
 def refused_pod() -> Obstacle:
     world = one()
-    entry = replace(world.state.entries[0], refusal=RecordedRefusal("OutOfcpu", "too little", NOW_MS), containers=())
+    entry = replace(world.state.entries[0], refusal=Waiting("OutOfcpu", "too little", NOW_MS), containers=())
     world.state = replace(world.state, entries=(entry,))
     return kept_out(world, observed={})
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.domains.domain import Domain
 from nodeagent.core.host.settings import Cpus, Setting, SettingKind
 from nodeagent.core.model.cgroup import ObservedCgroup, UnitSettings
 from nodeagent.core.model.cgroup_layout import PAYLOAD, is_above
@@ -33,16 +34,24 @@ from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+from nodeagent.daemon.domains.all import domains_of, read_cgroups
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.host.host_settings import HostSettings
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.recovery import Evidence, report_recovery, start_state
-from nodeagent.daemon.turn import agent as agent_module, clock as clock_module, runs as runs_module
+from nodeagent.daemon.turn import (
+    agent as agent_module,
+    clock as clock_module,
+    report as report_module,
+    runs as runs_module,
+)
 from nodeagent.daemon.turn.agent import Agent
+from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
+from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.machine import without_withheld
 from nodeagent.daemon.turn.placements import Placements, placement_directory
 from nodeagent.daemon.turn.records import Recorder
@@ -465,10 +474,14 @@ class Daemon:
     config: dict[str, Any] = field(default_factory=dict)
     requests: list[StartRequest] = field(default_factory=list)
     """What the launcher was asked to start."""
+    standing: tuple[str, ...] = ()
+    """Current problems of other parts of the agent."""
     boot: str = "boot"
     placed: PlacedDevices = field(default_factory=PlacedDevices)
     """What each process finds when it looks at devices for the first time."""
     plugins: DevicePlugins | None = None
+    more_domains: tuple[Domain, ...] = ()
+    """Domains beside the agent's own four."""
 
     def start(self) -> Agent:
         """A new process, up to its first turn."""
@@ -487,9 +500,8 @@ class Daemon:
 
         def look() -> Evidence:
             runs = runner.look()
-            observed = Domains(tree, systemd, recorded=UnitRecords(node.config).look).read(
-                unit_paths(manifest.pod for manifest in pods)
-            )
+            units = UnitCgroups(tree, systemd, recorded=UnitRecords(node.config).look)
+            observed = read_cgroups(tree, units, tuple(manifest.pod for manifest in pods))
             return Evidence(observed, {} if isinstance(runs, Trouble) else runs)
 
         wakeups = Wakeups()
@@ -500,30 +512,29 @@ class Daemon:
         if start.recovery is not None:
             report_recovery(start.recovery, log)
         unusable = () if start.recovery is None else start.recovery.unusable
-        self.agent = Agent(
-            node,
-            start.state,
-            tree=tree,
-            runner=runner,
-            sources=(self.files, self.jobs),
-            recorder=Recorder(str(self.directory), log, unusable=unusable),
-            placements=Placements(WatchedPlacementFiles(placement_directory(node.config), self.steps)),
-            host_settings=HostSettings(host, str(self.directory), self.boot, log),
+        edges = Edges(
             log=log,
-            wakeups=wakeups,
             machine=hardware,
-            recovery=start.recovery,
+            domains=(
+                *domains_of(node.config, tree, manifests=self.files, jobs=self.jobs, systemd=systemd),
+                *self.more_domains,
+            ),
+            runner=runner,
+            tree=tree,
+            recorder=Recorder(str(self.directory), log, unusable=unusable),
+            host_settings=HostSettings(host, str(self.directory), self.boot, log),
+            placements=Placements(WatchedPlacementFiles(placement_directory(node.config), self.steps)),
+            claim_statuses=ClaimStatuses(node.config),
             alive=self.alive,
-            let_in=self.jobs.let_in,
-            systemd=systemd,
             plugins=self.plugins,
         )
+        self.agent = Agent(node, start.state, edges, wakeups, start.recovery)
         self.jobs.retry = self.agent.retry
         return self.agent
 
     def turn(self, *reasons: WakeUpReason) -> float:
         self.steps.granted = CpuSet()
-        return self.agent.turn(frozenset(reasons or {WakeUpReason.MANIFESTS}))
+        return self.agent.turn(frozenset(reasons or {WakeUpReason.MANIFESTS}), self.standing)
 
     def rest(self, turns: int = 40) -> None:
         """Turn until nothing changes any more, letting time pass only where something waits for it."""
@@ -560,5 +571,6 @@ def watched(monkeypatch: pytest.MonkeyPatch, machine: Machine, steps: Steps) -> 
         patched.setattr(state_files, "os", _WatchedOs(steps))
         patched.setattr(agent_module, "time", clock)
         patched.setattr(clock_module, "time", clock)
+        patched.setattr(report_module, "time", clock)
         patched.setattr(runs_module, "time", clock)
         yield

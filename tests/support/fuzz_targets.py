@@ -32,8 +32,7 @@ from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, Origin
-from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
 from nodeagent.daemon.start.startup import unsuited
 from nodeagent.edge.kernel.sysfs import read_machine

@@ -25,10 +25,10 @@ from nodeagent.core.model.state import (
     Origin,
     Phase,
     PodEntry,
-    RecordedRefusal,
     run_id,
 )
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.node_view import NodeView, Observation
 from tests.support.pods import amounts, app, pod
 
@@ -78,7 +78,7 @@ class World:
                 entry = replace(entry, containers=statuses or tuple(running(c.name) for c in new.containers), **more)
                 self.state = replace(self.state, promises=promises, entries=(*self.state.entries, entry))
             case Rejected(reason=reason, message=message):
-                entry = replace(entry, refusal=RecordedRefusal(reason, message, NOW_MS - 90_000))
+                entry = replace(entry, refusal=Waiting(reason, message, NOW_MS - 90_000))
                 self.state = replace(self.state, entries=(*self.state.entries, entry))
         if not entry.is_active:
             promises, _ = remove_pod(self.managers, self.state.promises, new.uid)

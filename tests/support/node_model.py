@@ -60,10 +60,11 @@ from nodeagent.core.turn.actions import (
 )
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, offered
-from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
-from nodeagent.daemon.domains.all_cgroups import unit_paths
-from nodeagent.daemon.turn.drift import as_desired
-from nodeagent.daemon.turn.execution import ExecutionResult, carry_out
+from nodeagent.core.turn.step import step
+from nodeagent.core.turn.world import EventKind, Turn, TurnEvent, World
+from nodeagent.daemon.domains.systemd.unit_cgroups import unit_paths
+from nodeagent.daemon.turn.drift import cgroups_in_sync
+from nodeagent.daemon.turn.execution import ExecutionResult, execute
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
@@ -650,10 +651,10 @@ class Agent:
         self.events += self.turn_events
         wanted = self.desired_cgroups()
         plan = diff(wanted, world.observed)
-        outcome = carry_out(plan, wanted, _Recording(self))
+        outcome = execute(plan, wanted, _Recording(self))
         ending = stopping(self.state)
         self.signalled, self.asked = self.signalled & ending, self.asked & ending
-        placed = container_placements(self.machine.node.managers, self.state, as_desired(wanted, outcome))
+        placed = container_placements(self.machine.node.managers, self.state, cgroups_in_sync(wanted, outcome))
         for action in actions(self.state, world, outcome.ready, placed, self.signalled):
             self._effect()
             if isinstance(action, Launch):
@@ -847,7 +848,7 @@ class Agent:
 
 @dataclass
 class _Recording:
-    """The tree that carry_out writes to."""
+    """The tree that execute writes to."""
 
     agent: Agent
 

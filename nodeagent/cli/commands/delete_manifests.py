@@ -202,7 +202,7 @@ def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> 
         "name": name,
         "uid": None if entry is None else entry.pod.uid,
         "alsoIn": other,
-        "domain": None if entry is None else entry.domain.value,
+        "domain": None if entry is None else entry.domain,
         "endSeconds": longest_end_seconds((entry,)) if entry is not None and ends else None,
     }
 

@@ -7,7 +7,8 @@ from nodeagent.cli.support.documents import Document, add_output_argument, spell
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_SOCKET
-from nodeagent.core.model.state import PodEntry, RecordedRefusal
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
@@ -103,7 +104,7 @@ def _document(full_name: str, uid: str, entry: PodEntry | None) -> Document:
     }
 
 
-def _refusal(entry: PodEntry) -> RecordedRefusal | None:
+def _refusal(entry: PodEntry) -> Waiting | None:
     return entry.refusal or entry.change_refusal
 
 

@@ -229,23 +229,24 @@ def _observed_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Ob
     """Read the cgroups. The view returned knows where those of units are."""
     if view.cgroup_root is None:
         return view, None
-    from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+    from nodeagent.daemon.domains.all import read_cgroups
+    from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
 
     tree = CgroupTree(view.cgroup_root)
-    domains = Domains(tree)
+    units = UnitCgroups(tree)
     try:
-        observed = domains.read(unit_paths(view.state.pods_of_units()))
+        observed = dict(read_cgroups(tree, units, view.state.pods_of_units()))
         elsewhere = (status.cgroup for entry in view.state.entries for status in entry.containers if status.cgroup)
         found = ((path, tree.read_of_others(path)) for path in elsewhere)
         observed = {**observed, **{path: there for path, there in found if there is not None}}
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
         return view, None
-    problems += [unknown.problem for unknown in domains.unknown if unknown.problem not in view.problems]
+    problems += [unknown.problem for unknown in units.unknown if unknown.problem not in view.problems]
     if "" not in observed:
         problems.append(f"there is no cgroup {view.cgroup_root} (start it: systemctl start nodeagent-pods)")
         return view, None
-    return replace(view, unit_cgroups=domains.unit_cgroups or view.unit_cgroups), observed
+    return replace(view, unit_cgroups=units.unit_cgroups or view.unit_cgroups), observed
 
 
 def _processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:

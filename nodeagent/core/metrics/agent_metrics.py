@@ -48,6 +48,7 @@ LAUNCHER_UP = "nodeagent_launcher_up"
 RUNTIME_ANSWER_DURATION = "nodeagent_runtime_answer_duration_seconds"
 RUNTIME_LATE = "nodeagent_runtime_late_answers_total"
 RUNTIME_UNASKED = "nodeagent_runtime_unasked_containers_total"
+RUNTIME_ILLEGAL = "nodeagent_runtime_illegal_events_total"
 REQUESTS = "kubelet_pod_resources_endpoint_requests_total"
 LIST_REQUESTS = "kubelet_pod_resources_endpoint_requests_list"
 LIST_ERRORS = "kubelet_pod_resources_endpoint_errors_list"
@@ -118,6 +119,12 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         RUNTIME_UNASKED,
         "counter",
         "Containers that a runtime has started without asking, and that were found (nriSocket).",
+    ),
+    MetricSpec(
+        RUNTIME_ILLEGAL,
+        "counter",
+        "A runtime's calls that the container's stage rules out, as they came late or out of order (nriSocket). They change nothing.",
+        ("event",),
     ),
 )
 
@@ -203,6 +210,7 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         CHANGE_REFUSALS: tuple(
             (reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, *OF_RESIZES, OTHER)
         ),
+        RUNTIME_ILLEGAL: (("create",), ("start",), ("update",)),
         PODS: tuple((phase.value,) for phase in Phase),
         CONTAINERS: tuple((level.value,) for level in Isolation),
     }

@@ -1,6 +1,6 @@
 """Paths of the pods' cgroups, relative to the cgroup that holds all pods (D10). Knows nothing of their contents."""
 
-from nodeagent.core.model.pod import QosClass
+from nodeagent.core.model.pod import SYSTEMD, QosClass
 
 BURSTABLE = "burstable"
 BEST_EFFORT = "besteffort"
@@ -14,6 +14,8 @@ container's cgroup the CPUs to run on.
 """
 UNITS = "units"
 """Prefix of the paths of systemd units that pods pin. systemd decides where their cgroups really are."""
+_DOMAIN = "@"
+"""Prefix of the name of another domain, in the paths of what its pods pin. No cgroup of systemd or the agent begins with it."""
 UNITS_LEFT = f"{UNITS}/left"
 """Prefix of units that no pod pins any more, and that have not been restored."""
 UNITS_UNCLEAR = f"{UNITS}/unclear"
@@ -49,14 +51,24 @@ def pod_path(qos: QosClass, uid: str) -> str:
     return f"{_PARENT[qos]}pod{uid}"
 
 
-def pod_of_units_path(uid: str) -> str:
-    """Return a path that stands for the cgroup of a pod that pins units. No such cgroup exists."""
-    return f"{UNITS}/pod{uid}"
+def pinned_path(domain: str) -> str:
+    """Return the path above everything that a domain's pods pin."""
+    return UNITS if domain == SYSTEMD else f"{_DOMAIN}{domain}"
+
+
+def pinned_pod_path(domain: str, uid: str) -> str:
+    """Return the path of a pod whose containers pin what another program runs. No such cgroup exists."""
+    return f"{pinned_path(domain)}/pod{uid}"
+
+
+def is_pinned_by(domain: str, path: str) -> bool:
+    """Whether a cgroup is that of what a domain's pod pins."""
+    return path.startswith(f"{pinned_path(domain)}/")
 
 
 def is_of_systemd(path: str) -> bool:
-    """Whether a path is that of a pinned unit, whose cgroup only systemd writes."""
-    return path.startswith(f"{UNITS}/")
+    """Whether a cgroup is that of a unit which a pod's container pins, and so is written by systemd or another program."""
+    return path.startswith((f"{UNITS}/", _DOMAIN))
 
 
 def unit_at(path: str) -> str:

@@ -63,15 +63,10 @@ class QosClass(enum.Enum):
     BEST_EFFORT = "BestEffort"
 
 
-class Domain(enum.StrEnum):
-    """Owner of a pod's cgroups, which also starts and ends its processes (D30)."""
-
-    OWN = "own"
-    """The agent itself."""
-    SYSTEMD = "systemd"
-    """systemd, for its units. The agent asks it to set their CPUs and memory nodes."""
-    CONTAINERD = "containerd"
-    """A container runtime, which asks the agent by NRI."""
+OWN = "own"
+"""The domain in which the agent makes the cgroups, and starts and ends the processes (D30)."""
+SYSTEMD = "systemd"
+"""The domain of systemd's units: the agent has systemd set their CPUs and memory nodes."""
 
 
 class Container(Struct, frozen=True):

@@ -8,11 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import UnitSettings
-from nodeagent.core.model.cgroup_layout import pod_of_units_path, pod_path
+from nodeagent.core.model.cgroup_layout import pinned_pod_path, pod_path
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, ContainerKind, Domain, Pod, QosClass
+from nodeagent.core.model.pod import OWN, SYSTEMD, Container, ContainerKind, Pod, QosClass
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.runtime_containers import Registry
+from nodeagent.core.model.waiting import RequestKind, Waiting
 
 
 class Phase(enum.Enum):
@@ -96,23 +97,17 @@ class ContainerStatus(Struct, frozen=True):
         return self.started_at_ms is not None or self.restarts > 0
 
 
-class RecordedRefusal(Struct, frozen=True):
-    reason: str
-    message: str
-    at_ms: int
-
-
 class RefusedChange(Struct, frozen=True):
     """A pod's changed manifest that was refused: the pod keeps running as it was (D7)."""
 
     pod: Pod
-    refusal: RecordedRefusal
+    refusal: Waiting
 
 
 class Idle(Struct, frozen=True):
     """What a pod has given back that does so while none of its systemd units is active: all that it was promised."""
 
-    refusal: RecordedRefusal | None = None
+    refusal: Waiting | None = None
     """A unit has become active, and the pod could not have it again. It is tried anew in every turn, until it can or no unit is active."""
 
 
@@ -120,8 +115,6 @@ MANIFEST_DIRECTORY = "manifests"
 """The source of pods that every node has."""
 JOBS = "jobs"
 """The source of pods that last as long as the process that asked for them."""
-CONTAINERD = "containerd"
-"""The source of pods that a container runtime runs: it makes their cgroups, and starts and ends their processes."""
 
 
 class Origin(Struct, frozen=True):
@@ -130,6 +123,8 @@ class Origin(Struct, frozen=True):
     name: str
     """The source's key for it: in the manifest directory the file name."""
     source: str = MANIFEST_DIRECTORY
+    domain: str = OWN
+    """Of its cgroups and processes: the agent's own, or another program's. A pod of the agent's own may still pin systemd's units."""
 
 
 class PodEntry(Struct, frozen=True):
@@ -140,7 +135,7 @@ class PodEntry(Struct, frozen=True):
     """As it was when decided on: the cgroup path follows from it."""
     origin: Origin
     decided_at_ms: int
-    refusal: RecordedRefusal | None = None
+    refusal: Waiting | None = None
     containers: tuple[ContainerStatus, ...] = ()
     """One per container of the pod, in its order; empty if refused."""
     deleting_since_ms: int | None = None
@@ -154,14 +149,24 @@ class PodEntry(Struct, frozen=True):
     """SUCCEEDED or FAILED once no container will run again: the promises are released, the exit codes stay visible."""
 
     @property
-    def change_refusal(self) -> RecordedRefusal | None:
+    def change_refusal(self) -> Waiting | None:
         """Why its changed manifest is not followed. None: it matches its manifest, as far as changes were tried."""
         return None if self.refused_change is None else self.refused_change.refusal
 
     @property
-    def idle_refusal(self) -> RecordedRefusal | None:
+    def idle_refusal(self) -> Waiting | None:
         """Why it does not hold again what it has given back, although a unit of it is active."""
         return None if self.idle is None else self.idle.refusal
+
+    @property
+    def waiting(self) -> tuple[tuple[RequestKind, Waiting], ...]:
+        """Everything that the pod asks for and doesn't have."""
+        found = (
+            (RequestKind.POD, self.refusal),
+            (RequestKind.CHANGE, self.change_refusal),
+            (RequestKind.RESUME, self.idle_refusal),
+        )
+        return tuple((asked, waiting) for asked, waiting in found if waiting is not None)
 
     @property
     def is_active(self) -> bool:
@@ -185,8 +190,8 @@ class PodEntry(Struct, frozen=True):
 
     @property
     def is_of_runtime(self) -> bool:
-        """Its cgroups and processes are a container runtime's."""
-        return self.origin.source == CONTAINERD
+        """Its cgroups and processes are a container runtime's, which asks the agent about each."""
+        return self.origin.domain != OWN and not self.is_of_systemd
 
     @property
     def pod_path(self) -> str:
@@ -195,21 +200,20 @@ class PodEntry(Struct, frozen=True):
         Of a pod whose containers are systemd's units, what stands for it; of a container runtime's, an absolute path, once one is known.
         """
         if self.is_of_systemd:
-            return pod_of_units_path(self.pod.uid)
+            return pinned_pod_path(self.domain, self.pod.uid)
         known = next((status.cgroup for status in self.containers if status.cgroup), None)
         return pod_path(self.qos, self.pod.uid) if known is None else known.rpartition("/")[0]
 
     @property
     def is_of_systemd(self) -> bool:
-        """Whether its containers are systemd's units (D30)."""
-        containers = self.pod.containers  # asked of every pod in every turn: all of them stand for units, or none
+        """Whether its containers pin units (D30): cgroups and processes of systemd or another program, which the agent only watches."""
+        containers = self.pod.containers  # asked of every pod in every turn: all of them pin units, or none
         return bool(containers) and bool(containers[0].unit)
 
     @property
-    def domain(self) -> Domain:
-        if self.is_of_runtime:
-            return Domain.CONTAINERD
-        return Domain.SYSTEMD if self.is_of_systemd else Domain.OWN
+    def domain(self) -> str:
+        """The name of the domain that it belongs to: whose cgroups and processes its containers are."""
+        return SYSTEMD if self.origin.domain == OWN and self.is_of_systemd else self.origin.domain
 
     def container_path(self, name: str) -> str:
         """Return a container's cgroup, relative to the pods' cgroup; for a systemd unit, what stands for it; an absolute path of one that a
@@ -311,8 +315,7 @@ def _passed(entry: PodEntry) -> Iterator[int]:
     exits = [ended for status in entry.containers for ended in (status.exit, status.last_exit)]
     yield from (ended.finished_at_ms for ended in exits if ended is not None)
     yield from (status.started_at_ms for status in entry.containers if status.started_at_ms is not None)
-    refusals = (entry.refusal, entry.change_refusal, entry.idle_refusal)
-    yield from (refusal.at_ms for refusal in refusals if refusal is not None)
+    yield from (waiting.at_ms for _, waiting in entry.waiting)
     if entry.deleting_since_ms is not None:
         yield entry.deleting_since_ms
 
@@ -329,7 +332,7 @@ def _moved(entry: PodEntry, by_ms: int) -> PodEntry:
     )
 
 
-def _moved_refusal(refusal: RecordedRefusal, by_ms: int) -> RecordedRefusal:
+def _moved_refusal(refusal: Waiting, by_ms: int) -> Waiting:
     return replace(refusal, at_ms=_later(refusal.at_ms, by_ms))
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.pod import Container
 from nodeagent.core.model.state import NodeState, PodEntry, run_id
-from nodeagent.core.turn.step import World
+from nodeagent.core.turn.world import World
 
 
 class Launch(Struct, frozen=True):

@@ -1,9 +1,11 @@
 """What each source of pods has, and which of several manifests with the same name or UID counts (D7)."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
-from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.state import MANIFEST_DIRECTORY, Origin, PodEntry
+from nodeagent.core.model.pod import Pod, qos_class
+from nodeagent.core.model.state import MANIFEST_DIRECTORY, ContainerStatus, Origin, PodEntry
 
 
 class Manifest(Struct, frozen=True):
@@ -15,6 +17,15 @@ class Manifest(Struct, frozen=True):
     """Set in the manifest and known to Kubernetes, but without effect here (D8)."""
     notes: tuple[str, ...] = ()
     """What is probably not meant as written, for the log when the pod is decided on."""
+
+
+def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
+    """Return the entry of a manifest's pod that is admitted now."""
+    pod = manifest.pod
+    qos = qos_class(pod, pod_level_resources=pod_level_resources)
+    return PodEntry(
+        pod, qos, manifest.origin, now_ms, containers=tuple(ContainerStatus(c.name) for c in pod.containers)
+    )
 
 
 class ManifestProblem(Struct, frozen=True):
@@ -54,6 +65,15 @@ def is_unclear(entry: PodEntry, sources: tuple[PodSource, ...]) -> bool:
     """Whether a pod stays as it is because its own source doesn't know its manifest now; a source that is absent doesn't, either."""
     own = next((source for source in sources if source.name == entry.origin.source), None)
     return own is None or own.is_silent_about(entry)
+
+
+def is_wanted(entry: PodEntry, manifests: Mapping[str, Manifest], sources: tuple[PodSource, ...]) -> bool:
+    """Whether a pod is as its manifest among those that count says, or its manifest isn't known now."""
+    manifest = manifests.get(entry.pod.full_name)
+    if manifest is not None and (manifest.pod == entry.pod or manifest.origin == entry.origin):
+        return manifest.pod == entry.pod
+    # While a pod's own file can't be parsed, another file's pod of the same name does not replace it.
+    return is_unclear(entry, sources)
 
 
 def offered(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:

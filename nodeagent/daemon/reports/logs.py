@@ -16,7 +16,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
-from nodeagent.core.turn.step import EventKind, TurnEvent
+from nodeagent.core.turn.world import EventKind, TurnEvent
 from nodeagent.edge.observability.journal import SOCKET, Journal, is_journal
 
 AgentEvent = Literal[

@@ -9,6 +9,7 @@ from nodeagent import __version__
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, isolation, started_deltas
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import shared_pool, usable_cpus
+from nodeagent.core.domains.domain import DomainCounts
 from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import TOPOLOGY_DURATION
@@ -19,8 +20,9 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import exclusive_sets, own_set_of
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
+from nodeagent.core.turn.decision import admitted_beside
 from nodeagent.core.turn.lifecycle import next_start_at_ms
-from nodeagent.core.turn.step import EventKind, Turn, admitted_beside
+from nodeagent.core.turn.world import EventKind, Turn
 from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
 from nodeagent.daemon.turn.execution import ExecutionResult
 from nodeagent.edge.observability.metrics import Exposition
@@ -51,7 +53,7 @@ class MetricsRecorder:
         self._totals.add(started_deltas(node.managers, promises))
         self.cpu_counters = CpuCounters()
         self.served: dict[Series, int] = {}
-        """Counted by the serving thread, which also asks for the text."""
+        """DomainCounts by the serving thread, which also asks for the text."""
         self.exposition = Exposition(
             self._snapshot({}),
             aliases=node.config.metrics_aliases,
@@ -79,12 +81,11 @@ class MetricsRecorder:
             elif event.kind is EventKind.CONTAINER_STARTING and fields["restarts"]:
                 self._totals.count(names.CONTAINER_RESTARTS)
 
-    def count_runtime(self, unasked: int, late: int, answers_seconds: Sequence[float]) -> None:
-        """Count what a container runtime did since the last time."""
-        self._totals.count(names.RUNTIME_UNASKED, amount=unasked)
-        self._totals.count(names.RUNTIME_LATE, amount=late)
-        for seconds in answers_seconds:
-            self._totals.observe(names.RUNTIME_ANSWER_DURATION, seconds)
+    def count_domain(self, counted: DomainCounts) -> None:
+        """Count what has happened in a domain since the last time."""
+        self._totals.add(counted.deltas)
+        for name, seconds in counted.durations:
+            self._totals.observe(name, seconds)
 
     def count_refusal(self, reason: str) -> None:
         self._totals.count(names.POD_REFUSALS, reason)

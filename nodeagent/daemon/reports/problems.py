@@ -11,11 +11,11 @@ from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.turn.step import TurnEvent
+from nodeagent.core.turn.world import TurnEvent
 from nodeagent.errors import printable
 
 
-def shadow(event: TurnEvent) -> tuple[str, str]:
+def duplicate(event: TurnEvent) -> tuple[str, str]:
     """Return the file that doesn't count, and why."""
     fields = dict(event.fields)
     return event.origin.name, (

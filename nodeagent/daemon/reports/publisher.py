@@ -48,6 +48,8 @@ class _Unheard(NamedTuple):
     """The configuration's, for another address."""
     group: int | None
     """Whose members may connect besides the owner; None: nobody else."""
+    problem: str = ""
+    """Why it could not be opened the last time. Empty means that it was not tried yet."""
 
 
 def unready(view: NodeView) -> str | None:
@@ -75,6 +77,8 @@ class Publisher:
         self._log = log
         self._thread = ServingThread(self._failed)
         self._group: int | None = None
+        self._group_problem = ""
+        """The problem with the group that may run jobs. Empty means that there is none."""
         self._unheard: dict[str, _Unheard] = {}
         """By what they serve."""
         self._spelt_of: NodeView | None = None
@@ -122,29 +126,30 @@ class Publisher:
         self._agent.requests.close()
         self._undo.close()
 
-    def listen(self) -> None:
-        """Serve what isn't served yet. An address that can't be bound is reported and retried: pods come first."""
-        for what, (address, service, field, group) in tuple(self._unheard.items()):
+    def listen(self) -> tuple[str, ...]:
+        """Serve what isn't served yet, and return the problems with that. An address that can't be bound is retried: pods come first."""
+        for what, unheard in tuple(self._unheard.items()):
             try:
-                server = self._thread.serve(listen(address, group=group, field=field), service)
+                listener = listen(unheard.address, group=unheard.group, field=unheard.field)
+                server = self._thread.serve(listener, unheard.service)
             except ListenError as err:
-                if what not in self._agent.notices:
+                if not unheard.problem:
                     self._log.error("not_served", what=what, problem=err.message, hint=err.hint)
-                self._agent.notices[what] = f"{what}: {err.message} ({err.hint})"
+                self._unheard[what] = unheard._replace(problem=f"{what}: {err.message} ({err.hint})")
                 continue
             self._undo.callback(server.close)
             del self._unheard[what]
-            if self._agent.notices.pop(what, None) is not None:
+            if unheard.problem:
                 self._log.info("served_again", what=what)
+        problems = (self._group_problem, *(unheard.problem for unheard in self._unheard.values()))
+        return tuple(filter(None, problems))
 
     def _job_service(self, jobs: Jobs) -> _Unheard:
         """A socket of its own: who may run jobs need not see the node's state, and who sees it may run none."""
         configured = self._config.jobs
         group = None if configured is None else group_id(configured.group)
         if configured is not None and group is None:
-            self._agent.notices["jobs.group"] = (
-                f"there is no group {configured.group} (jobs.group): only root may run jobs"
-            )
+            self._group_problem = f"there is no group {configured.group} (jobs.group): only root may run jobs"
         api = LocalApi(
             reads={},
             writes={},

@@ -20,15 +20,16 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, PodPromises
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.records import CpuRecord
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.core.turn.adoption import found, may_run, on_record, recorded_holdings, with_record
 from nodeagent.core.turn.lifecycle import Runs
-from nodeagent.core.turn.pod_sources import Manifest, wanted
+from nodeagent.core.turn.pod_sources import Manifest, new_entry, wanted
 from nodeagent.core.turn.recovery import Deviation, RecoveredPod, Settled, settled
-from nodeagent.core.turn.step import EventKind, new_entry
+from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.reports.logs import Log, about
 from nodeagent.daemon.start.startup import (
@@ -187,7 +188,7 @@ def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:
     rejected = dict(placed.refused).get(entry.pod.uid)
     if rejected is None:
         return entry
-    return replace(entry, refusal=RecordedRefusal(rejected.reason, rejected.message, now_ms), containers=())
+    return replace(entry, refusal=Waiting(rejected.reason, rejected.message, now_ms), containers=())
 
 
 def _made_anew(

@@ -18,7 +18,8 @@ from nodeagent.core.cgroups.write_order import RemoveCgroup
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
-from nodeagent.daemon.domains.all_cgroups import Domains, unit_paths
+from nodeagent.daemon.domains.all import domains_of, read_cgroups
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges, write_directly
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, put_back
@@ -27,6 +28,8 @@ from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.daemon.start.recovery import Evidence, start_state
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, LAST_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.agent import Agent
+from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
+from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.machine import Machine
 from nodeagent.daemon.turn.placements import Placements, placement_directory
 from nodeagent.daemon.turn.records import Recorder
@@ -101,10 +104,10 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         if isinstance(runs, Trouble):
             trouble = runs
             return None
-        domains = Domains(pods.tree, recorded=UnitRecords(config).look)
-        observed = domains.read(unit_paths(manifest.pod for manifest in known))
-        if domains.unanswered:
-            trouble = Trouble(domains.unanswered)
+        units = UnitCgroups(pods.tree, recorded=UnitRecords(config).look)
+        observed = read_cgroups(pods.tree, units, tuple(manifest.pod for manifest in known))
+        if units.unanswered:
+            trouble = Trouble(units.unanswered)
             return None
         return Evidence(observed, runs)
 
@@ -114,24 +117,22 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
             f"cannot find out which processes run: {trouble}", hint="`systemctl status nodeagent-launcher`"
         )
     log = make_log(io.StringIO())  # the caller reports what happens, from the states
-    return Agent(
-        node,
-        start.state,
-        tree=pods.tree,
+    edges = Edges(
+        log=log,
+        machine=Machine(),
+        domains=domains_of(config, pods.tree),
         runner=pods.runner,
-        sources=(),
+        tree=pods.tree,
         recorder=Recorder(
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
-        placements=Placements(PlacementFiles(placement_directory(config))),
         host_settings=HostSettings(
             HostEdges(write_directly, str(pods.tree.root)), config.state_directory, boot_id(), log
         ),
-        log=log,
-        wakeups=Wakeups(),
-        machine=Machine(),
-        recovery=start.recovery,
+        placements=Placements(PlacementFiles(placement_directory(config))),
+        claim_statuses=ClaimStatuses(config),
     )
+    return Agent(node, start.state, edges, Wakeups(), start.recovery)
 
 
 def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) -> None:

@@ -19,8 +19,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.keep import kept_devices
 from nodeagent.core.turn.adoption import on_record, with_claims, with_record
-from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
     DEVICE_CHECKPOINT,

@@ -1,31 +1,38 @@
-"""The wall clock as the agent reads it: the time, and by how much the clock was set since the last reading. Knows nothing of waits."""
+"""The wall clock: the time, and its lead over the time since boot, which shows how the clock was set. Knows nothing of waits."""
 
 import time
+from typing import NamedTuple
 
 _SMALLEST_STEP_MS = 1_000
 """Smaller differences are ignored until they add up: the clocks are read one after the other, and pods wait for seconds."""
 _READING_MS = 100
 
 
-class Clock:
-    """The wall clock, followed from creation on.
+class ClockReading(NamedTuple):
+    now_ms: int
+    set_by_ms: int
+    """By how much the clock was set since the reading whose lead was given."""
+    lead_ms: int
+    """How much the wall clock is ahead of the time since boot, for the next reading."""
+
+
+def first_lead_ms(passed_ms: int) -> int:
+    """Return the lead before the first reading.
 
     Args:
         passed_ms: a time that has passed. A clock that is behind it was set back in the meantime, by at least the difference.
     """
+    now_ms, lead_ms = _read()
+    return lead_ms + max(0, passed_ms - now_ms)
 
-    def __init__(self, passed_ms: int = 0) -> None:
-        now_ms, lead_ms = _read()
-        self._lead_ms = lead_ms + max(0, passed_ms - now_ms)
 
-    def read(self) -> tuple[int, int]:
-        """Return the wall clock's time, and by how much it was set since the last call; both in milliseconds."""
-        now_ms, lead_ms = _read()
-        set_by_ms = lead_ms - self._lead_ms
-        if abs(set_by_ms) <= _SMALLEST_STEP_MS:
-            return now_ms, 0
-        self._lead_ms = lead_ms
-        return now_ms, set_by_ms
+def read_clock(lead_ms: int) -> ClockReading:
+    """Read the wall clock, and compare its lead with an earlier one."""
+    now_ms, found_ms = _read()
+    set_by_ms = found_ms - lead_ms
+    if abs(set_by_ms) <= _SMALLEST_STEP_MS:
+        return ClockReading(now_ms, 0, lead_ms)
+    return ClockReading(now_ms, set_by_ms, found_ms)
 
 
 def _read() -> tuple[int, int]:

@@ -7,33 +7,33 @@ from nodeagent.core.cgroups.write_order import Change, GatherThreads, MakeCgroup
 from nodeagent.core.metrics.agent_metrics import REMOVED
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.step import World
+from nodeagent.core.turn.world import World
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.turn.execution import ExecutionResult
 from nodeagent.daemon.turn.troubles import owner_of
 
 
-def corrected(
-    outcome: ExecutionResult, settled: Mapping[str, DesiredCgroup], state: NodeState, log: Log
+def log_corrected(
+    outcome: ExecutionResult, in_sync: Mapping[str, DesiredCgroup], state: NodeState, log: Log
 ) -> tuple[str, ...]:
     """Find the changes that restored what somebody else had changed.
 
     Args:
         outcome: of this turn.
-        settled: the cgroups as the previous turn left them, only those that were as desired.
+        in_sync: the cgroups that had their desired values when the previous turn ended.
         state: whose pods the cgroups belong to.
         log: gets each change.
 
     Returns:
         What was restored, as the metric calls it.
     """
-    found = [(change.path, fields) for change in outcome.written if (fields := _corrected(change, settled)) is not None]
+    found = [(change.path, fields) for change in outcome.written if (fields := _corrected(change, in_sync)) is not None]
     for path, fields in found:
         log.warning("cgroup_drift_corrected", **owner_of(state, path), cgroup=path, **fields)
     return tuple(fields["file"] for _, fields in found)
 
 
-def gathered(world: World, outcome: ExecutionResult, state: NodeState, log: Log) -> None:
+def log_gathered(world: World, outcome: ExecutionResult, state: NodeState, log: Log) -> None:
     """Log which containers' processes are back on the CPUs that are theirs.
 
     Args:
@@ -51,17 +51,20 @@ def gathered(world: World, outcome: ExecutionResult, state: NodeState, log: Log)
             )
 
 
-def as_desired(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> dict[str, DesiredCgroup]:
-    """Return the cgroups as of the end of a turn, by path: what is still to be done in one is not a foreign change."""
+def cgroups_in_sync(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> dict[str, DesiredCgroup]:
+    """Return the cgroups that have their desired values at the end of a turn, by path.
+
+    Cgroups with failed or deferred writes are left out, so that a later correction isn't taken for a foreign change.
+    """
     undone = [*(change for change, _ in outcome.failed), *outcome.held_back]
     of_partitions = {change.path for change in undone if is_of_partitions(change)}
-    unsettled = {change.path for change in undone if not is_of_partitions(change)}
-    settled = (want for want in wanted if want.path not in unsettled and want.goes_back_to is None)
-    return {want.path: without_partition(want) if want.path in of_partitions else want for want in settled}
+    others = {change.path for change in undone if not is_of_partitions(change)}
+    done = (want for want in wanted if want.path not in others and want.goes_back_to is None)
+    return {want.path: without_partition(want) if want.path in of_partitions else want for want in done}
 
 
-def _corrected(change: Change, settled: Mapping[str, DesiredCgroup]) -> dict[str, str] | None:
-    before = settled.get(change.path)
+def _corrected(change: Change, in_sync: Mapping[str, DesiredCgroup]) -> dict[str, str] | None:
+    before = in_sync.get(change.path)
     if before is None:
         return None
     match change:

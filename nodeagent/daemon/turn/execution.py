@@ -60,7 +60,7 @@ class FailureResponse(Struct, frozen=True):
     """Time after which to look again. None: the next reconcile is soon enough."""
 
 
-def answered(
+def respond(
     outcome: ExecutionResult, before: FailureResponse, owner: Callable[[str], Mapping[str, str]]
 ) -> FailureResponse:
     """Respond to each failure by its class.
@@ -83,8 +83,8 @@ def answered(
     return FailureResponse(has_vanished, troubles, None if only_refused else _RETRY_SECONDS)
 
 
-def not_begun(outcome: ExecutionResult) -> CpuSet:
-    """Return the CPUs of the partitions that should have begun and could not."""
+def uncreated_partitions(outcome: ExecutionResult) -> CpuSet:
+    """Return the CPUs of the partitions that should have been created and could not."""
     cpus = CpuSet()
     for change in (*(change for change, _ in outcome.failed), *outcome.held_back):
         if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS_PARTITION:
@@ -92,8 +92,8 @@ def not_begun(outcome: ExecutionResult) -> CpuSet:
     return cpus
 
 
-def not_left(outcome: ExecutionResult) -> CpuSet:
-    """Return the CPUs on which somebody may still run who could not be made to leave them."""
+def unvacated_cpus(outcome: ExecutionResult) -> CpuSet:
+    """Return the CPUs on which processes may still run that could not be made to leave them."""
     cpus = CpuSet()
     for change in (*(change for change, _ in outcome.failed), *outcome.held_back):
         if isinstance(change, SetAttribute | GatherThreads):
@@ -119,7 +119,7 @@ class _Execution(Struct):
     """Pods' cgroups, and the limits that containers of theirs still have and should not."""
 
 
-def carry_out(
+def execute(
     plan: Plan, desired: Iterable[DesiredCgroup], tree: CgroupWriter, alive: Callable[[], None] = lambda: None
 ) -> ExecutionResult:
     """Apply a plan. A change that fails holds back those that depend on it; all others are still tried. `alive` is called before each."""

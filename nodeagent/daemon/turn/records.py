@@ -4,13 +4,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import STATE_NOT_SAVED
-from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import count_devices
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.start.startup import (
@@ -161,14 +158,3 @@ def checkpoints(node: NodeSetup, promises: Promises) -> dict[str, bytes]:
         CPU_CHECKPOINT: encode_cpu_state(placement.cpu_manager_policy, promises, pod_level=pod_level).encode(),
         MEMORY_CHECKPOINT: encode_memory_state(placement.memory_manager_policy, promises, pod_level=pod_level).encode(),
     }
-
-
-def held_off(state: NodeState, decided: NodeState, err: state_files.StateFileError) -> tuple[PodEntry, ...]:
-    """Return the pods that a decision would have admitted, refused because it could not be saved."""
-    known = {entry.pod.uid for entry in state.entries}
-    why = f"the admission could not be saved: {err.message} ({err.hint})"
-    return tuple(
-        replace(entry, refusal=RecordedRefusal(STATE_NOT_SAVED, why, entry.decided_at_ms), containers=())
-        for entry in decided.entries
-        if entry.pod.uid not in known and entry.is_active
-    )

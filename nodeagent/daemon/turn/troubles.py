@@ -27,6 +27,11 @@ def trouble_of(err: NodeAgentError, fields: Mapping[str, str] | None = None) -> 
     return Trouble(f"{err.message} ({err.hint})", fields)
 
 
+def as_trouble(text: str) -> Trouble:
+    """Return a problem as it is, or a text that is about no pod as one."""
+    return text if isinstance(text, Trouble) else Trouble(text)
+
+
 def attempted(do: Callable[[], None], fields: Mapping[str, str]) -> Trouble | None:
     """Do something to a cgroup; return what prevented it."""
     try:

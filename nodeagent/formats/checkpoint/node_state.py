@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Placement
-from nodeagent.core.model.pod import Pod, QosClass
+from nodeagent.core.model.pod import OWN, Pod, QosClass
 from nodeagent.core.model.podmap import Fold, PodMap
 from nodeagent.core.model.promises import Hint, PodPromises, Promises, UnrecoveredPod
 from nodeagent.core.model.runtime_containers import Registry
@@ -26,9 +26,9 @@ from nodeagent.core.model.state import (
     Origin,
     Phase,
     PodEntry,
-    RecordedRefusal,
     RefusedChange,
 )
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
 from nodeagent.formats.holdings.by_resource import decode_books, decode_holdings, encode_books, encode_holdings
 from nodeagent.formats.manifest.pod_fields import pod_to_document
@@ -225,6 +225,7 @@ def _entry_document(entry: PodEntry) -> Document:
         "qos": entry.qos.value,
         "source": entry.origin.name,
         "podSource": None if entry.origin.source == MANIFEST_DIRECTORY else entry.origin.source,
+        "domain": None if entry.origin.domain == _domain_of_source(entry.origin.source) else entry.origin.domain,
         "decidedAtMs": entry.decided_at_ms,
         "containers": [_status_document(status) for status in entry.containers],
         "deletingSinceMs": entry.deleting_since_ms,
@@ -266,8 +267,14 @@ def _entry(document: JsonValue) -> PodEntry:
 
 
 def _origin(entry: JsonValue) -> Origin:
-    source = entry.optional("podSource")
-    return Origin(entry.field("source").text(), MANIFEST_DIRECTORY if source is None else source.text())
+    name, source, domain = entry.field("source").text(), entry.optional("podSource"), entry.optional("domain")
+    known = MANIFEST_DIRECTORY if source is None else source.text()
+    return Origin(name, known, _domain_of_source(known) if domain is None else domain.text())
+
+
+def _domain_of_source(source: str) -> str:
+    """Return the domain of a pod that states none, as those of 0.1."""
+    return source if source == "containerd" else OWN
 
 
 def _manifest_pod(document: JsonValue) -> Pod:
@@ -277,7 +284,7 @@ def _manifest_pod(document: JsonValue) -> Pod:
         raise MisfitError(f"{document.path}: {err}") from err
 
 
-def _refusal_document(refusal: RecordedRefusal) -> list[Any]:
+def _refusal_document(refusal: Waiting) -> list[Any]:
     return [refusal.reason, refusal.message, refusal.at_ms]
 
 
@@ -290,9 +297,9 @@ def _idle(document: JsonValue) -> Idle:
     return Idle(None if refusal is None else _refusal(refusal))
 
 
-def _refusal(item: JsonValue) -> RecordedRefusal:
+def _refusal(item: JsonValue) -> Waiting:
     reason, message, at_ms = item.row(3)
-    return RecordedRefusal(reason.text(), message.text(), at_ms.whole())
+    return Waiting(reason.text(), message.text(), at_ms.whole())
 
 
 def _status_document(status: ContainerStatus) -> Document:

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, container_reports
 from nodeagent.core.explain.what_if import Fits, Refused
-from nodeagent.core.model.pod import Container, Domain, Pod
+from nodeagent.core.model.pod import OWN, SYSTEMD, Container, Pod
 from nodeagent.core.model.refusals import NotResized
-from nodeagent.core.model.state import PodEntry, RecordedRefusal
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.manifest.pod_fields import hashed_uid
 from nodeagent.formats.manifest.pod_manifest import pod_to_document
 from nodeagent.views.explain.document import Explained, placed_containers
@@ -49,7 +50,7 @@ def applied_document(applied: AppliedPod) -> Document:
     pod, explained = applied.pod, applied.explained
     decision = None if explained is None else explained.trace.decision
     recorded = None if explained is not None or applied.entry is None else applied.entry.refusal
-    refusal: RecordedRefusal | Refused | NotResized | None = recorded
+    refusal: Waiting | Refused | NotResized | None = recorded
     if decision is not None and not isinstance(decision, Admitted):
         refusal = decision
     if isinstance(applied.resize, NotResized):
@@ -66,7 +67,7 @@ def applied_document(applied: AppliedPod) -> Document:
         "containers": containers,
         "decided": explained is None and applied.resize is None,
         "decision": "admitted" if refusal is None else "refused",
-        "domain": (Domain.SYSTEMD if pod.units else Domain.OWN).value,
+        "domain": SYSTEMD if pod.units else OWN,
         "differences": differences(applied.before, pod) if applied.change == "changed" else [],
         "file": applied.path,
         "message": None if refusal is None else refusal.message,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, Domain
+from nodeagent.core.model.pod import OWN, SYSTEMD, Container
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.resources.cpu.holdings import own_set_of
@@ -109,7 +109,7 @@ def _describe_replacement(pod: Document) -> str:
         return ""
     if pod["resizes"]:
         return "is resized while it runs"
-    return "restarts" if pod["domain"] == Domain.OWN else "moves"
+    return "restarts" if pod["domain"] == OWN else "moves"
 
 
 def _with_comma(text: str) -> str:
@@ -161,6 +161,6 @@ def _describe_deleted(pod: Document, path: str) -> str:
     if pod["alsoIn"] is not None:
         return f"{path} removed, pod {name_of(pod)} stays: {pod['alsoIn']} has it, too"
     ends = "" if pod["endSeconds"] is None else f", it ends within {pod['endSeconds']} s"
-    if ends and pod["domain"] == Domain.SYSTEMD:
+    if ends and pod["domain"] == SYSTEMD:
         ends = ", and systemd manages its units' CPUs again"
     return f"pod {name_of(pod)} deleted, {path} removed{ends}"

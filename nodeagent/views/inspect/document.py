@@ -17,7 +17,8 @@ from nodeagent.core.model.cgroup_layout import is_within, pod_path
 from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import QosClass
-from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
 from nodeagent.core.resources.cpu.resource import CpuResource
@@ -233,7 +234,7 @@ def _pod(
         "coreClass": pod.core_class,
         "decidedAtMs": entry.decided_at_ms,
         "deletingSinceMs": entry.deleting_since_ms,
-        "domain": entry.domain.value,
+        "domain": entry.domain,
         "effective": None if there is None else _pod_values(there),
         "idle": None if entry.idle is None else {"refusal": _wait(entry.idle.refusal)},
         "estimates": _estimates(view, entry) if entry.is_of_runtime else [],
@@ -268,7 +269,7 @@ def _pod_values(there: ObservedCgroup) -> Document:
     return {key: value for key, value in kernel_values(there).items() if key in {"memoryMaxBytes", "quota", "weight"}}
 
 
-def _refusal(entry: PodEntry, refusal: RecordedRefusal | None) -> Document | None:
+def _refusal(entry: PodEntry, refusal: Waiting | None) -> Document | None:
     if refusal is None:
         return None
     return {
@@ -289,7 +290,7 @@ def _refused_change(entry: PodEntry) -> Document | None:
     return {**found, "amounts": [to_builtins(one) for one in changed_amounts(entry.pod, change.pod)]}
 
 
-def _wait(refusal: RecordedRefusal | None) -> Document | None:
+def _wait(refusal: Waiting | None) -> Document | None:
     return None if refusal is None else {"atMs": refusal.at_ms, "message": refusal.message, "reason": refusal.reason}
 
 

@@ -36,8 +36,7 @@ from nodeagent.core.model.violations import CpusOffline
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, memory_accounts, memory_nodes_of
-from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.plugins import device_plugins
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.records import Recorder

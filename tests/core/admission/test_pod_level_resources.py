@@ -26,8 +26,7 @@ from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.numa.hints import DONT_CARE
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts, memory_nodes_of
-from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.manifest.pod_manifest import pod_from_document

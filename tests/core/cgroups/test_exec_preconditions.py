@@ -17,7 +17,8 @@ from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.state import JOBS, ContainerStatus, Origin, Phase, RecordedRefusal
+from nodeagent.core.model.state import JOBS, ContainerStatus, Origin, Phase
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.edge.cgroups.cgroup_entry import CgroupEntryError, join, own_cpus, used_below
 from tests.support.inspected_nodes import NOW_MS, World, changed, ended, running
 from tests.support.pods import app, pod
@@ -85,7 +86,7 @@ def test_state_forbids(name):
 
 def test_a_refused_pod_has_nothing_to_enter():
     world = made()
-    entry = replace(world.state.entries[0], refusal=RecordedRefusal("OutOfcpu", "too little", NOW_MS), containers=())
+    entry = replace(world.state.entries[0], refusal=Waiting("OutOfcpu", "too little", NOW_MS), containers=())
     found = obstacle(entry, "slot", desired=(), observed={}, used_below=())
     assert found is not None
     assert "OutOfcpu: too little" in found.why

@@ -12,7 +12,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
-from nodeagent.daemon.turn.execution import carry_out
+from nodeagent.daemon.turn.execution import execute
 from tests.support.node_model import Agent, Machine, started
 from tests.support.pods import app, burstable, init, mixed, pod, sidecar
 from tests.support.world import SMALL, Node, node
@@ -256,7 +256,7 @@ def test_it_does_not_begin_where_another_ones_process_still_is() -> None:
     machine.groups["poduid-stray"].values[Attribute.CPUSET_CPUS] = owned(agent, "a")
     machine.enter("poduid-stray")
     desired = agent.desired_cgroups()
-    outcome = carry_out(diff(desired, machine.observed()), desired, machine)
+    outcome = execute(diff(desired, machine.observed()), desired, machine)
     assert machine.partitions() == ()
     assert [change for change in outcome.held_back if isinstance(change, SetAttribute)] == [
         SetAttribute("poduid-a", PARTITION, ROOT, MEMBER, grants=owned(agent, "a"))

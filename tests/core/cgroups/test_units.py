@@ -15,7 +15,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.daemon.reports.problems import units_without_cpus
-from nodeagent.daemon.turn.execution import carry_out, not_left
+from nodeagent.daemon.turn.execution import execute, unvacated_cpus
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from tests.support.builders import GIB
 from tests.support.node_model import Agent, Machine, Unit, started
@@ -220,7 +220,7 @@ def test_a_unit_that_does_not_leave_keeps_its_cpus_from_the_next(more: dict[str,
     departure, grant = (change for change in plan.changes if isinstance(change, SetAttribute))
     assert (departure.path, departure.vacates) == (DB, CpuSet.parse("6-7"))
     assert (grant.path, grant.grants) == (POD, CpuSet.parse("6-7"))
-    outcome = carry_out(plan, desired, Refusing(departure))
+    outcome = execute(plan, desired, Refusing(departure))
     assert ([change for change, _ in outcome.failed], outcome.held_back) == ([departure], (grant,))
     assert outcome.ready == frozenset()
 
@@ -243,10 +243,10 @@ def test_one_has_no_cpus_of_its_own_while_a_runtimes_container_is_on_them(*, is_
     desired = (leaf(DB, "2-3", is_exclusive=True),)
     plan = diff(desired, {DB: replace(seen(DB, ALL), is_populated=is_active)})
     (grant,) = plan.changes
-    outcome = carry_out(replace(plan, occupied=CpuSet.of(3)), desired, Refusing())
+    outcome = execute(replace(plan, occupied=CpuSet.of(3)), desired, Refusing())
     assert (outcome.written, outcome.held_back, outcome.ready) == ((), (grant,), frozenset())
-    assert not_left(outcome) == ALL - CpuSet.parse("2-3"), "it is still where it was"
-    assert carry_out(plan, desired, Refusing()).written == (grant,)
+    assert unvacated_cpus(outcome) == ALL - CpuSet.parse("2-3"), "it is still where it was"
+    assert execute(plan, desired, Refusing()).written == (grant,)
 
 
 def test_two_that_are_on_each_others_cpus_wait_in_the_pool() -> None:
@@ -257,7 +257,7 @@ def test_two_that_are_on_each_others_cpus_wait_in_the_pool() -> None:
     changes = planned(desired, there)
     told = [(change.path, str(change.value)) for change in changes if isinstance(change, SetAttribute)]
     assert told == [(DB, "0-1"), (web, "0-1"), (DB, "3"), (web, "2")]
-    outcome = carry_out(diff(desired, there), desired, Refusing(changes[0]))
+    outcome = execute(diff(desired, there), desired, Refusing(changes[0]))
     assert outcome.held_back == (changes[2], changes[3]), (
         "neither is asked for more, nor let in, where the other still is"
     )

@@ -29,7 +29,7 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_
 from nodeagent.core.resources.cpu.plugins import HIGHEST, MOST_CHARACTERS, Note, notes_on
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.core.resources.cpu.shipped import prefer_class, spread_caches
-from nodeagent.core.turn.step import admitted_beside
+from nodeagent.core.turn.decision import admitted_beside
 from tests.support.builders import GIB, MACHINE_A, MACHINE_B, PLRM, hybrid, machine, managers, pod
 from tests.support.pods import app, exclusive, init
 

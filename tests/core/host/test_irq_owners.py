@@ -8,7 +8,7 @@ from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import new_entry
 from tests.support.pods import app, manifests, pod
 
 IRQS = {name: Setting(SettingKind.IRQ, name) for name in ("24", "25", "26")}

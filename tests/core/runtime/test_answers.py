@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from nodeagent.core.domains.runtime.answers import Occupant, Response, Waiting, WantedPlacement, gate, response
+from nodeagent.core.domains.runtime.answers import (
+    BlockedContainer,
+    Occupant,
+    Response,
+    WantedPlacement,
+    check_start,
+    response,
+)
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Denial, NriResources, Update
@@ -65,7 +72,7 @@ def test_who_leaves_is_before_who_comes() -> None:
 def test_nobody_gets_what_another_is_still_to_leave() -> None:
     found = response([alone("a", "2-3", "2"), shared("b", "0-1", "0-1,3")])
     assert sets(found) == [("a", "2")]
-    assert found.waiting == (Waiting("b", cpus("3"), ("a",)),)
+    assert found.waiting == (BlockedContainer("b", cpus("3"), ("a",)),)
     assert sets(response([alone("a", "2", "2"), shared("b", "0-1", "0-1,3")])) == [("b", "0-1,3")]
 
 
@@ -103,7 +110,7 @@ def test_who_can_come_only_in_part_comes_in_part() -> None:
 
 def test_an_empty_cpuset_is_never_said() -> None:
     found = response([shared("a", "0-3", "")])
-    assert found == Response(Answer(), (Waiting("a", CpuSet()),))
+    assert found == Response(Answer(), (BlockedContainer("a", CpuSet()),))
 
 
 def test_of_others_nothing_is_asked_but_they_are_waited_for() -> None:
@@ -112,7 +119,7 @@ def test_of_others_nothing_is_asked_but_they_are_waited_for() -> None:
     unknown = Occupant("unknown", cpus("4"), None, "unknown")
     found = response([own, unknown, shared("b", "0", "0,3-4")])
     assert sets(found) == []
-    assert found.waiting == (Waiting("b", cpus("3-4"), ("own", "unknown")),)
+    assert found.waiting == (BlockedContainer("b", cpus("3-4"), ("own", "unknown")),)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +155,7 @@ def test_what_a_cgroup_should_hold_is_wanted() -> None:
     assert WantedPlacement.of(replace(cgroup, is_starved=True)).cpus == CpuSet()
 
 
-# The gate
+# The start
 
 STARTING = Occupant(
     "pod default/db, container server", cpus("2-3"), WantedPlacement(cpus("2-3"), exclusive_cpus=cpus("2-3"))
@@ -161,15 +168,15 @@ def reason(found: Denial | None) -> str:
 
 
 def test_a_container_that_is_alone_begins() -> None:
-    assert gate(STARTING, [shared("a", "0-1", "0-1"), shared("ended", "", "0-1")]) is None
+    assert check_start(STARTING, [shared("a", "0-1", "0-1"), shared("ended", "", "0-1")]) is None
 
 
 def test_a_shared_container_begins_beside_others() -> None:
-    assert gate(shared("a", "0-1", "0-1"), [shared("b", "0-3", "0-1"), alone("c", "2", "2")]) is None
+    assert check_start(shared("a", "0-1", "0-1"), [shared("b", "0-3", "0-1"), alone("c", "2", "2")]) is None
 
 
 def test_who_has_not_left_is_named() -> None:
-    found = reason(gate(STARTING, [shared("b", "0-3", "0-1"), shared("a", "3", "0"), shared("c", "0", "0")]))
+    found = reason(check_start(STARTING, [shared("b", "0-3", "0-1"), shared("a", "3", "0"), shared("c", "0", "0")]))
     assert found == (
         "pod default/db, container server would share its CPUs 2-3: not left yet by a (3), b (2-3); "
         "see `nodeagent inspect`; the kubelet tries again"
@@ -177,24 +184,24 @@ def test_who_has_not_left_is_named() -> None:
 
 
 def test_of_many_that_have_not_left_five_are_named() -> None:
-    found = reason(gate(STARTING, [shared(f"c{n}", "0-3", "0-1") for n in range(9)]))
+    found = reason(check_start(STARTING, [shared(f"c{n}", "0-3", "0-1") for n in range(9)]))
     assert "c4 (2-3) and 4 more; see" in found
 
 
 def test_a_container_of_the_same_pod_that_may_stay_stays() -> None:
     """CPUs of a pod's own pool, and those that an init container hands on, are in what the other should have."""
-    assert gate(STARTING, [shared("of the same pod", "2-3", "2-3")]) is None
+    assert check_start(STARTING, [shared("of the same pod", "2-3", "2-3")]) is None
 
 
 def test_a_rival_in_the_way_is_named_though_it_may_stay() -> None:
     old, ended = alone("old", "2-3", "2-3"), alone("ended", "", "2-3")
-    assert gate(STARTING, [old, ended]) is None
-    assert "not left yet by old (2-3)" in reason(gate(STARTING, [old, ended], ("old", "ended")))
-    assert gate(STARTING, [ended], ("old", "ended")) is None
+    assert check_start(STARTING, [old, ended]) is None
+    assert "not left yet by old (2-3)" in reason(check_start(STARTING, [old, ended], ("old", "ended")))
+    assert check_start(STARTING, [ended], ("old", "ended")) is None
 
 
 def test_an_undecided_container_in_the_way_is_named() -> None:
-    assert "not left yet by x (2-3)" in reason(gate(STARTING, [Occupant("x", cpus("0-3"), None)]))
+    assert "not left yet by x (2-3)" in reason(check_start(STARTING, [Occupant("x", cpus("0-3"), None)]))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +217,7 @@ def test_an_undecided_container_in_the_way_is_named() -> None:
     ],
 )
 def test_a_container_that_is_not_where_it_should_be_does_not_begin(starting: Occupant, text: str) -> None:
-    assert text in reason(gate(starting, []))
+    assert text in reason(check_start(starting, []))
 
 
 # Nobody gets a second owner

@@ -8,30 +8,34 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from nodeagent.core.domains.runtime.answers import WantedPlacement
-from nodeagent.core.domains.runtime.registry import (
+from nodeagent.core.domains.runtime.instructions import (
     Adopt,
-    AwaitEmpty,
-    ContainerKey,
+    Correct,
     CountFailOpen,
+    CountIllegal,
     Decide,
     GiveBack,
     Happening,
-    KeyEntry,
-    LetBegin,
-    MadeContainer,
+    LetStart,
     Place,
     Populated,
-    PutRight,
     Refuse,
+    Retried,
+    Todo,
+)
+from nodeagent.core.domains.runtime.registry import (
+    ContainerKey,
+    KeyEntry,
+    MadeContainer,
     RefusedKey,
     Registry,
-    Retried,
     Stage,
-    Todo,
     happened,
     settled,
     wanted_by_id,
 )
+from nodeagent.core.domains.runtime.stages import TABLE, Condition, ContainerEvent, condition_of
+from nodeagent.core.metrics.agent_metrics import RUNTIME_ILLEGAL, START_VALUES
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import (
     Call,
@@ -117,7 +121,7 @@ def test_another_one_of_the_key_gets_what_is_promised_while_the_old_one_is_there
     assert todo(RUNS, create("b")) == (Place(KEY, "b"),)
     both = after(create("b"), registry=RUNS)
     assert [made.id for made in both.entry(KEY).made] == ["a", "b"]
-    assert todo(both, begin("b")) == (LetBegin(KEY, "b", ("a",)),)
+    assert todo(both, begin("b")) == (LetStart(KEY, "b", ("a",)),)
 
 
 def test_with_other_amounts_it_is_decided_on_again() -> None:
@@ -145,7 +149,7 @@ def test_what_was_promised_is_given_back_when_the_removed_container_is_seen_empt
 
 @pytest.mark.parametrize("ending", [STOP_POD, REMOVE_POD])
 def test_it_is_given_back_when_the_pod_has_ended(ending: Call) -> None:
-    assert todo(RUNS, ending) == (AwaitEmpty(("a",)),)
+    assert todo(RUNS, ending) == ()
     assert todo(after(ending, registry=RUNS), NOBODY) == (GiveBack(KEY),)
 
 
@@ -285,19 +289,71 @@ def test_a_container_that_was_not_placed_does_not_begin() -> None:
 def test_a_container_that_has_ended_neither_begins_nor_comes_back(ending: Call) -> None:
     ended = after(ending, registry=RUNS)
     for what in (create("a"), begin("a")):
-        (refused,) = todo(ended, what)
+        counted, refused = todo(ended, what)
+        assert isinstance(counted, CountIllegal)
         assert isinstance(refused, Refuse)
         assert happened(ended, what, {}).registry == ended
-    assert todo(ended, update("a", cpu_shares=1)) == ()
+    assert todo(ended, update("a", cpu_shares=1)) == (CountIllegal(ContainerEvent.UPDATE),)
 
 
 def test_nothing_is_created_in_a_pod_that_has_been_stopped() -> None:
-    (refused,) = todo(after(STOP_POD, registry=RUNS), create("b"))
+    counted, refused = todo(after(STOP_POD, registry=RUNS), create("b"))
+    assert counted == CountIllegal(ContainerEvent.CREATE)
     assert isinstance(refused, Refuse)
 
 
 def test_the_same_event_again_changes_nothing() -> None:
     assert after(create("a"), begin("a"), begin("a"), registry=RUNS) == RUNS
+
+
+CONDITIONS = {
+    Condition.UNKNOWN: Registry(),
+    Condition.CREATED: happened(Registry(), create("a"), {}).registry,
+    Condition.CREATED_PLACED: after(create("a")),
+    Condition.STARTED: after(update("a"), refuse="no CPUs"),
+    Condition.STARTED_PLACED: RUNS,
+    Condition.STOPPED: after(called(Event.STOP_CONTAINER, "a"), registry=RUNS),
+    Condition.REMOVED: after(called(Event.REMOVE_CONTAINER, "a"), registry=RUNS),
+}
+CALLS = {
+    ContainerEvent.CREATE: create("a", resources=NriResources(cpu_shares=7)),
+    ContainerEvent.START: begin("a"),
+    ContainerEvent.UPDATE: update("a", cpu_shares=7),
+    ContainerEvent.STOP: called(Event.STOP_CONTAINER, "a"),
+    ContainerEvent.REMOVE: called(Event.REMOVE_CONTAINER, "a"),
+}
+ILLEGAL = {
+    (Condition.STARTED, ContainerEvent.CREATE),
+    (Condition.STARTED_PLACED, ContainerEvent.CREATE),
+    *(
+        (condition, event)
+        for condition in (Condition.STOPPED, Condition.REMOVED)
+        for event in (ContainerEvent.CREATE, ContainerEvent.START, ContainerEvent.UPDATE)
+    ),
+}
+
+
+@pytest.mark.parametrize("condition", Condition)
+@pytest.mark.parametrize("event", CALLS)
+def test_an_illegal_event_changes_nothing_and_is_counted(condition: Condition, event: ContainerEvent) -> None:
+    registry = CONDITIONS[condition]
+    made = next((made for entry in registry.entries for made in entry.made), None)
+    assert condition_of(made) is condition
+    stepped = happened(registry, CALLS[event], {})
+    is_illegal = (condition, event) in ILLEGAL
+    assert (CountIllegal(event) in stepped.todo) is is_illegal
+    if is_illegal:
+        assert stepped.registry.entries == registry.entries
+        asks = event in {ContainerEvent.CREATE, ContainerEvent.START}
+        assert any(isinstance(one, Refuse) for one in stepped.todo) is asks
+
+
+def test_each_illegal_event_has_a_series_from_the_start() -> None:
+    assert set(START_VALUES[RUNTIME_ILLEGAL]) == {(event.value,) for _, event in ILLEGAL}
+    all_events = {(condition, event) for condition in Condition for event in ContainerEvent}
+    known = {(condition, event) for condition, row in TABLE.items() for event in row}
+    of_unknown = {(Condition.UNKNOWN, ContainerEvent.POD_END)}
+    assert all_events - known == ILLEGAL | of_unknown, "an unknown container is of no pod"
 
 
 def test_ends_of_unknown_containers_are_ignored() -> None:
@@ -331,16 +387,13 @@ def test_what_has_what_is_promised_is_adopted() -> None:
 def test_what_has_something_else_is_a_difference_and_put_right() -> None:
     has = replace(PINNED, cpus=CpuSet.of(0))
     found = happened(RUNS, synchronized(listed("a", resources=has)), {KEY: WANTED})
-    assert found.todo == (PutRight(KEY, "a", WANTED, has),)
+    assert found.todo == (Correct(KEY, "a", WANTED, has),)
 
 
 def test_what_began_while_nobody_was_asked_is_counted_and_put_right() -> None:
     found = happened(RUNS, synchronized(listed("a", resources=PINNED), listed("b")), {KEY: WANTED})
-    assert found.todo == (Adopt(KEY, "a"), CountFailOpen(KEY, "b"), PutRight(KEY, "b", WANTED, SHARES))
-    assert todo(found.registry, synchronized(listed("b")), {KEY: WANTED}) == (
-        AwaitEmpty(("a",)),
-        PutRight(KEY, "b", WANTED, SHARES),
-    )
+    assert found.todo == (Adopt(KEY, "a"), CountFailOpen(KEY, "b"), Correct(KEY, "b", WANTED, SHARES))
+    assert todo(found.registry, synchronized(listed("b")), {KEY: WANTED}) == (Correct(KEY, "b", WANTED, SHARES),)
 
 
 def test_what_began_and_has_no_promise_is_counted_and_decided_on() -> None:
@@ -366,7 +419,7 @@ def test_what_began_and_is_refused_stays_known() -> None:
 
 def test_what_is_created_and_has_not_begun_is_not_counted() -> None:
     found = happened(Registry(), synchronized(listed("a", ContainerState.CREATED)), {KEY: WANTED})
-    assert found.todo == (PutRight(KEY, "a", WANTED, SHARES),)
+    assert found.todo == (Correct(KEY, "a", WANTED, SHARES),)
 
 
 def test_what_has_stopped_is_only_known() -> None:
@@ -377,7 +430,7 @@ def test_what_has_stopped_is_only_known() -> None:
 
 def test_what_is_not_listed_has_been_removed() -> None:
     found = happened(RUNS, synchronized(), {KEY: WANTED})
-    assert found.todo == (AwaitEmpty(("a",)),)
+    assert found.todo == ()
     assert todo(found.registry, NOBODY) == (GiveBack(KEY),)
 
 
@@ -463,17 +516,17 @@ class Node(RuleBasedStateMachine):
                     self.do(after_it, refuse=refuse)
             case Place(key, container_id):
                 self.pinned.setdefault(container_id, (key, self.slots[key]))
-            case LetBegin(key, container_id, rivals):
+            case LetStart(key, container_id, rivals):
                 is_free = not any(rival in self.running for rival in rivals)
-                is_pinned = self.pinned.get(container_id) == (key, self.slots[key])  # the gate reads its cpuset
+                is_pinned = self.pinned.get(container_id) == (key, self.slots[key])  # its cpuset is read
                 if is_free and is_pinned:
                     self.running[container_id] = self.slots[key]
-            case PutRight(key, container_id, _, _):
+            case Correct(key, container_id, _, _):
                 # What began unasked leaves for its slot by and by: it is counted apart.
                 self.pinned[container_id] = (key, self.slots[key])
             case GiveBack(key):
                 del self.slots[key]
-            case Refuse() | Adopt() | CountFailOpen() | AwaitEmpty():
+            case Refuse() | Adopt() | CountFailOpen() | CountIllegal():
                 pass
 
     @rule(event=st.sampled_from(EVENTS), at=st.integers(0, 17), amount=st.integers(0, 1), refuse=st.booleans())

@@ -1,24 +1,13 @@
-"""Registry, answers and gate together, against a runtime with cpusets: whatever fails or goes unasked, exclusive CPUs have one user."""
+"""Registry, answers and checks of starts together, against a runtime with cpusets: whatever fails, exclusive CPUs have one user."""
 
 from typing import Any
 
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement, gate, response
-from nodeagent.core.domains.runtime.registry import (
-    ContainerKey,
-    Decide,
-    GiveBack,
-    Happening,
-    LetBegin,
-    Place,
-    Populated,
-    Registry,
-    happened,
-    settled,
-    wanted_by_id,
-)
+from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement, check_start, response
+from nodeagent.core.domains.runtime.instructions import Decide, GiveBack, Happening, LetStart, Place, Populated
+from nodeagent.core.domains.runtime.registry import ContainerKey, Registry, happened, settled, wanted_by_id
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import (
     Call,
@@ -103,10 +92,10 @@ class Node(RuleBasedStateMachine):
                     assert made.answer.adjustment.cpus
                     self.cpusets[one] = made.answer.adjustment.cpus
                     self.carry_out(made.answer.updates)
-                case LetBegin(key, one, rivals):
+                case LetStart(key, one, rivals):
                     others = [other for other in self.occupants() if other.id != one]
                     starting = Occupant(one, self.cpusets[one], self.wanted[key], one)
-                    if gate(starting, others, rivals) is None:
+                    if check_start(starting, others, rivals) is None:
                         self.running.add(one)
                 case GiveBack(key):
                     del self.own[key]

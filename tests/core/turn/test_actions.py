@@ -16,12 +16,12 @@ from nodeagent.core.model.state import (
     Origin,
     Phase,
     PodEntry,
-    RecordedRefusal,
     run_id,
 )
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn.actions import Action, Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
 from nodeagent.core.turn.lifecycle import Run
-from nodeagent.core.turn.step import World
+from nodeagent.core.turn.world import World
 from tests.support.pods import app, pod
 from tests.support.world import START_MS, empty_state, node
 
@@ -155,7 +155,7 @@ def test_one_sigterm_is_enough(status: ContainerStatus, container: Container, ta
 
 
 def test_a_refused_pod_has_no_processes() -> None:
-    refused = replace(entry_of(NEW), refusal=RecordedRefusal("OutOfcpu", "", START_MS), containers=())
+    refused = replace(entry_of(NEW), refusal=Waiting("OutOfcpu", "", START_MS), containers=())
     assert decide(state_of(refused), runs={}, populated=False) == []
 
 

@@ -7,7 +7,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import RESIZE_INFEASIBLE
 from nodeagent.core.model.state import Origin, Phase, PodEntry
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.step import EventKind
+from nodeagent.core.turn.world import EventKind
 from tests.support.node_model import Agent, Machine, started
 from tests.support.pods import app, job, manifests, pod
 from tests.support.world import SMALL, node

@@ -10,21 +10,27 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import remove_pod
+from nodeagent.core.admission.managers import Rejected, Report, remove_pod
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.domains.runtime import decisions
 from nodeagent.core.domains.runtime.answers import Response, response
-from nodeagent.core.domains.runtime.known_again import known_again
-from nodeagent.core.domains.runtime.pod_model import ToldBy
-from nodeagent.core.domains.runtime.registry import (
+from nodeagent.core.domains.runtime.decisions import Taken, take
+from nodeagent.core.domains.runtime.instructions import (
     Adopt,
+    Correct,
     CountFailOpen,
     Happening,
     Looked,
     Place,
     Populated,
-    PutRight,
     Retried,
 )
+from nodeagent.core.domains.runtime.known_again import known_again
+from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
+from nodeagent.core.domains.runtime.pod_model import ToldBy
+from nodeagent.core.domains.runtime.registry import awaits_end
+from nodeagent.core.domains.runtime.reported import RuntimeReport
+from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
@@ -42,24 +48,17 @@ from nodeagent.core.model.refusals import (
     RESIZE_DEFERRED,
     RESIZE_INFEASIBLE,
     UID_TAKEN,
+    Reason,
 )
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
-from nodeagent.core.turn.containers import (
-    Node as TurnNode,
-    Taken,
-    Told,
-    awaits_end,
-    occupants,
-    pool_of,
-    promised,
-    take,
-    verdict,
-)
+from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.core.turn.step import EventKind, World, step
+from nodeagent.core.turn.step import step
+from nodeagent.core.turn.world import EventKind, World
+from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
 from nodeagent.daemon.domains.runtime.containers import misnamed, stated
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers
 from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar
@@ -89,7 +88,15 @@ class Runtime:
         world = World(
             self.of.config, self.of.managers, self.of.allocatable, (PodSource(),), {}, {}, START_MS,
         )  # fmt: skip
-        return TurnNode(world, self.of.kernel, Told(self.boxes, self.containers), stated, "/sys/fs/cgroup", misnamed)
+        return TurnNode(
+            world,
+            self.of.kernel,
+            RuntimeReport.of(self.boxes, self.containers),
+            stated,
+            CONTAINERD.origin,
+            "/sys/fs/cgroup",
+            misnamed,
+        )
 
     def seen(self) -> dict[str, ObservedCgroup]:
         def group(one: str) -> ObservedCgroup:
@@ -105,9 +112,9 @@ class Runtime:
         found = what.found if isinstance(what, Looked) else what
         if isinstance(found, Synchronized):
             self.containers |= {one.id: one for one in found.containers}
-        taken = take(self.state, what, self.node())
-        self.state = taken.state
-        self.events += taken.events
+        taken = take(Draft(self.state), what, self.node())
+        self.state = taken.draft.state
+        self.events += taken.draft.events
         self.todo = taken.todo
         assert violations(self.of.managers, self.state) == ()
         return taken
@@ -284,6 +291,22 @@ def test_a_refusal_is_remembered_until_somebody_asks_again_or_the_pod_goes() -> 
     assert runtime.create(large, "main", "l3") == first
     runtime.happens(Call(Event.REMOVE_POD_SANDBOX, runtime.boxes[f"box-{large.uid}"]))
     assert (runtime.state.entries, runtime.state.runtime) == ((), Registry())
+
+
+def test_a_creation_that_waits_for_a_slow_plugin_is_denied_and_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime()
+    promises = runtime.state.promises
+    slow = Rejected(
+        promises, promises, Reason.DEVICE_PLUGINS_SLOW, "example.com/nic has not answered", (), Report((), ())
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(decisions, "decide_pod", lambda *_: slow)
+        denied = runtime.create(WEB, "main", "m")
+    assert isinstance(denied, Denial)
+    assert "example.com/nic has not answered" in denied.reason
+    assert runtime.state.entries == ()
+    assert runtime.state.runtime.refused == ()
+    assert isinstance(runtime.create(WEB, "main", "again"), Response)
 
 
 def test_a_refused_container_of_an_admitted_pod_is_a_problem_that_a_retry_ends() -> None:
@@ -560,7 +583,7 @@ def test_what_runs_without_having_asked_is_put_into_the_pool_or_where_it_belongs
     runtime.cpusets |= {"m": everything, "s": everything}
     runtime.running.add("s")
     taken = runtime.happens(runtime.listed())
-    assert {type(one) for one in taken.todo} == {CountFailOpen, PutRight, Place}
+    assert {type(one) for one in taken.todo} == {CountFailOpen, Correct, Place}
     runtime.push()
     assert runtime.cpusets["m"] == own
     assert own is not None

@@ -10,7 +10,11 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.desired_cgroups import runtime_cgroups
 from nodeagent.core.domains.runtime.answers import Response, response
-from nodeagent.core.domains.runtime.registry import Happening, Looked, Populated, Retried, Unserved
+from nodeagent.core.domains.runtime.decisions import take
+from nodeagent.core.domains.runtime.instructions import Happening, Looked, Populated, Retried, Unserved
+from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
+from nodeagent.core.domains.runtime.reported import RuntimeReport
+from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import (
@@ -26,8 +30,9 @@ from nodeagent.core.model.nri import (
     Synchronized,
 )
 from nodeagent.core.model.runtime_containers import Registry
-from nodeagent.core.turn.containers import Node as TurnNode, Told, occupants, pool_of, promised, take, verdict
-from nodeagent.core.turn.step import World
+from nodeagent.core.turn.draft import Draft
+from nodeagent.core.turn.world import World
+from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
 from nodeagent.daemon.domains.runtime.containers import misnamed, stated
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers, unserved_containers
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
@@ -118,7 +123,15 @@ class Agent:
 
     def node(self) -> TurnNode:
         world = World(NODE.config, NODE.managers, NODE.allocatable, (), {}, {}, START_MS)
-        return TurnNode(world, NODE.kernel, Told(self.boxes, self.containers), stated, "/sys/fs/cgroup", misnamed)
+        return TurnNode(
+            world,
+            NODE.kernel,
+            RuntimeReport.of(self.boxes, self.containers),
+            stated,
+            CONTAINERD.origin,
+            "/sys/fs/cgroup",
+            misnamed,
+        )
 
     def take(self, what: Happening) -> None:
         found = what.found if isinstance(what, Looked) else what
@@ -129,9 +142,9 @@ class Agent:
             self.boxes[found.sandbox.id] = found.sandbox
             if found.container is not None:
                 self.containers[found.container.id] = found.container
-        taken = take(self.state, what, self.node())
-        self.state = taken.state
-        for event in taken.events:
+        taken = take(Draft(self.state), what, self.node())
+        self.state = taken.draft.state
+        for event in taken.draft.events:
             assert event.kind
         if isinstance(found, Call):
             self.answer(found, taken.todo)

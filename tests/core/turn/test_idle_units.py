@@ -7,7 +7,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Idle, PodEntry
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.turn.step import EventKind
+from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.reports.problems import waiting_units
 from tests.support.node_model import Agent, Machine, Unit, started
 from tests.support.pods import app, burstable, pod, unit

@@ -11,7 +11,7 @@ from nodeagent.core.model.state import ContainerStatus, Exit, Origin, Phase, Pod
 from nodeagent.core.resources.cpu.holdings import default_set, exclusive_cpus, own_set_of
 from nodeagent.core.turn.actions import Terminate, TerminateAll
 from nodeagent.core.turn.lifecycle import advance, next_start_at_ms, wake_at_ms
-from nodeagent.core.turn.step import EventKind
+from nodeagent.core.turn.world import EventKind
 from tests.support.node_model import Agent, CrashError, Machine, started
 from tests.support.pods import app, cgroup_only, init, job, pod, sidecar
 from tests.support.world import node

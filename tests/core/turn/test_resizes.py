@@ -20,7 +20,7 @@ from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_nodes_of
-from nodeagent.core.turn.step import EventKind
+from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.turn.execution import ExecutionResult
 from tests.support.node_model import Agent, CrashError, Machine, Unit, started
 from tests.support.pairs import covering_pairs

@@ -19,14 +19,15 @@ from nodeagent.core.model.state import (
     Origin,
     Phase,
     PodEntry,
-    RecordedRefusal,
     moved,
     run_id,
 )
 from nodeagent.core.model.violations import Invariant
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import default_set, exclusive_cpus, own_set_of
-from nodeagent.core.turn.pod_sources import Manifest, PodSource
-from nodeagent.core.turn.step import EventKind, TurnEvent, World, new_entry, step
+from nodeagent.core.turn.pod_sources import Manifest, PodSource, new_entry
+from nodeagent.core.turn.step import step
+from nodeagent.core.turn.world import EventKind, TurnEvent, World
 from tests.support.node_model import Agent, Machine, started
 from tests.support.pods import amounts, app, burstable, cgroup_only, init, job, manifests, pod
 from tests.support.world import SMALL, START_MS, empty_state, node
@@ -766,7 +767,7 @@ MOMENTS = NodeState(
         ),
         replace(
             new_entry(manifests(pod("b"))[0], 5_100, pod_level_resources=False),
-            refusal=RecordedRefusal("OutOfcpu", "too little", 5_100),
+            refusal=Waiting("OutOfcpu", "too little", 5_100),
             containers=(),
         ),
     ),

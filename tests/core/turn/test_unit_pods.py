@@ -11,7 +11,7 @@ from nodeagent.core.model.refusals import UNIT_TAKEN
 from nodeagent.core.model.state import Phase, PodEntry
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
 from nodeagent.core.turn.adoption import Found, found, populated_pods
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import new_entry
 from tests.support.node_model import Agent, CrashError, Machine, Unit, started
 from tests.support.pods import app, pod, unit
 from tests.support.world import SMALL, START_MS, node

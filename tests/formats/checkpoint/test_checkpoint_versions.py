@@ -16,13 +16,13 @@ from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.model.records import Unreadable
-from nodeagent.core.model.state import NodeState, Origin, RecordedRefusal
+from nodeagent.core.model.state import NodeState, Origin
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, MemoryNode, MemoryTable
-from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.step import new_entry
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
     CheckpointError,
@@ -392,7 +392,7 @@ def test_who_has_devices_is_no_other_file(tmp_path: Path, run: Run) -> None:
 
 def with_a_refusal(state: NodeState) -> NodeState:
     entry = new_entry(Manifest(pod("a", app("app", "1")), Origin("a.yaml")), 5, pod_level_resources=True)
-    return replace(state, entries=(replace(entry, refusal=RecordedRefusal("OutOfcpu", "no", 5), containers=()),))
+    return replace(state, entries=(replace(entry, refusal=Waiting("OutOfcpu", "no", 5), containers=()),))
 
 
 def test_convert_writes_to_the_byte(

@@ -36,9 +36,9 @@ from nodeagent.core.model.state import (
     Origin,
     Phase,
     PodEntry,
-    RecordedRefusal,
     RefusedChange,
 )
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, CpuReuse
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.memory.holdings import (
@@ -190,12 +190,12 @@ PODS = st.sampled_from(
 @st.composite
 def entries(draw: st.DrawFn) -> PodEntry:
     of = draw(PODS)
-    refusal = draw(st.none() | st.builds(RecordedRefusal, TEXTS, TEXTS, TIMES))
-    change = st.builds(RefusedChange, PODS, st.builds(RecordedRefusal, TEXTS, TEXTS, TIMES))
+    refusal = draw(st.none() | st.builds(Waiting, TEXTS, TEXTS, TIMES))
+    change = st.builds(RefusedChange, PODS, st.builds(Waiting, TEXTS, TEXTS, TIMES))
     return PodEntry(
         of,
         refused_change=draw(st.none() | change),
-        idle=draw(st.none() | st.builds(Idle, st.none() | st.builds(RecordedRefusal, TEXTS, TEXTS, TIMES))),
+        idle=draw(st.none() | st.builds(Idle, st.none() | st.builds(Waiting, TEXTS, TEXTS, TIMES))),
         qos=draw(st.sampled_from(QosClass)),
         origin=draw(st.builds(Origin, TEXTS, st.just(MANIFEST_DIRECTORY) | TEXTS)),
         decided_at_ms=draw(TIMES),

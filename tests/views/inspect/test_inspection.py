@@ -14,7 +14,8 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
 from nodeagent.core.model.refusals import Reason
-from nodeagent.core.model.state import ContainerStatus, Phase, RecordedRefusal
+from nodeagent.core.model.state import ContainerStatus, Phase
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_cpus, own_set_of, with_default_set
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.formats.config.effective_config import config_document, config_from_document
@@ -177,7 +178,7 @@ def test_a_limit_that_is_not_there_is_said_as_that(memory, said):
 
 def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
     world = one(app("app"))
-    refused = RecordedRefusal("OutOfcpu", "too  little\nof it:\t none", NOW_MS)
+    refused = Waiting("OutOfcpu", "too  little\nof it:\t none", NOW_MS)
     entry = replace(world.state.entries[0], refusal=refused, containers=())
     world.state = replace(world.state, entries=(entry,))
     heading, row = [

@@ -2,7 +2,7 @@
 
 The runtime carries out an answer's changes one after the other and only logs those that fail. So none of them gives a CPU that another
 container is still to leave: that is asked for again once it has left, as seen in its cgroup. A container that is being created is the
-exception: its first process waits for `gate`. An empty cpuset can't be said in NRI: who should have no CPU at all stays where it is.
+exception: its first process waits for `check_start`. An empty cpuset can't be said in NRI: who should have no CPU at all stays where it is.
 """
 
 from collections.abc import Collection, Iterable
@@ -61,7 +61,7 @@ class Occupant(Struct, frozen=True):
         return self.effective - (CpuSet() if self.wanted is None else self.wanted.cpus)
 
 
-class Waiting(Struct, frozen=True):
+class BlockedContainer(Struct, frozen=True):
     """A container that doesn't get all that it should have with this answer."""
 
     id: str
@@ -73,7 +73,7 @@ class Waiting(Struct, frozen=True):
 
 class Response(Struct, frozen=True):
     answer: Answer
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[BlockedContainer, ...] = ()
     """Answer again once these CPUs are seen to be free."""
 
 
@@ -99,12 +99,12 @@ def response(
     for one in there:
         overdue |= one.overdue
     updates: list[tuple[bool, Update]] = []
-    waiting: list[Waiting] = []
+    waiting: list[BlockedContainer] = []
     for one in sorted(there, key=lambda occupant: occupant.id):
         if not one.id or one.wanted is None:
             continue
         if not one.wanted.cpus:
-            waiting.append(Waiting(one.id, CpuSet()))
+            waiting.append(BlockedContainer(one.id, CpuSet()))
             continue
         # None of these is its own to leave: it hasn't got them.
         taken = (one.wanted.cpus - one.effective) & overdue
@@ -112,7 +112,9 @@ def response(
         if not now and one.overdue and pool is not None:
             now = pool  # it is nobody's, whoever is still to leave it
         if taken:
-            waiting.append(Waiting(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken))))
+            waiting.append(
+                BlockedContainer(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken)))
+            )
         change = _difference(one.wanted, None if one.id == updated else one.has, now)
         if change is not None:
             updates.append((not now <= one.effective, Update(one.id, change)))
@@ -125,7 +127,7 @@ def response(
     return Response(Answer(adjustment, tuple(update for _, update in updates)), tuple(waiting))
 
 
-def gate(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str] = ()) -> Denial | None:
+def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str] = ()) -> Denial | None:
     """Decide whether a container's first process, which is in its cgroup, may begin. None: it may.
 
     Args:

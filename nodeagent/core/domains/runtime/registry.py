@@ -9,7 +9,7 @@ may come before the old one goes. The rules:
   is the truth about what there is: what it leaves out has been removed.
 - A refusal is remembered with what was asked for, until that changes or kubelet says something else of the pod, the pod goes, or somebody
   asks for a retry: kubelet tries for ever.
-- Events may be lost, come twice, or late: an id that has ended never comes back to life by one.
+- Events may be lost, come twice, or late: what each makes of a container is a table (stages.py), and one that it doesn't have is illegal.
 
 Decides nothing about CPUs: what is `Decide` here is decided by the managers, and told to `settled`.
 """
@@ -21,6 +21,24 @@ from msgspec.structs import replace
 
 from nodeagent.core.domains.runtime.answers import WantedPlacement
 from nodeagent.core.domains.runtime.cgroup_paths import cgroup_of
+from nodeagent.core.domains.runtime.instructions import (
+    Adopt,
+    Correct,
+    CountFailOpen,
+    CountIllegal,
+    Decide,
+    GiveBack,
+    Happening,
+    LetStart,
+    Looked,
+    Place,
+    Populated,
+    Refuse,
+    Retried,
+    Todo,
+    Unserved,
+)
+from nodeagent.core.domains.runtime.stages import ContainerEvent, Effect, transition_of
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Call, ContainerState, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.runtime_containers import (
@@ -39,108 +57,22 @@ _MAX_NAME = 63
 """Characters of a container's name that a reason repeats: Kubernetes' names have no more."""
 
 
-class Populated(Struct, frozen=True):
-    """The containers' cgroups were looked at."""
-
-    ids: frozenset[str]
-    """Those with processes in them."""
-
-
-class Unserved(Struct, frozen=True):
-    """The containers' cgroups were looked at, and nobody tells what becomes of them any more: a container without processes has ended."""
-
-    ids: frozenset[str]
-    """Those with processes in them, or in a cgroup that nobody knows."""
-
-
-class Looked(Struct, frozen=True):
-    """What runs, seen in passing. What it leaves out may be under way: a runtime lists what it is making only when that is made."""
-
-    found: Synchronized
-
-
-class Retried(Struct, frozen=True):
-    """Somebody wants a pod to be decided on again."""
-
-    pod_uid: str
-
-
-Happening = Call | Synchronized | Looked | Populated | Unserved | Retried
-
-
-class Decide(Struct, frozen=True):
-    """Let the managers decide, and tell `settled` before anything is answered."""
-
-    key: ContainerKey
-    id: str
-    is_again: bool
-    """The key holds something, which was asked for with other amounts."""
-    is_of_pod: bool = False
-    """Nothing else is asked than that the pod as a whole may have other amounts now, which kubelet's pods API says."""
-
-
-class Place(Struct, frozen=True):
-    """Give it what is promised to its key, all of it: it is about to be created or updated, or has just been decided on."""
-
-    key: ContainerKey
-    id: str
-
-
-class Refuse(Struct, frozen=True):
-    """Deny what the runtime is about to do."""
-
-    key: ContainerKey
-    id: str
-    reason: str
-    is_first: bool
-    """Otherwise it has been told before: no log line."""
-
-
-class LetBegin(Struct, frozen=True):
-    """Read the cpusets, and let it begin if `gate` (answers.py) does."""
-
-    key: ContainerKey
-    id: str
-    rivals: tuple[str, ...]
-    """Other containers of its key. While one has processes on CPUs that are the key's alone, it may not begin."""
-
-
-class Adopt(Struct, frozen=True):
-    """It runs, and has what is promised to it."""
-
-    key: ContainerKey
-    id: str
-
-
-class PutRight(Struct, frozen=True):
-    """It has something else than what is promised to it: a difference to show, and to correct."""
-
-    key: ContainerKey
-    id: str
-    wanted: WantedPlacement
-    has: NriResources
-
-
-class CountFailOpen(Struct, frozen=True):
-    """It began while nobody was asked."""
-
-    key: ContainerKey
-    id: str
-
-
-class AwaitEmpty(Struct, frozen=True):
-    """Look for `Populated` once these cgroups may have become empty."""
-
-    ids: tuple[str, ...]
-
-
-class GiveBack(Struct, frozen=True):
-    """Nobody has any more what was promised to the key."""
-
-    key: ContainerKey
-
-
-Todo = Decide | Place | Refuse | LetBegin | Adopt | PutRight | CountFailOpen | AwaitEmpty | GiveBack
+_EVENTS = {
+    Event.CREATE_CONTAINER: ContainerEvent.CREATE,
+    Event.START_CONTAINER: ContainerEvent.START,
+    Event.UPDATE_CONTAINER: ContainerEvent.UPDATE,
+    Event.STOP_CONTAINER: ContainerEvent.STOP,
+    Event.REMOVE_CONTAINER: ContainerEvent.REMOVE,
+}
+_LISTED = {
+    ContainerState.CREATED: ContainerEvent.LISTED_CREATED,
+    ContainerState.PAUSED: ContainerEvent.LISTED_RUNNING,
+    ContainerState.RUNNING: ContainerEvent.LISTED_RUNNING,
+    ContainerState.UNKNOWN: ContainerEvent.LISTED_RUNNING,
+    ContainerState.STOPPED: ContainerEvent.LISTED_STOPPED,
+}
+_DESCRIBING = frozenset({ContainerEvent.CREATE, ContainerEvent.SEEN_RUNNING, *_LISTED.values()})
+"""Events that say anew in which pod and cgroup a container is."""
 
 
 class Stepped(Struct, frozen=True):
@@ -237,19 +169,22 @@ def _called(registry: Registry, call: Call) -> Stepped:
         return Stepped(registry, () if call.pod is None else _of_pod(registry, sandbox))
     if container is None:
         return _sandbox_event(registry, call.event, sandbox)
-    match call.event:
-        case Event.CREATE_CONTAINER:
-            return _create(_with_sandbox(registry, sandbox), sandbox, container)
-        case Event.START_CONTAINER:
-            return _start(registry, sandbox, container)
-        case Event.UPDATE_CONTAINER:
-            return _update(_with_sandbox(registry, sandbox), sandbox, container, call.resources or NriResources())
-        case Event.STOP_CONTAINER:
-            return _ends(registry, container.id, Stage.STOPPED)
-        case Event.REMOVE_CONTAINER:
-            return _ends(registry, container.id, Stage.REMOVED)
-        case _:
-            return Stepped(registry)
+    event = _EVENTS.get(call.event)
+    if event is None:
+        return Stepped(registry)
+    key = ContainerKey.of(sandbox, container)
+    if event in {ContainerEvent.STOP, ContainerEvent.REMOVE}:
+        key = registry.key_of(container.id) or key
+    seen = _Seen(event, key, sandbox, container, call.resources or NriResources())
+    if event in {ContainerEvent.CREATE, ContainerEvent.UPDATE}:
+        registry = _with_sandbox(registry, sandbox)
+    if event is ContainerEvent.CREATE and any(s.id == sandbox.id and s.is_stopped for s in registry.sandboxes):
+        return Stepped(registry, _illegal(seen))
+    entry, todo = _step(registry, registry.entry(key), seen)
+    if event is ContainerEvent.UPDATE and any(isinstance(one, Place) for one in todo):
+        refused = tuple(one for one in registry.refused if one.key != key or not one.is_of_update)
+        registry = replace(registry, refused=refused)
+    return Stepped(_put(registry, entry), todo)
 
 
 def _sandbox_event(registry: Registry, event: Event, sandbox: Sandbox) -> Stepped:
@@ -258,12 +193,35 @@ def _sandbox_event(registry: Registry, event: Event, sandbox: Sandbox) -> Steppe
             return Stepped(_with_sandbox(registry, sandbox))
         case Event.STOP_POD_SANDBOX:
             sandboxes = (replace(s, is_stopped=True) if s.id == sandbox.id else s for s in registry.sandboxes)
-            return _ended(replace(registry, sandboxes=tuple(sandboxes)), sandbox.id)
+            return Stepped(_ended(replace(registry, sandboxes=tuple(sandboxes)), sandbox.id))
         case Event.REMOVE_POD_SANDBOX:
             left = tuple(known for known in registry.sandboxes if known.id != sandbox.id)
-            return _ended(_without_the_gone(replace(registry, sandboxes=left)), sandbox.id)
+            return Stepped(_ended(_without_the_gone(replace(registry, sandboxes=left)), sandbox.id))
         case _:
             return Stepped(registry)
+
+
+def _ended(registry: Registry, sandbox_id: str) -> Registry:
+    """None of a pod's containers will run again: what they hold need not wait until their remains are removed."""
+    entries = tuple(
+        replace(
+            entry,
+            made=tuple(
+                _moved(one, ContainerEvent.POD_END) if one.sandbox_id == sandbox_id else one for one in entry.made
+            ),
+        )
+        for entry in registry.entries
+    )
+    return replace(registry, entries=entries)
+
+
+def _moved(made: MadeContainer, event: ContainerEvent) -> MadeContainer:
+    """Return the container after an event that each condition's row has, with the same effect: none."""
+    transition = transition_of(made, event)
+    assert transition is not None
+    stage, _ = transition
+    assert stage is not None
+    return replace(made, stage=stage)
 
 
 def _of_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
@@ -276,75 +234,127 @@ def _of_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
     return ()
 
 
-def _create(registry: Registry, sandbox: Sandbox, container: NriContainer) -> Stepped:
-    key, asked = ContainerKey.of(sandbox, container), Asked.of(sandbox, container)
-    entry = registry.entry(key)
-    if _is_over(registry, sandbox, entry, container.id):
-        why = f"container {printable(key.name[:_MAX_NAME])} or its pod has already been stopped: the kubelet makes another one"
-        return Stepped(registry, (Refuse(key, container.id, why, is_first=True),))
-    refusal = registry.refusal(key, asked)
-    if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
-        return Stepped(registry, (Refuse(key, container.id, refusal.reason, is_first=False),))
-    is_as_promised = entry.is_held and entry.asked == asked
-    made = MadeContainer(
-        container.id,
-        sandbox.id,
-        _stage_of(entry, container.id),
-        asked,
-        is_placed=is_as_promised,
-        cgroup=cgroup_of(container.cgroups_path),
+class _Seen(Struct, frozen=True):
+    """An event of a container, and what came with it."""
+
+    event: ContainerEvent
+    key: ContainerKey
+    sandbox: Sandbox
+    container: NriContainer
+    change: NriResources = NriResources()
+    """Of an update."""
+    wanted: WantedPlacement | None = None
+    """What is promised to the key, for a list or a look. None means that nothing is."""
+
+
+def _step(registry: Registry, entry: KeyEntry, seen: _Seen) -> tuple[KeyEntry, tuple[Todo, ...]]:
+    """Take an event through the table of stages.py. Returns the key's entry after it, and what follows."""
+    before = next((one for one in entry.made if one.id == seen.container.id), None)
+    transition = transition_of(before, seen.event)
+    if transition is None:
+        return entry, _illegal(seen)
+    stage, effect = transition
+    if stage is None:
+        return entry, (_denied_start(seen),) if effect is Effect.DENY_START else ()
+    made = _made(seen, stage, before)
+    match effect:
+        case Effect.NOTHING:
+            return _with(entry, made), ()
+        case Effect.DENY_START:
+            return entry, (_denied_start(seen),)
+        case Effect.LET_START:
+            rivals = tuple(other.id for other in entry.made if other.id != made.id)
+            return _with(entry, made), (LetStart(seen.key, made.id, rivals),)
+        case Effect.OFFER:
+            return _offer(registry, entry, made)
+        case Effect.OFFER_CHANGE:
+            return _offer_change(registry, entry, made)
+        case Effect.COUNT_AND_DECIDE:
+            todo = CountFailOpen(seen.key, made.id), Decide(seen.key, made.id, is_again=entry.is_held)
+            return _with(entry, made), todo
+        case Effect.COMPARE | Effect.COUNT_AND_COMPARE:
+            return _compare(registry, entry, made, seen, counts=effect is Effect.COUNT_AND_COMPARE)
+
+
+def _made(seen: _Seen, stage: Stage, before: MadeContainer | None) -> MadeContainer:
+    """Return the container at its next stage, with what the event says that it asks for and where it is."""
+    sandbox, container = seen.sandbox, seen.container
+    asked = Asked.of(sandbox, container) if before is None or seen.event is ContainerEvent.CREATE else before.asked
+    if seen.event is ContainerEvent.UPDATE:
+        asked = replace(asked, resources=_merged(asked.resources, seen.change))
+    if before is not None and seen.event not in _DESCRIBING:
+        return replace(before, stage=stage, asked=asked)
+    is_placed = before is not None and before.is_placed
+    cgroup = cgroup_of(container.cgroups_path)
+    return MadeContainer(container.id, sandbox.id, stage, asked, is_placed=is_placed, cgroup=cgroup)
+
+
+def _illegal(seen: _Seen) -> tuple[Todo, ...]:
+    """Change nothing, count the event, and deny what the runtime is about to do."""
+    count = CountIllegal(seen.event)
+    match seen.event:
+        case ContainerEvent.CREATE:
+            name = printable(seen.key.name[:_MAX_NAME])
+            why = (
+                f"container {name} has already begun, or it or its pod has been stopped: the kubelet makes another one"
+            )
+            return count, Refuse(seen.key, seen.container.id, why, is_first=True)
+        case ContainerEvent.START:
+            return count, _denied_start(seen)
+        case _:
+            return (count,)
+
+
+def _denied_start(seen: _Seen) -> Refuse:
+    why = (
+        f"container {printable(seen.key.name[:_MAX_NAME])} was not placed when it was created, or has been stopped since: nodeagent was "
+        "not asked, see `nodeagent inspect`; the kubelet makes another one"
     )
-    registry = _put(registry, _with(entry, made))
-    if is_as_promised:
-        return Stepped(registry, (Place(key, container.id),))
-    return Stepped(registry, (Decide(key, container.id, is_again=entry.is_held),))
+    return Refuse(seen.key, seen.container.id, why, is_first=True)
 
 
-def _is_over(registry: Registry, sandbox: Sandbox, entry: KeyEntry, container_id: str) -> bool:
-    is_stopped = any(known.id == sandbox.id and known.is_stopped for known in registry.sandboxes)
-    return is_stopped or _stage_of(entry, container_id) >= Stage.STOPPED
+def _offer(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[KeyEntry, tuple[Todo, ...]]:
+    """Place a container that is to be created if its key holds what it asks for, refuse it if that was refused, else decide on it."""
+    refusal = registry.refusal(entry.key, made.asked)
+    if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
+        return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
+    is_as_promised = entry.is_held and entry.asked == made.asked
+    todo = Place(entry.key, made.id) if is_as_promised else Decide(entry.key, made.id, is_again=entry.is_held)
+    return _with(entry, replace(made, is_placed=is_as_promised)), (todo,)
 
 
-def _stage_of(entry: KeyEntry, container_id: str) -> Stage:
-    return next((made.stage for made in entry.made if made.id == container_id), Stage.CREATED)
-
-
-def _start(registry: Registry, sandbox: Sandbox, container: NriContainer) -> Stepped:
-    key = ContainerKey.of(sandbox, container)
-    entry = registry.entry(key)
-    made = next((made for made in entry.made if made.id == container.id), None)
-    if made is None or not made.is_placed or made.stage >= Stage.STOPPED:
-        why = (
-            f"container {printable(key.name[:_MAX_NAME])} was not placed when it was created, or has been stopped since: nodeagent was "
-            "not asked, see `nodeagent inspect`; the kubelet makes another one"
-        )
-        return Stepped(registry, (Refuse(key, container.id, why, is_first=True),))
-    rivals = tuple(other.id for other in entry.made if other.id != container.id)
-    registry = _put(registry, _with(entry, replace(made, stage=Stage.STARTED)))
-    return Stepped(registry, (LetBegin(key, container.id, rivals),))
-
-
-def _update(registry: Registry, sandbox: Sandbox, container: NriContainer, change: NriResources) -> Stepped:
-    """What an update doesn't say stays. A container that was made unnoticed is found by its update, too."""
-    key = ContainerKey.of(sandbox, container)
-    entry = registry.entry(key)
-    before = next((made for made in entry.made if made.id == container.id), None)
-    known = Asked.of(sandbox, container) if before is None else before.asked
-    asked = replace(known, resources=_merged(known.resources, change))
-    if before is None:
-        made = MadeContainer(container.id, sandbox.id, Stage.STARTED, asked, cgroup=cgroup_of(container.cgroups_path))
-        registry = _put(registry, _with(entry, made))
-        return Stepped(registry, (CountFailOpen(key, made.id), Decide(key, made.id, is_again=entry.is_held)))
-    if before.stage >= Stage.STOPPED:
-        return Stepped(registry)
-    if before.is_placed and entry.asked == asked:
-        refused = tuple(one for one in registry.refused if one.key != key or not one.is_of_update)
-        return Stepped(replace(registry, refused=refused), (Place(key, before.id),))
-    refusal = registry.refusal(key, asked)
+def _offer_change(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[KeyEntry, tuple[Todo, ...]]:
+    """Do the same with a container that is to be updated. It stays as it is until that is decided."""
+    if made.is_placed and entry.asked == made.asked:
+        return entry, (Place(entry.key, made.id),)
+    refusal = registry.refusal(entry.key, made.asked)
     if refusal is not None and not refusal.is_deferred:
-        return Stepped(registry, (Refuse(key, before.id, refusal.reason, is_first=False),))
-    registry = _put(registry, _with(entry, replace(before, asked=asked)))
-    return Stepped(registry, (Decide(key, before.id, is_again=entry.is_held),))
+        return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
+    return _with(entry, made), (Decide(entry.key, made.id, is_again=entry.is_held),)
+
+
+def _compare(
+    registry: Registry, entry: KeyEntry, made: MadeContainer, seen: _Seen, *, counts: bool
+) -> tuple[KeyEntry, tuple[Todo, ...]]:
+    """Compare a listed container with what is promised to its key.
+
+    If it is new here and has that, it was placed before the agent's last start. If it hasn't, and was never let start, the runtime didn't
+    wait for that.
+    """
+    key, wanted = entry.key, seen.wanted
+    has_wanted = wanted is not None and has_all(seen.container.resources, wanted)
+    count = (CountFailOpen(key, made.id),) if counts and not has_wanted else ()
+    if wanted is not None and (has_wanted or made.is_placed or entry.asked in {None, made.asked}):
+        entry = replace(entry, is_held=True, asked=entry.asked or made.asked)
+        todo: Todo = Adopt(key, made.id) if has_wanted else Correct(key, made.id, wanted, seen.container.resources)
+        return _with(entry, replace(made, is_placed=True)), (*count, todo)
+    refusal = registry.refusal(key, made.asked)
+    todo = (
+        Decide(key, made.id, is_again=wanted is not None)
+        if refusal is None
+        else Refuse(key, made.id, refusal.reason, is_first=False)
+    )
+    return _with(entry, replace(made, is_placed=False)), (*count, todo)
 
 
 def _merged(known: NriResources, change: NriResources) -> NriResources:
@@ -352,31 +362,6 @@ def _merged(known: NriResources, change: NriResources) -> NriResources:
         name: value for name in NriResources.__struct_fields__ if (value := getattr(change, name)) not in {None, ()}
     }
     return replace(known, **{name: value for name, value in said.items() if name not in {"cpus", "mems"}})
-
-
-def _ends(registry: Registry, container_id: str, stage: Stage) -> Stepped:
-    key = registry.key_of(container_id)
-    if key is None:
-        return Stepped(registry)
-    entry = registry.entry(key)
-    made = next(made for made in entry.made if made.id == container_id)
-    registry = _put(registry, _with(entry, replace(made, stage=max(made.stage, stage))))
-    return Stepped(registry, (AwaitEmpty((container_id,)),))
-
-
-def _ended(registry: Registry, sandbox_id: str) -> Stepped:
-    """None of a pod's containers will run again: what they hold need not wait until their remains are removed."""
-    ids = tuple(made.id for entry in registry.entries for made in entry.made if made.sandbox_id == sandbox_id)
-    entries = tuple(
-        replace(
-            entry,
-            made=tuple(
-                replace(made, stage=Stage.REMOVED) if made.sandbox_id == sandbox_id else made for made in entry.made
-            ),
-        )
-        for entry in registry.entries
-    )
-    return Stepped(replace(registry, entries=entries), (AwaitEmpty(ids),) if ids else ())
 
 
 def _give_back(registry: Registry, populated: frozenset[str]) -> Stepped:
@@ -393,7 +378,7 @@ def _give_back(registry: Registry, populated: frozenset[str]) -> Stepped:
 def _give_up(registry: Registry, populated: frozenset[str]) -> Stepped:
     """No refusal is asked for again, and no pod is told to be gone."""
     ended = tuple(
-        replace(entry, made=tuple(replace(one, stage=Stage.REMOVED) for one in entry.made))
+        replace(entry, made=tuple(_moved(one, ContainerEvent.UNLISTED) for one in entry.made))
         for entry in registry.entries
     )
     return _give_back(Registry(entries=ended), populated)
@@ -419,8 +404,7 @@ def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[Contai
     listed = {container.id: container for container in found.containers if container.sandbox_id in pods}
     entries = {key: KeyEntry(key, is_held=True) for key in wanted}
     entries |= {e.key: _as_found(e, listed, is_held=e.key in wanted) for e in registry.entries}
-    gone = tuple(made.id for entry in entries.values() for made in entry.made if made.id not in listed)
-    todo: list[Todo] = [AwaitEmpty(gone)] if gone else []
+    todo: list[Todo] = []
     registry = replace(
         registry,
         sandboxes=tuple(sorted((KnownSandbox(p.id, p.uid or p.id) for p in pods.values()), key=lambda pod: pod.id)),
@@ -429,7 +413,8 @@ def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[Contai
     for container in listed.values():
         sandbox = pods[container.sandbox_id]
         key = ContainerKey.of(sandbox, container)
-        entries[key], more = _found(registry, entries.get(key) or KeyEntry(key), sandbox, container, wanted.get(key))
+        seen = _Seen(_LISTED[container.state], key, sandbox, container, wanted=wanted.get(key))
+        entries[key], more = _step(registry, entries.get(key) or KeyEntry(key), seen)
         todo += more
     left = (entries[key] for key in sorted(entries))
     entries_left = tuple(entry for entry in left if entry.made or entry.is_held)
@@ -439,7 +424,6 @@ def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[Contai
 def _look(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
     """Find what began without having been asked for. Pods that aren't listed are gone, or will be told of again with their containers."""
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
-    stages = {made.id: made.stage for entry in registry.entries for made in entry.made}
     entries = {entry.key: entry for entry in registry.entries}
     stopped = {known.id for known in registry.sandboxes if known.is_stopped}
     sandboxes = (KnownSandbox(pod.id, pod.uid or pod.id, pod.id in stopped) for pod in pods.values())
@@ -448,12 +432,11 @@ def _look(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey,
     # One that was refused runs in the shared pool: with what is known now, it may be promised what it asks for.
     todo: list[Todo] = [*_unplaced(registry, _refused_pods(before) - _refused_pods(registry))]
     for container in found.containers:
-        runs = _listed_stage(container.state) is Stage.STARTED and container.sandbox_id in pods
-        if runs and stages.get(container.id, Stage.CREATED) is Stage.CREATED:
+        if _LISTED[container.state] is ContainerEvent.LISTED_RUNNING and container.sandbox_id in pods:
             sandbox = pods[container.sandbox_id]
             key = ContainerKey.of(sandbox, container)
-            entry = entries.get(key) or KeyEntry(key)
-            entries[key], more = _found(registry, entry, sandbox, container, wanted.get(key))
+            seen = _Seen(ContainerEvent.SEEN_RUNNING, key, sandbox, container, wanted=wanted.get(key))
+            entries[key], more = _step(registry, entries.get(key) or KeyEntry(key), seen)
             todo += more
     return Stepped(replace(registry, entries=tuple(entries[key] for key in sorted(entries))), _once_per_key(todo))
 
@@ -471,51 +454,13 @@ def _once_per_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
 
 def _as_found(entry: KeyEntry, listed: Mapping[str, NriContainer], *, is_held: bool) -> KeyEntry:
     """What the runtime doesn't have any more has been removed; what nothing is promised to any more, holds nothing."""
-    made = tuple(one if one.id in listed else replace(one, stage=Stage.REMOVED) for one in entry.made)
+    made = tuple(one if one.id in listed else _moved(one, ContainerEvent.UNLISTED) for one in entry.made)
     return replace(entry, made=made, is_held=is_held, asked=entry.asked if is_held else None)
-
-
-def _found(
-    registry: Registry, entry: KeyEntry, sandbox: Sandbox, container: NriContainer, wanted: WantedPlacement | None
-) -> tuple[KeyEntry, list[Todo]]:
-    """One that the runtime lists. If it is new here and has what is promised, it was placed before the agent's last start. If it hasn't,
-    and nobody has let it begin, the runtime didn't wait for that.
-    """
-    key, stage = entry.key, _listed_stage(container.state)
-    known = next((made for made in entry.made if made.id == container.id), None)
-    asked = Asked.of(sandbox, container) if known is None else known.asked
-    is_placed, cgroup = known is not None and known.is_placed, cgroup_of(container.cgroups_path)
-    made = MadeContainer(container.id, sandbox.id, stage, asked, is_placed=is_placed, cgroup=cgroup)
-    if stage is Stage.STOPPED:
-        return _with(entry, made), []
-    todo: list[Todo] = []
-    is_as_wanted = wanted is not None and has_all(container.resources, wanted)
-    if stage is Stage.STARTED and (known is None or known.stage is Stage.CREATED) and not is_as_wanted:
-        todo.append(CountFailOpen(key, made.id))
-    if wanted is not None and (is_as_wanted or made.is_placed or entry.asked in {None, asked}):
-        entry = replace(entry, is_held=True, asked=entry.asked or asked)
-        todo.append(Adopt(key, made.id) if is_as_wanted else PutRight(key, made.id, wanted, container.resources))
-        return _with(entry, replace(made, is_placed=True)), todo
-    if (refusal := registry.refusal(key, asked)) is not None:
-        todo.append(Refuse(key, made.id, refusal.reason, is_first=False))
-    else:
-        todo.append(Decide(key, made.id, is_again=wanted is not None))
-    return _with(entry, replace(made, is_placed=False)), todo
 
 
 def has_all(has: NriResources, wanted: WantedPlacement) -> bool:
     """Whether a container has what it should have, as its runtime tells."""
     return bool(wanted.cpus) and has.cpus == wanted.cpus and (not wanted.mems or has.mems == wanted.mems)
-
-
-def _listed_stage(state: ContainerState) -> Stage:
-    match state:
-        case ContainerState.CREATED:
-            return Stage.CREATED
-        case ContainerState.STOPPED:
-            return Stage.STOPPED
-        case ContainerState.RUNNING | ContainerState.PAUSED | ContainerState.UNKNOWN:
-            return Stage.STARTED
 
 
 def _without_the_gone(registry: Registry) -> Registry:
@@ -558,3 +503,13 @@ def _put(registry: Registry, entry: KeyEntry) -> Registry:
     if entry.made or entry.is_held:
         others.append(entry)
     return replace(registry, entries=tuple(sorted(others, key=lambda one: one.key)))
+
+
+def has_any(registry: Registry) -> bool:
+    """Whether anything is known of a runtime's containers."""
+    return bool(registry.entries or registry.refused or registry.sandboxes)
+
+
+def awaits_end(registry: Registry) -> bool:
+    """Whether something is given back once cgroups are seen to be empty."""
+    return any(made.stage is Stage.REMOVED for entry in registry.entries for made in entry.made)

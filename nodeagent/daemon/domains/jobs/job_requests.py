@@ -104,7 +104,7 @@ class JobRequests:
             "exclusiveCPUs": str(placement.exclusive_cpus),
             "sharedCPUs": str(placement.shared_cpus),
             "numaNodes": str(self._agent.node.topology.numa_of(placement.exclusive_cpus | placement.shared_cpus)),
-            "cgroup": f"{self._agent.tree.root}/{path}",
+            "cgroup": f"{self._agent.edges.tree.root}/{path}",
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
         }
 

@@ -1,7 +1,10 @@
-"""Processes among kubelet's pods that belong to no container the runtime tells of: where they may run, nobody else is let in."""
+"""Processes among kubelet's pods that belong to no container of the runtime: their CPUs count as occupied."""
 
-import time
 from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.runtime_containers import Registry
@@ -13,68 +16,63 @@ _KUBELETS = ("kubepods.slice", "kubepods")
 _MAX_NAMED = 5
 
 
-class Strangers:
-    """Used by the deciding thread.
+class UntrackedCgroups(Struct, frozen=True):
+    """As of the last search."""
 
-    Args:
-        tree: for the cgroups.
-        log: told of each that stays.
-    """
-
-    def __init__(self, tree: CgroupTree, log: Log) -> None:
-        self._tree = tree
-        self._log = log
-        self.has_listed = False
-        """The runtime has told what there is."""
-        self._suspects: Mapping[str, CpuSet] = {}
-        """Cgroups that were unknown at the last search: a pod's first process is there before the runtime tells of the pod."""
-        self._searched_at: float | None = None
-        self.found: Mapping[str, CpuSet] = {}
-        """By cgroup below the root of all, the CPUs that count as occupied."""
-        self._logged: frozenset[str] = frozenset()
-        """Cgroups of `found`."""
-
-    def look(self, registry: Registry, seconds: float) -> None:
-        """Search all if so many seconds have passed since the last time, or nothing is known for certain; otherwise look at those found.
-
-        What is unknown counts at once as long as the runtime hasn't told what there is; later, if it is so at two searches.
-
-        Raises:
-            CgroupError: a file can't be read.
-        """
-        made = [made for entry in registry.entries for made in entry.made]
-        known = {one.cgroup for one in made}
-        ids = {one.id for one in made} | {one.id for one in registry.sandboxes}
-
-        def is_known(path: str) -> bool:
-            return path in known or _id_of(path) in ids
-
-        now = time.monotonic()
-        if not self.has_listed or self._searched_at is None or now >= self._searched_at + seconds:
-            found = {path: cpus for top in _KUBELETS for path, cpus in self._tree.occupied_below(top, is_known).items()}
-            last = self._suspects if self.has_listed else found
-            self._searched_at, self._suspects = now, found
-            self._note({path: cpus for path, cpus in found.items() if path in last})
-        elif self.found:
-            there = {path: self._tree.read_of_others(path) for path in self.found if not is_known(path)}
-            self._note(
-                {path: one.cpus_effective or CpuSet() for path, one in there.items() if one and one.is_populated}
-            )
+    has_listed: bool = False
+    """The runtime has reported what there is."""
+    suspects: Mapping[str, CpuSet] = MappingProxyType({})
+    """Cgroups that were unknown at that search: a pod's first process is there before the runtime reports the pod."""
+    searched_at: float | None = None
+    found: Mapping[str, CpuSet] = MappingProxyType({})
+    """By cgroup below the root of all, the CPUs that count as occupied."""
+    logged: frozenset[str] = frozenset()
+    """Cgroups of `found` that have a log line."""
 
     @property
     def problem(self) -> str:
-        """Who they are; empty: there are none."""
+        """Names of the cgroups. Empty if there are none."""
         if not self.found:
             return ""
         named = ", ".join(f"/sys/fs/cgroup/{path} ({cpus})" for path, cpus in sorted(self.found.items())[:_MAX_NAMED])
         more = f" and {len(self.found) - _MAX_NAMED} more" if len(self.found) > _MAX_NAMED else ""
         return f"processes of no container that the runtime tells of: {named}{more}; their CPUs count as occupied (see cgroup.procs there)"
 
-    def _note(self, found: Mapping[str, CpuSet]) -> None:
-        for path in sorted(found.keys() - self._logged) if self.has_listed else ():
-            self._log.warning("cgroup_of_no_container", cgroup=path, cpus=str(found[path]))
-        self._logged = frozenset(found) if self.has_listed else frozenset()
-        self.found = found
+
+def look_for_untracked(
+    before: UntrackedCgroups, tree: CgroupTree, registry: Registry, now: float, seconds: float
+) -> UntrackedCgroups:
+    """Search everything if so many seconds have passed since the last search, or nothing is known for certain; else look at those found.
+
+    An unknown cgroup counts at once as long as the runtime hasn't reported what there is. Later it counts if two searches find it.
+
+    Raises:
+        CgroupError: a file can't be read.
+    """
+    made = [made for entry in registry.entries for made in entry.made]
+    known = {one.cgroup for one in made}
+    ids = {one.id for one in made} | {one.id for one in registry.sandboxes}
+
+    def is_known(path: str) -> bool:
+        return path in known or _id_of(path) in ids
+
+    if not before.has_listed or before.searched_at is None or now >= before.searched_at + seconds:
+        suspects = {path: cpus for top in _KUBELETS for path, cpus in tree.occupied_below(top, is_known).items()}
+        last = before.suspects if before.has_listed else suspects
+        found = {path: cpus for path, cpus in suspects.items() if path in last}
+        return replace(before, searched_at=now, suspects=MappingProxyType(suspects), found=MappingProxyType(found))
+    if not before.found:
+        return before
+    there = {path: tree.read_of_others(path) for path in before.found if not is_known(path)}
+    found = {path: one.cpus_effective or CpuSet() for path, one in there.items() if one and one.is_populated}
+    return replace(before, found=MappingProxyType(found))
+
+
+def log_untracked(found: UntrackedCgroups, log: Log) -> UntrackedCgroups:
+    """Log each cgroup once while it stays, as soon as the runtime has reported what there is."""
+    for path in sorted(found.found.keys() - found.logged) if found.has_listed else ():
+        log.warning("cgroup_of_no_container", cgroup=path, cpus=str(found.found[path]))
+    return replace(found, logged=frozenset(found.found) if found.has_listed else frozenset())
 
 
 def _id_of(path: str) -> str:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.device_access import DeviceFile
+from nodeagent.core.model.pod import SYSTEMD
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES
@@ -205,7 +206,7 @@ def _devices_of_units(state: NodeState) -> Mapping[str, tuple[str, ...]]:
     found = {}
     for entry in state.entries:
         held = state.promises.of_pod(entry.pod.uid)
-        if not entry.is_of_systemd or entry.deleting_since_ms is not None or not held.of(DeviceHoldings).devices:
+        if entry.domain != SYSTEMD or entry.deleting_since_ms is not None or not held.of(DeviceHoldings).devices:
             continue
         plugged = {resource for _, answers in held.of(DeviceHoldings).answers for resource, _ in answers}
         for container in entry.pod.containers:

@@ -1,4 +1,4 @@
-"""The cgroups of all domains, read as one and written each by whoever owns it (D30): the pods' own ones here, those of units by systemd."""
+"""The cgroups of systemd's units that pods pin: found by what systemd says, and changed by telling it (D30)."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
@@ -10,10 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute
-from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups, UnitSettings
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_of_systemd, pod_of_units_path, unit_at
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
+from nodeagent.core.model.cgroup_layout import pinned_pod_path, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.pod import SYSTEMD, Pod
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.kernel.host_settings import possible_cpus
 from nodeagent.edge.systemd import units
@@ -58,16 +58,16 @@ class UnknownUnit(Struct, frozen=True):
 
 def unit_paths(pods: Iterable[Pod]) -> frozenset[str]:
     """Return what stands for the cgroups of the units of some pods."""
-    return frozenset(f"{pod_of_units_path(pod.uid)}/{unit}" for pod in pods for unit in pod.units)
+    return frozenset(f"{pinned_pod_path(SYSTEMD, pod.uid)}/{unit}" for pod in pods for unit in pod.units)
 
 
-class Domains:
-    """The cgroups of the pods.
+class UnitCgroups:
+    """For the deciding thread, or a command.
 
     Args:
-        tree: those that are the agent's.
-        systemd: who has those of units.
-        mount: the root of all.
+        tree: reads cgroups.
+        systemd: tells of units, and is told.
+        mount: the root of all cgroups.
         recorded: returns what units had before they were told anything, as far as an agent has recorded it.
         patience_seconds: limit on how long a change of a unit may take to reach the kernel.
     """
@@ -101,20 +101,17 @@ class Domains:
         """Where the cgroups of the units are, below the root of all, by name; as of the last look."""
         return {name: known.cgroup for name, known in self._known.items() if known.cgroup}
 
-    def read(self, unit_paths: AbstractSet[str] = frozenset(), *, rescan: bool = True) -> ObservedCgroups:
-        """Read the pods' cgroup, every cgroup of ours below it, what concerns us of those above, and the units that pods stand for.
+    def read(self, paths: AbstractSet[str], *, rescan: bool = True) -> dict[str, ObservedCgroup]:
+        """Read the cgroups of units.
 
         Args:
-            unit_paths: of these units.
+            paths: what stands for them.
             rescan: ask systemd about all of them; otherwise only if there is one that it was not asked about before. Their cgroups are read
                 anyway.
 
         Raises:
             CgroupError: one can't be read.
         """
-        return self._tree.read(OWN_DIRECTORIES) | self._tree.read_above() | self._read_units(unit_paths, rescan=rescan)
-
-    def _read_units(self, paths: AbstractSet[str], *, rescan: bool) -> dict[str, ObservedCgroup]:
         names = {unit_at(path) for path in paths}
         self.unanswered = ""
         if names and (rescan or not names <= self._known.keys() or any(map(self._may_start, names))):
@@ -191,9 +188,6 @@ class Domains:
         Raises:
             CgroupError: it could not be done, or has not the effect that it should have.
         """
-        if not is_of_systemd(change.path):
-            self._tree.apply(change)
-            return
         unit = unit_at(change.path)
         if unit not in self._known:
             raise CgroupError(self.unanswered, path=change.path, error=None, hint="`systemctl status`")

@@ -1,0 +1,136 @@
+"""Cgroups with processes, of a container runtime's containers and of others: which CPUs they may be on, and what they should hold."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
+from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement
+from nodeagent.core.domains.runtime.registry import wanted_by_id
+from nodeagent.core.domains.runtime.reported import RuntimeReport
+from nodeagent.core.domains.runtime.stated_pod import StatedPod
+from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.cgroup_layout import is_above
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.nri import NriResources, Sandbox
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.runtime_containers import ContainerKey
+from nodeagent.core.model.state import NodeState, Origin
+from nodeagent.core.turn.world import World
+
+
+class Stated(Struct, frozen=True):
+    """What a pod says of itself."""
+
+    pod: StatedPod = StatedPod()
+    problems: tuple[str, ...] = ()
+    """It is to be refused for them."""
+
+
+class Node(Struct, frozen=True):
+    """What decisions on a runtime's containers need beside the world."""
+
+    world: World
+    kernel: Kernel
+    reported: RuntimeReport
+    stated: Callable[[Sandbox], Stated]
+    origin: Origin
+    """Of the runtime's pods."""
+    mount: str
+    """Of the root of all cgroups."""
+    misnamed: Callable[[Pod], tuple[str, ...]]
+    """What is wrong with a pod's names: such a pod is never part of a state."""
+
+
+def promised(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
+    """Return what the containers of each key should hold that something is promised to."""
+    held = {entry.key for entry in state.runtime.entries if entry.is_held}
+    world = node.world
+    cgroups = runtime_cgroups(world.config, world.managers, node.kernel, state)
+    return {key: WantedPlacement.of(want) for key, want in cgroups.items() if key in held}
+
+
+def occupants(
+    state: NodeState, node: Node, seen: Mapping[str, ObservedCgroup], asked_for: Mapping[str, CpuSet]
+) -> tuple[Occupant, ...]:
+    """Return the runtime's containers that may have processes.
+
+    Args:
+        state: decided.
+        node: of the turn.
+        seen: their cgroups, by id; those that aren't there are missing.
+        asked_for: by id, CPUs that the runtime was told to give them and may give them any moment.
+    """
+    populated = frozenset(id_ for id_, there in seen.items() if there.is_populated)
+    wanted = wanted_by_id(state.runtime, promised(state, node), WantedPlacement(pool_of(state, node)), populated)
+    names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
+    found = []
+    for entry in state.runtime.entries:
+        for made in entry.made:
+            there = seen.get(made.id)
+            if there is None or made.id not in populated:
+                continue
+            found.append(
+                Occupant(
+                    f"pod {names.get(entry.key.pod_uid, entry.key.pod_uid)}, container {entry.key.name}",
+                    (there.cpus_effective or CpuSet()) | asked_for.get(made.id, CpuSet()),
+                    wanted[made.id],
+                    made.id,
+                    held(there),
+                )
+            )
+    return tuple(found)
+
+
+def pool_of(state: NodeState, node: Node) -> CpuSet:
+    """Return the shared pool."""
+    return shared_pool(node.world.managers, state.promises, node.kernel.online)
+
+
+def untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
+    """Return an occupant for each cgroup among kubelet's pods that has processes and is no container that the runtime knows.
+
+    Args:
+        found: by cgroup, the CPUs that they may run on.
+    """
+    return tuple(Occupant(f"cgroup {path}", cpus, None) for path, cpus in sorted(found.items()))
+
+
+def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState) -> tuple[Occupant, ...]:
+    """Return the containers that are not the runtime's, and what no pod owns, as far as there are processes.
+
+    Args:
+        wanted: what the cgroups of ours should hold.
+        observed: all of them, as they are now.
+        state: whose containers they are.
+    """
+    names = {
+        entry.container_path(status.name): f"pod {entry.pod.full_name}, container {status.name}"
+        for entry in state.entries
+        if not entry.is_of_runtime
+        for status in entry.containers
+    }
+    leaves = {want.path: want for want in wanted if want.is_leaf}
+    above = {path.rpartition("/")[0] for path in observed}
+    found = []
+    for path, there in observed.items():
+        if not there.is_populated or there.is_frozen or path in above or not path or is_above(path):
+            continue
+        want = leaves.get(path)
+        effective = (there.cpus_effective or CpuSet()) | there.elsewhere
+        placement = None if want is None else WantedPlacement.of(want)
+        found.append(Occupant(names.get(path, f"cgroup {path}"), effective, placement))
+    return tuple(found)
+
+
+def held(there: ObservedCgroup) -> NriResources:
+    """Return what a cgroup holds, of what can be asked for."""
+    cpus, mems, limit = (
+        there.get(attribute) for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
+    )
+    return NriResources(
+        cpus=cpus if isinstance(cpus, CpuSet) and cpus else None,
+        mems=mems if isinstance(mems, NumaSet) and mems else None,
+        cpu_quota_us=limit.quota_us if isinstance(limit, CpuMax) else None,
+        cpu_period_us=limit.period_us if isinstance(limit, CpuMax) else None,
+    )

@@ -1,0 +1,152 @@
+"""What each event makes of one container of a runtime, and what follows: all of it is the table below.
+
+An event that the row of a container's condition doesn't have is illegal there, as it comes late or out of order. It changes nothing and is
+counted, and a call is denied. So no event brings a container back to life that has ended. Only a list of all containers (Synchronize) can
+say that it runs.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from types import MappingProxyType
+
+from nodeagent.core.model.runtime_containers import MadeContainer, Stage
+
+
+class Condition(Enum):
+    """A container's stage, and whether it was given what is promised to its key (placed)."""
+
+    UNKNOWN = "unknown"
+    CREATED = "created"
+    CREATED_PLACED = "created, placed"
+    STARTED = "started"
+    STARTED_PLACED = "started, placed"
+    STOPPED = "stopped"
+    REMOVED = "removed"
+
+
+class ContainerEvent(StrEnum):
+    CREATE = "create"
+    """The runtime is about to create it."""
+    START = "start"
+    """Its first process waits to begin."""
+    UPDATE = "update"
+    """The runtime is about to change its amounts."""
+    STOP = "stop"
+    REMOVE = "remove"
+    POD_END = "pod_end"
+    """Its pod was stopped or removed."""
+    SEEN_RUNNING = "seen_running"
+    """It runs, as a look shows. What a look leaves out may be under way."""
+    LISTED_CREATED = "listed_created"
+    """Synchronize lists it, as for the next two."""
+    LISTED_RUNNING = "listed_running"
+    LISTED_STOPPED = "listed_stopped"
+    UNLISTED = "unlisted"
+    """Synchronize leaves it out."""
+
+
+class Effect(Enum):
+    """What follows from a legal event."""
+
+    NOTHING = "nothing"
+    OFFER = "place it if it asks for what its key holds, refuse it if that was refused before, else decide on it"
+    OFFER_CHANGE = "do the same with the amounts of the update"
+    COUNT_AND_DECIDE = "count it as begun unasked, and decide on it with the amounts of the update"
+    LET_START = "let it start if its cgroup is right and nobody else is on its CPUs"
+    DENY_START = "deny the start, because it was not placed"
+    COMPARE = "compare what it has with what is promised to its key"
+    COUNT_AND_COMPARE = "compare, and count it as begun unasked unless it has what is promised"
+
+
+Transition = tuple[Stage | None, Effect]
+"""The stage after the event, and what follows. The stage None means that the container stays unknown."""
+
+_C, _E, _S = Condition, ContainerEvent, Stage
+_ENDS: dict[ContainerEvent, Transition] = {
+    _E.STOP: (_S.STOPPED, Effect.NOTHING),
+    _E.REMOVE: (_S.REMOVED, Effect.NOTHING),
+    _E.POD_END: (_S.REMOVED, Effect.NOTHING),
+}
+_LISTED: dict[ContainerEvent, Transition] = {
+    _E.LISTED_CREATED: (_S.CREATED, Effect.COMPARE),
+    _E.LISTED_RUNNING: (_S.STARTED, Effect.COMPARE),
+    _E.LISTED_STOPPED: (_S.STOPPED, Effect.NOTHING),
+    _E.UNLISTED: (_S.REMOVED, Effect.NOTHING),
+}
+_BEGUN_UNASKED: dict[ContainerEvent, Transition] = {
+    _E.SEEN_RUNNING: (_S.STARTED, Effect.COUNT_AND_COMPARE),
+    _E.LISTED_RUNNING: (_S.STARTED, Effect.COUNT_AND_COMPARE),
+}
+_SEEN = _E.SEEN_RUNNING
+
+TABLE: Mapping[Condition, Mapping[ContainerEvent, Transition]] = MappingProxyType(
+    {
+        _C.UNKNOWN: {
+            _E.CREATE: (_S.CREATED, Effect.OFFER),
+            _E.START: (None, Effect.DENY_START),
+            _E.UPDATE: (_S.STARTED, Effect.COUNT_AND_DECIDE),
+            # A container that was refused is unknown again, and the runtime still tells its end.
+            _E.STOP: (None, Effect.NOTHING),
+            _E.REMOVE: (None, Effect.NOTHING),
+            **_LISTED,
+            **_BEGUN_UNASKED,
+        },
+        _C.CREATED: {
+            _E.CREATE: (_S.CREATED, Effect.OFFER),
+            _E.START: (_S.CREATED, Effect.DENY_START),
+            _E.UPDATE: (_S.CREATED, Effect.OFFER_CHANGE),
+            **_ENDS,
+            **_LISTED,
+            **_BEGUN_UNASKED,
+        },
+        _C.CREATED_PLACED: {
+            _E.CREATE: (_S.CREATED, Effect.OFFER),
+            _E.START: (_S.STARTED, Effect.LET_START),
+            _E.UPDATE: (_S.CREATED, Effect.OFFER_CHANGE),
+            **_ENDS,
+            **_LISTED,
+            **_BEGUN_UNASKED,
+        },
+        _C.STARTED: {
+            _E.START: (_S.STARTED, Effect.DENY_START),
+            _E.UPDATE: (_S.STARTED, Effect.OFFER_CHANGE),
+            **_ENDS,
+            **_LISTED,
+            _SEEN: (_S.STARTED, Effect.NOTHING),
+        },
+        _C.STARTED_PLACED: {
+            _E.START: (_S.STARTED, Effect.LET_START),
+            _E.UPDATE: (_S.STARTED, Effect.OFFER_CHANGE),
+            **_ENDS,
+            **_LISTED,
+            _SEEN: (_S.STARTED, Effect.NOTHING),
+        },
+        _C.STOPPED: {**_ENDS, **_LISTED, _SEEN: (_S.STOPPED, Effect.NOTHING)},
+        _C.REMOVED: {
+            _E.STOP: (_S.REMOVED, Effect.NOTHING),
+            _E.REMOVE: (_S.REMOVED, Effect.NOTHING),
+            _E.POD_END: (_S.REMOVED, Effect.NOTHING),
+            **_LISTED,
+            _SEEN: (_S.REMOVED, Effect.NOTHING),
+        },
+    }
+)
+
+
+def condition_of(made: MadeContainer | None) -> Condition:
+    if made is None:
+        return Condition.UNKNOWN
+    match made.stage:
+        case Stage.CREATED:
+            return Condition.CREATED_PLACED if made.is_placed else Condition.CREATED
+        case Stage.STARTED:
+            return Condition.STARTED_PLACED if made.is_placed else Condition.STARTED
+        case Stage.STOPPED:
+            return Condition.STOPPED
+        case Stage.REMOVED:
+            return Condition.REMOVED
+
+
+def transition_of(made: MadeContainer | None, event: ContainerEvent) -> Transition | None:
+    """Return what the table says. None means that the event is illegal for the container as it is."""
+    return TABLE[condition_of(made)].get(event)

@@ -1,0 +1,88 @@
+"""What pods ask for and don't have: why, and what lets it be tried again. One value for all that waits on a node."""
+
+import enum
+
+from msgspec import Struct
+
+from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, Reason
+
+
+class RequestKind(enum.StrEnum):
+    """What is asked for."""
+
+    POD = "pod"
+    """Everything that a pod requests."""
+    CHANGE = "change"
+    """The pod of a changed manifest. The pod keeps running unchanged."""
+    RESUME = "resume"
+    """The CPUs, memory and devices that a pod has released while its units were inactive."""
+    CONTAINER = "container"
+    """A container of a pod that a container runtime runs."""
+
+
+class Retry(enum.StrEnum):
+    """An event that lets it be tried again."""
+
+    MANIFEST = "manifest"
+    """The manifest changes."""
+    REQUEST = "request"
+    """`nodeagent retry`."""
+    ROOM = "room"
+    """Other pods release resources, or the machine gets more."""
+    RESOURCE = "resource"
+    """A device plugin reports devices of a resource that the pod requests."""
+    DISK = "disk"
+    """The state can be saved again."""
+    OWNER = "owner"
+    """The program that runs the container asks again."""
+
+
+class Waiting(Struct, frozen=True):
+    """A request of a pod that is not met."""
+
+    reason: str
+    message: str
+    at_ms: int
+
+    @property
+    def is_for_room(self) -> bool:
+        """Whether resources that other pods have could meet the request."""
+        return self.reason in _FOR_ROOM or self.reason.startswith(_OUT_OF)
+
+    def retries(
+        self, asked: RequestKind, *, requests_devices: bool = False, for_room: bool = False
+    ) -> tuple[Retry, ...]:
+        """Return the events that let it be tried again.
+
+        Args:
+            asked: what is asked for.
+            requests_devices: whether the pod requests devices by number.
+            for_room: whether the node tries pods again that were refused for room (`retryRefused`).
+        """
+        match asked:
+            case RequestKind.RESUME:
+                return (Retry.ROOM,)
+            case RequestKind.CONTAINER:
+                return (Retry.OWNER, Retry.REQUEST)
+            case RequestKind.CHANGE:
+                by_itself = self.reason == RESIZE_DEFERRED
+                return (Retry.MANIFEST, Retry.REQUEST, *((Retry.ROOM,) if by_itself else ()))
+            case RequestKind.POD if self.reason == STATE_NOT_SAVED:
+                return (Retry.DISK,)
+            case RequestKind.POD:
+                resource = (Retry.RESOURCE,) if requests_devices and self.reason != RELEASED else ()
+                room = (Retry.ROOM,) if for_room and self.is_for_room else ()
+                return (Retry.MANIFEST, Retry.REQUEST, *resource, *room)
+
+
+_FOR_ROOM = frozenset(
+    {
+        Reason.TOPOLOGY_AFFINITY.value,
+        Reason.UNEXPECTED_ADMISSION.value,
+        Reason.CORE_CLASS.value,
+        Reason.DEVICE.value,
+        Reason.CLAIM.value,
+    }
+)
+_OUT_OF = "OutOf"
+"""Prefix of kubelet's reasons for a node without enough of a resource: `OutOfcpu`, `OutOfmemory`, `OutOfpods`."""

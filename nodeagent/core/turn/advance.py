@@ -1,0 +1,39 @@
+"""Stage: decide which containers start and stop, and finish pods that are over."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import remove_pod, start_container
+from nodeagent.core.metrics.deltas import MetricDelta
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.turn import lifecycle
+from nodeagent.core.turn.draft import Draft
+from nodeagent.core.turn.world import EventKind, TurnEvent, World
+
+
+def advance(draft: Draft, world: World) -> Draft:
+    """Decide the next starts and stops of each pod. Nothing is decided while the launcher doesn't answer."""
+    for entry in draft.state.entries if world.runs is not None else ():
+        if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
+            continue
+        after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms, world.asked)
+        if after == entry:
+            continue
+        promises, deltas, events = draft.state.promises, tuple[MetricDelta, ...](), list[TurnEvent]()
+        for old, new in zip(entry.containers, after.containers, strict=True):
+            if new.attempt > old.attempt:
+                promises = start_container(world.managers, promises, entry.pod, new.name)
+                fields = (("restarts", new.restarts),)
+                events.append(TurnEvent(EventKind.CONTAINER_STARTING, entry.pod, entry.origin, new.name, fields))
+        if after.outcome is not None:
+            phase = (("phase", after.outcome.value),)
+            events.append(TurnEvent(EventKind.POD_FINISHED, entry.pod, entry.origin, None, phase))
+            last = (
+                replace(status, had_cpus=own_set_of(promises, entry.pod.uid, status.name))
+                for status in after.containers
+            )
+            after = replace(after, containers=tuple(last))
+            promises, deltas = remove_pod(world.managers, promises, entry.pod.uid)
+            if after.refused_change is not None and after.outcome is not entry.outcome:
+                draft = replace(draft, is_unfinished=True)  # the changed manifest comes next
+        draft = draft.plus(replace(draft.state.with_entry(after), promises=promises), *events, deltas=deltas)
+    return draft

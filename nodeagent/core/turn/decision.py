@@ -1,0 +1,77 @@
+"""The decision on one pod in a turn, with the CPUs that it can use at once if there are enough of these."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit
+from nodeagent.core.admission.node_capacity import Insufficient, Usage, insufficient, usage_of
+from nodeagent.core.admission.resize import resized
+from nodeagent.core.model.cgroup import unclear_units
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import NotResized
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.cpu.holdings import default_set, with_default_set
+from nodeagent.core.turn.adoption import populated_pods
+from nodeagent.core.turn.world import World
+
+Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
+"""A decision on one pod, as `admitted_beside` is one."""
+
+
+def admitted_beside(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
+    """Decide a pod: first without the CPUs of orphaned processes, then with them."""
+    taken = default_set(promises) & orphans
+    if taken:
+        decision = admit(managers, with_default_set(promises, default_set(promises) - taken), pod)
+        if isinstance(decision, Admitted):
+            return replace(decision, promises=_with_shared(decision.promises, taken))
+        if decision.is_of_a_failure:
+            attempted = _with_shared(decision.attempted, taken)
+            return replace(decision, promises=_with_shared(decision.promises, taken), attempted=attempted)
+    return admit(managers, promises, pod)
+
+
+def _with_shared(promises: Promises, cpus: CpuSet) -> Promises:
+    return with_default_set(promises, default_set(promises) | cpus)
+
+
+def decide_pod(
+    state: NodeState, pod: Pod, usage: Usage, orphans: CpuSet, world: World, decide: Decide
+) -> Admitted | Rejected | Insufficient:
+    """Decide a pod: first by the node's allocatable resources, then by the managers."""
+    if world.config.check_allocatable:
+        there = world.managers.with_amounts(world.allocatable, state.promises)
+        short = insufficient(pod, usage, there, pod_level_resources=world.pod_level_resources)
+        if short is not None:
+            return short
+    return decide(world.managers, state.promises, pod, orphans)
+
+
+def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises | NotResized:
+    """Give a running pod other amounts, or say why it keeps those that it has."""
+    return resized(
+        world.managers,
+        state.promises,
+        old,
+        new,
+        usage=usage_of(state.holding_pods(), pod_level_resources=world.pod_level_resources),
+        allocatable=world.allocatable if world.config.check_allocatable else None,
+        occupied=cpus_of_orphans(state, world),
+    )
+
+
+def cpus_of_orphans(state: NodeState, world: World) -> CpuSet:
+    """Return the CPUs of processes that belong to no pod, or to a pod that isn't known now. Pods on these CPUs wait until they are free."""
+    owned = {entry.pod_path for entry in state.entries if entry.is_active}
+    unknown = populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}
+    cpus = CpuSet()
+    for there in unclear_units(world.observed).values():
+        cpus |= there
+    for path, group in world.observed.items() if unknown else ():
+        if group.is_populated and path.rpartition("/")[0] in unknown:
+            cpus |= group.cpus_effective or CpuSet()
+    return cpus

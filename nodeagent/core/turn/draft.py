@@ -1,0 +1,91 @@
+"""The draft of a turn: each stage takes one, and returns the next. Stages know each other only by it."""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Report, remove_pod
+from nodeagent.core.metrics.deltas import MetricDelta
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.refusals import RESIZE_DEFERRED
+from nodeagent.core.model.state import NodeState, PodEntry, RefusedChange
+from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.turn import lifecycle
+from nodeagent.core.turn.pod_sources import Manifest
+from nodeagent.core.turn.world import EventKind, TurnEvent, World
+
+
+class Draft(Struct, frozen=True):
+    """A turn in progress."""
+
+    state: NodeState
+    events: tuple[TurnEvent, ...] = ()
+    deltas: tuple[MetricDelta, ...] = ()
+    manifests: Mapping[str, Manifest] = {}
+    """The manifests that count, by namespace/name."""
+    changed: Mapping[str, Manifest] = {}
+    """The changed manifests of pods, by the pods' UIDs. A stage that follows one takes it out."""
+    new: tuple[Manifest, ...] = ()
+    """The manifests of new pods that are still to be decided."""
+    postponed: tuple[tuple[Pod, str], ...] = ()
+    """The pods that the next turn decides, each with the reason."""
+    is_unfinished: bool = False
+    """Another turn can decide something at once that this one could not."""
+
+    def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "Draft":
+        """Replace the state, and add events and metric deltas."""
+        return replace(self, state=state, events=self.events + events, deltas=self.deltas + deltas)
+
+    def postponing(self, pod: Pod, why: str) -> "Draft":
+        """Leave the decision on a pod to the next turn."""
+        return replace(self, postponed=(*self.postponed, (pod, why)))
+
+    def with_ending(self, entry: PodEntry, world: World) -> "Draft":
+        """Begin to end a pod."""
+        ending = replace(entry, deleting_since_ms=world.now_ms)
+        ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.asked)
+        return self.plus(self.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
+
+    def without(self, entry: PodEntry, world: World) -> "Draft":
+        """Remove a pod that is over, and release what it held."""
+        promises, deltas = remove_pod(world.managers, self.state.promises, entry.pod.uid)
+        others = tuple(one for one in self.state.entries if one.pod.uid != entry.pod.uid)
+        removed = TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin)
+        return self.plus(replace(self.state, promises=promises, entries=others), removed, deltas=deltas)
+
+    def with_refused_change(self, entry: PodEntry, manifest: Manifest, refusal: Waiting) -> "Draft":
+        """Record why a changed manifest is not followed. The pod keeps running unchanged."""
+        stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
+        fields = (("reason", refusal.reason), ("message", refusal.message))
+        event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
+        return self.plus(self.state.with_entry(stays), *notes_on(manifest), event)
+
+
+def with_refused(state: NodeState, entry: PodEntry, refusal: Waiting) -> NodeState:
+    """Record that a pod was not admitted, in place of what was decided of it before."""
+    others = tuple(one for one in state.entries if one.pod.uid != entry.pod.uid)
+    return replace(state, entries=(*others, replace(entry, refusal=refusal, containers=())))
+
+
+def refusal_event(
+    entry: PodEntry, refusal: Waiting, report: Report | None = None, container: str | None = None
+) -> TurnEvent:
+    fields = (("reason", refusal.reason), ("message", refusal.message))
+    return TurnEvent(EventKind.POD_REFUSED, entry.pod, entry.origin, container, fields, report)
+
+
+def notes_on(manifest: Manifest) -> Iterator[TurnEvent]:
+    """Return an event for each probable mistake in a manifest."""
+    for note in manifest.notes:
+        yield TurnEvent(EventKind.MANIFEST_NOTE, manifest.pod, manifest.origin, None, (("problem", note),))
+
+
+def is_to_try(entry: PodEntry, changed: Manifest, world: World) -> bool:
+    """Whether to decide a pod's changed manifest in this turn."""
+    if not entry.is_active or entry.deleting_since_ms is not None or entry.pod == changed.pod:
+        return False
+    known = entry.refused_change
+    if known is None or known.pod != changed.pod or entry.pod.uid in world.retried:
+        return True
+    return known.refusal.reason == RESIZE_DEFERRED

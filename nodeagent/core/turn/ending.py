@@ -1,0 +1,32 @@
+"""Stage: begin to end pods, because their manifests are gone or on request."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.turn.draft import Draft
+from nodeagent.core.turn.pod_sources import is_wanted
+from nodeagent.core.turn.world import EventKind, TurnEvent, World
+
+
+def end_pods(draft: Draft, world: World) -> Draft:
+    """End the pods that have no manifest any more, and those to be ended on request; forget pods that hold nothing."""
+    for entry in draft.state.entries:
+        if entry.deleting_since_ms is not None or (entry.is_active and entry.pod.uid in draft.changed):
+            continue
+        has_manifest = is_wanted(entry, draft.manifests, world.sources)
+        is_retried = entry.pod.uid in world.retried and entry.pod.full_name in draft.manifests
+        if has_manifest and (entry.refusal is None or not is_retried):
+            continue
+        if entry.is_active:
+            draft = draft.with_ending(entry, world)
+            continue
+        others = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
+        events = () if has_manifest else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin),)
+        draft = draft.plus(replace(draft.state, entries=others), *events)
+    for entry in draft.state.entries:
+        if entry.pod.uid not in world.released or not entry.is_active or entry.is_released or entry.is_of_runtime:
+            continue
+        released = replace(entry, is_released=True)
+        draft = draft.plus(draft.state.with_entry(released))
+        if entry.deleting_since_ms is None:  # a pod that is ending already only won't come back
+            draft = draft.with_ending(released, world)
+    return draft

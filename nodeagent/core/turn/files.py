@@ -1,0 +1,64 @@
+"""Stage: match pods with their manifests. Which manifests count, which have changed, and which pods are new (D7)."""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.turn.draft import Draft
+from nodeagent.core.turn.pod_sources import Manifest, counting, is_unclear, is_wanted, offered
+from nodeagent.core.turn.world import EventKind, TurnEvent, World
+
+
+def follow_files(draft: Draft, world: World) -> Draft:
+    """Find the manifest of each pod, and record in which file it is now.
+
+    A pod's manifest, or its refused change, may be in another file than before. A file that can't be parsed now still belongs to its pod.
+    """
+    manifests, duplicates = counting(offered(world.sources), draft.state.own_entries())
+    for manifest, first in duplicates:
+        same = "name" if manifest.pod.full_name == first.pod.full_name else "uid"
+        fields = (("same", same), ("first_source", first.origin.name))
+        event = TurnEvent(EventKind.MANIFEST_SHADOWED, manifest.pod, manifest.origin, None, fields)
+        draft = draft.plus(draft.state, event)
+    for entry, manifest in _with_manifests(draft.state.entries, manifests):
+        refused = entry.refused_change
+        if manifest.pod == entry.pod:
+            refused = None
+        elif refused is None or manifest.pod != refused.pod:
+            continue
+        followed = replace(entry, origin=manifest.origin, refused_change=refused)
+        if followed != entry and not is_unclear(entry, world.sources):
+            draft = draft.plus(draft.state.with_entry(followed))
+    changed = {
+        entry.pod.uid: manifest
+        for entry, manifest in _with_manifests(draft.state.entries, manifests)
+        if not is_wanted(entry, manifests, world.sources)
+    }
+    return replace(draft, manifests=manifests, changed=changed)
+
+
+def _with_manifests(
+    entries: tuple[PodEntry, ...], manifests: Mapping[str, Manifest]
+) -> Iterator[tuple[PodEntry, Manifest]]:
+    """Return the pods that have a manifest that counts, by name or else by UID, each with that manifest."""
+    by_uid = {manifest.pod.uid: manifest for manifest in manifests.values()}
+    for entry in entries:
+        manifest = manifests.get(entry.pod.full_name) or by_uid.get(entry.pod.uid)
+        if manifest is not None:
+            yield entry, manifest
+
+
+def find_new(draft: Draft) -> Draft:
+    """Find the manifests of pods that have no entry, and whose systemd units no ending pod has."""
+    names = {entry.pod.full_name for entry in draft.state.own_entries()}
+    uids = {entry.pod.uid for entry in draft.state.entries}
+    ending = {unit for entry in draft.state.entries if entry.deleting_since_ms is not None for unit in entry.pod.units}
+    new = (
+        manifest
+        for manifest in draft.manifests.values()
+        if manifest.pod.full_name not in names
+        and manifest.pod.uid not in uids
+        and ending.isdisjoint(manifest.pod.units)
+    )
+    return replace(draft, new=tuple(new))

@@ -1,0 +1,35 @@
+"""Stage: record what the launcher and the cgroups say of containers that were started."""
+
+from nodeagent.core.model.state import ContainerStatus
+from nodeagent.core.turn import lifecycle
+from nodeagent.core.turn.draft import Draft
+from nodeagent.core.turn.world import EventKind, TurnEvent, World
+
+
+def observe(draft: Draft, world: World) -> Draft:
+    """Record which containers have started and exited. Nothing is known of them while the launcher doesn't answer."""
+    if world.runs is None:
+        return draft
+    for entry in draft.state.entries:
+        after = lifecycle.observe(entry, world.runs, world.observed, world.now_ms)
+        if after == entry:
+            continue
+        exited = (
+            TurnEvent(EventKind.CONTAINER_EXITED, entry.pod, entry.origin, new.name, _exit_fields(new))
+            for old, new in zip(entry.containers, after.containers, strict=True)
+            if new.exit is not None and old.exit is None
+        )
+        draft = draft.plus(draft.state.with_entry(after), *exited)
+    return draft
+
+
+def _exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
+    assert status.exit is not None
+    fields: list[tuple[str, str | int]] = [("reason", status.exit.reason), ("restarts", status.restarts)]
+    if status.exit.code is not None:
+        fields.append(("exit_code", status.exit.code))
+    if status.exit.signal is not None:
+        fields.append(("signal", status.exit.signal))
+    if status.exit.start_error is not None:
+        fields.append(("start_error", status.exit.start_error))
+    return tuple(fields)

@@ -1,0 +1,55 @@
+"""Stage: give running pods the changed amounts of their manifests."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.admission.resize import (
+    differences,
+    is_resizable,
+    is_resize,
+    lowers_request,
+    moves_instead,
+    restarted,
+)
+from nodeagent.core.model.refusals import NotResized
+from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.turn import lifecycle
+from nodeagent.core.turn.decision import resize_pod
+from nodeagent.core.turn.draft import Draft, is_to_try, notes_on
+from nodeagent.core.turn.world import EventKind, TurnEvent, World
+
+
+def resize(draft: Draft, world: World) -> Draft:
+    """Resize the pods of which only amounts have changed: before new pods, which would take what these have waited for.
+
+    A change that no resize can follow stays among the changed manifests.
+    """
+    found = [
+        (entry, draft.changed[entry.pod.uid])
+        for entry in (draft.state.entries if draft.changed else ())
+        if entry.pod.uid in draft.changed
+        and is_resizable(entry)
+        and is_resize(entry.pod, draft.changed[entry.pod.uid].pod)
+    ]
+    # Pods that lower a request come first: others may have waited for that.
+    for entry, manifest in sorted(found, key=lambda one: not lowers_request(one[0].pod, one[1].pod)):
+        uid, state = entry.pod.uid, draft.state
+        left = {other: changed for other, changed in draft.changed.items() if other != uid}
+        if not is_to_try(entry, manifest, world):
+            draft = replace(draft, changed=left)
+            continue
+        answer = resize_pod(state, entry.pod, manifest.pod, world)
+        if moves_instead(manifest.pod, answer):
+            continue
+        draft = replace(draft, changed=left)
+        if isinstance(answer, NotResized):
+            known = None if uid in world.retried else entry.refused_change
+            said = (answer.reason, answer.message)
+            if known is None or known.pod != manifest.pod or (known.refusal.reason, known.refusal.message) != said:
+                draft = draft.with_refused_change(entry, manifest, Waiting(*said, world.now_ms))
+            continue
+        changes = "; ".join(differences(state.promises, answer, entry.pod, manifest.pod))
+        after = replace(entry, pod=manifest.pod, origin=manifest.origin, refused_change=None)
+        after = lifecycle.restarting(after, restarted(entry.pod, manifest.pod), world.now_ms)
+        event = TurnEvent(EventKind.POD_RESIZED, manifest.pod, manifest.origin, None, (("changes", changes),))
+        draft = draft.plus(replace(state.with_entry(after), promises=answer), *notes_on(manifest), event)
+    return draft

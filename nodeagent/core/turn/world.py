@@ -1,0 +1,92 @@
+"""The values of one turn: what was observed for it, and what it makes of that."""
+
+import enum
+
+from msgspec import Struct
+
+from nodeagent.core.admission.managers import Managers, Report
+from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.cgroups.desired_cgroups import Kernel
+from nodeagent.core.metrics.deltas import MetricDelta
+from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.state import NodeState, Origin
+from nodeagent.core.turn.lifecycle import Runs
+from nodeagent.core.turn.pod_sources import PodSource
+
+
+class World(Struct, frozen=True):
+    """Snapshot of everything observed for one turn."""
+
+    config: Config
+    managers: Managers
+    allocatable: Allocatable
+    sources: tuple[PodSource, ...]
+    """Sources of pods, in the order in which their manifests count. Pods whose own source is unreadable now stay as they are."""
+    runs: Runs | None
+    """Runs of the launcher. None means that the launcher doesn't answer."""
+    observed: ObservedCgroups
+    now_ms: int
+    retried: frozenset[str] = frozenset()
+    """UIDs of pods to decide again on request, or whose changed manifests to decide again."""
+    released: frozenset[str] = frozenset()
+    """UIDs of pods to end on request, whatever their manifests say."""
+    down: frozenset[str] = frozenset()
+    """Paths of systemd units that are neither active nor being started."""
+    is_all_told: bool = True
+    """False while a container runtime has not reported yet of which pods it runs."""
+    asked: frozenset[str] = frozenset()
+    """Ids of the runs to whose processes this process has sent SIGTERM, or has tried to."""
+    kernel: Kernel | None = None
+    """What cgroups can hold. None means that no domain needs to know it."""
+
+    @property
+    def pod_level_resources(self) -> bool:
+        """Whether the feature gate PodLevelResources is on."""
+        return self.config.placement.gate("PodLevelResources")
+
+
+class EventKind(enum.StrEnum):
+    """Kind of a turn's event. The value is the log event's name."""
+
+    POD_ADMITTED = "pod_admitted"
+    POD_REFUSED = "pod_refused"
+    CHANGE_REFUSED = "change_refused"
+    POD_RESIZED = "pod_resized"
+    POD_ENDING = "pod_ending"
+    POD_REMOVED = "pod_removed"
+    POD_RELEASED = "pod_released"
+    POD_FINISHED = "pod_finished"
+    POD_RESTED = "pod_rested"
+    POD_RESUMED = "pod_resumed"
+    RESUME_REFUSED = "resume_refused"
+    CONTAINER_STARTING = "container_starting"
+    CONTAINER_EXITED = "container_exited"
+    MANIFEST_SHADOWED = "manifest_shadowed"
+    MANIFEST_NOTE = "manifest_note"
+    POD_ADOPTED = "pod_adopted"
+    PROMISE_CHANGED = "promise_changed"
+
+
+class TurnEvent(Struct, frozen=True):
+    """Event of a turn about one pod: data for the log, the metrics and the tests."""
+
+    kind: EventKind
+    pod: Pod
+    origin: Origin
+    container: str | None = None
+    fields: tuple[tuple[str, str | int], ...] = ()
+    report: Report | None = None
+
+
+class Turn(Struct, frozen=True):
+    """Result of a turn: the next state, and what happened."""
+
+    state: NodeState
+    events: tuple[TurnEvent, ...] = ()
+    deltas: tuple[MetricDelta, ...] = ()
+    wake_at_ms: int | None = None
+    """Time at which time alone changes something."""
+    postponed: tuple[tuple[Pod, str], ...] = ()
+    """The pods that the next turn decides, each with the reason."""

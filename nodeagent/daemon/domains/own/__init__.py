@@ -1,0 +1,1 @@
+"""What the agent itself owns: the cgroups below the pods' unit."""

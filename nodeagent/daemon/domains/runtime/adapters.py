@@ -1,0 +1,27 @@
+"""What differs between the container runtimes that speak NRI, as data."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from nodeagent.core.model.state import Origin
+
+
+class Adapter(Struct, frozen=True):
+    name: str
+    """As the runtime says in NRI's Configure. It is also the source of its pods, and their domain."""
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.name, self.name, self.name)
+
+
+CONTAINERD = Adapter("containerd")
+CRIO = Adapter("cri-o")
+_BY_NAME: Mapping[str, Adapter] = MappingProxyType({one.name: one for one in (CONTAINERD, CRIO)})
+
+
+def adapter_of(runtime_name: str) -> Adapter:
+    """Return the adapter for a runtime, by its name in any case. An unknown runtime is served as containerd is."""
+    return _BY_NAME.get(runtime_name.lower(), CONTAINERD)

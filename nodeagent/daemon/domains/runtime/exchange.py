@@ -1,0 +1,301 @@
+"""The threads of a container runtime's calls, and what they hand to the deciding thread: a queue, futures, and changes to push. No policy.
+
+The runtime's calls wait for their answers in a thread of its own, and so does the push of changes: the deciding thread waits for neither
+(D31). A call that isn't decided in time is denied, because the runtime would otherwise go on without the agent.
+"""
+
+import threading
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.domains.runtime.answers import Response
+from nodeagent.core.domains.runtime.instructions import Looked
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.nri import MARGIN_MS, Answer, Call, Denial, Event, Runtime, Synchronized, Update
+from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
+from nodeagent.daemon.domains.runtime.runtime_link import Push
+from nodeagent.daemon.reports.logs import Log
+from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
+from nodeagent.edge.runtime.nri import Answered, NriError
+
+_INDEX = 90
+"""Behind plugins that change what is asked for."""
+_PUSH_SECONDS = 10.0
+_PAUSE_SECONDS = 1.0
+_ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
+_DECIDED = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
+"""Calls with a decision: kubelet is asked about the pod first."""
+_DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
+"""Part of the runtime's timeout that is left to decide after kubelet has been asked."""
+_BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
+
+
+class Message(Struct, frozen=True, eq=False):
+    """A message of the runtime, for the deciding thread."""
+
+    what: Call | Synchronized | Looked
+    answer: Future[Response | Denial] | None = None
+    """None means that no thread waits for an answer."""
+    after: int = 0
+    """Number of changes sent before this message. The runtime is done with them, as it does one thing after the other."""
+
+    @property
+    def is_event(self) -> bool:
+        """Whether the message tells what has happened already: it has happened whether it can be saved or not."""
+        return not isinstance(self.what, Call) or self.what.event not in _ANSWERED
+
+    def set_answer(self, value: Response | Denial) -> None:
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(value)
+
+
+class Sent(Struct, frozen=True):
+    """A change of CPUs that the runtime was told, until the cgroup shows it or the runtime is done with it."""
+
+    container_id: str
+    number: int
+    """The change's place among all changes sent."""
+    cpus: CpuSet
+
+
+class Counts(Struct, frozen=True):
+    """What has happened since the last time."""
+
+    late: int = 0
+    """Calls that were denied because nothing was decided in time."""
+    answers_seconds: tuple[float, ...] = ()
+
+
+class LinkState(Struct, frozen=True):
+    """All that the threads share: one value, replaced as a whole."""
+
+    runtime: Runtime | None = None
+    is_linked: bool = False
+    lost_why: str = ""
+    """Why the connection is lost. Empty while there is one, and before the first attempt."""
+    counts: Counts = Counts()
+    is_look_due: bool = False
+    """Containers that were made while the runtime synchronized may be in neither its list nor its calls (containerd #13698)."""
+    looked_at: float = 0.0
+    due: tuple[Update, ...] = ()
+    """Changes that a push would send now."""
+    sent: tuple[Sent, ...] = ()
+    changes: int = 0
+    push_at: float = 0.0
+    """Time before which no push is tried."""
+    push_problem: str = ""
+    """What prevented the last push."""
+
+    def with_sent(self, updates: tuple[Update, ...]) -> "LinkState":
+        number = self.changes + 1
+        new = tuple(Sent(one.container_id, number, cpus) for one in updates if (cpus := one.resources.cpus) is not None)
+        ids = {one.container_id for one in new}
+        others = tuple(one for one in self.sent if one.container_id not in ids)
+        return replace(self, changes=number, sent=others + new)
+
+
+class RuntimeExchange:
+    """A plugin for the thread of the runtime's connection, and the other end of it for the deciding thread.
+
+    Args:
+        socket: the runtime's.
+        wakeups: of the deciding thread.
+        log: for failed pushes.
+        pods: kubelet's pods API, which says what the runtime isn't told. None means that kubelet isn't asked.
+    """
+
+    name = "nodeagent"
+    index = _INDEX
+    events = frozenset(
+        {
+            Event.RUN_POD_SANDBOX,
+            Event.STOP_POD_SANDBOX,
+            Event.REMOVE_POD_SANDBOX,
+            Event.CREATE_CONTAINER,
+            Event.START_CONTAINER,
+            Event.UPDATE_CONTAINER,
+            Event.UPDATE_POD_SANDBOX,
+            Event.STOP_CONTAINER,
+            Event.REMOVE_CONTAINER,
+        }
+    )
+
+    def __init__(self, socket: Path, wakeups: Wakeups, log: Log, pods: PodsApi | None = None) -> None:
+        self._socket, self._wakeups, self._log, self._pods = socket, wakeups, log, pods
+        self._queue: SimpleQueue[Message] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._state = LinkState(looked_at=time.monotonic())
+        self._is_settled = threading.Event()
+        """Set when no sent change is still to be seen in a cgroup."""
+        self._pusher: threading.Thread | None = None
+
+    # In the thread of the connection
+
+    def configure(self, runtime: Runtime, /) -> None:
+        with self._lock:
+            self._state = replace(self._state, runtime=runtime)
+        if self._pods is not None:
+            self._pods.prepare()
+
+    def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
+        with self._lock:
+            self._state = replace(self._state, lost_why="", is_linked=True, is_look_due=True)
+        found = self._ask(self._with_pods(known, until), until)
+        return found.answer.updates if isinstance(found, Response) else ()
+
+    def handle(self, call: Call, until: float, /) -> Answer | Denial:
+        if call.event not in _ANSWERED:
+            self._put(call)
+            return Answer()
+        if self._pods is not None and call.event in _DECIDED:
+            found = self._pods.of((call.sandbox.uid,), until - _DECIDING_SECONDS)
+            call = replace(call, pod=found[0] if found else None)
+        decided = self._ask(call, until)
+        return decided if isinstance(decided, Denial) else decided.answer
+
+    def shut_down(self) -> None: ...
+
+    def note(self, answered: Answered, /) -> None:
+        with self._lock:
+            counts = self._state.counts
+            counts = replace(counts, answers_seconds=(*counts.answers_seconds, answered.took_seconds))
+            self._state = replace(self._state, counts=counts)
+
+    def lost(self, err: NriError, _seconds: float) -> None:
+        """Take note that the runtime isn't served now."""
+        with self._lock:
+            self._state = replace(self._state, lost_why=f"{err.message} ({err.hint})", is_linked=False)
+        self._wakeups.wake(WakeUpReason.RUNTIME)
+
+    def _with_pods(self, known: Synchronized, until: float) -> Synchronized:
+        """Add what kubelet says of those pods that it hasn't said anything of yet."""
+        if self._pods is None:
+            return known
+        uids = tuple(dict.fromkeys(sandbox.uid for sandbox in known.sandboxes))
+        return replace(known, pods=self._pods.unknown_of(uids, until - _DECIDING_SECONDS))
+
+    def _ask(self, what: Call | Synchronized, until: float) -> Response | Denial:
+        answer: Future[Response | Denial] = Future()
+        self._put(what, answer)
+        try:
+            return answer.result(max(0.0, until - time.monotonic() - MARGIN_MS / 1000))
+        except TimeoutError:
+            answer.cancel()
+            with self._lock:
+                counts = replace(self._state.counts, late=self._state.counts.late + 1)
+                self._state = replace(self._state, counts=counts)
+            return Denial(_BUSY)
+
+    def _put(self, what: Call | Synchronized | Looked, answer: Future[Response | Denial] | None = None) -> None:
+        with self._lock:
+            asked = Message(what, answer, self._state.changes)
+        self._queue.put(asked)
+        self._wakeups.wake(WakeUpReason.RUNTIME)
+
+    # In the deciding thread
+
+    @property
+    def state(self) -> LinkState:
+        with self._lock:
+            return self._state
+
+    def take(self) -> tuple[Message, ...]:
+        """Take the messages that wait. Nothing is pushed from here on until the turn has decided what is due."""
+        found = []
+        with suppress(Empty):
+            while True:
+                asked = self._queue.get_nowait()
+                if asked.answer is None or asked.answer.set_running_or_notify_cancel():
+                    found.append(asked)
+                elif isinstance(asked.what, Synchronized):
+                    found.append(replace(asked, answer=None))
+        done = max((asked.after for asked in found), default=0)
+        with self._lock:
+            sent = tuple(one for one in self._state.sent if one.number > done)
+            self._state = replace(self._state, due=(), sent=sent)
+        return tuple(found)
+
+    def take_counts(self) -> Counts:
+        """Return what has happened since the last time."""
+        with self._lock:
+            found, self._state = self._state.counts, replace(self._state, counts=Counts())
+        return found
+
+    def look_again(self) -> None:
+        """Have the next push look at what runs."""
+        with self._lock:
+            self._state = replace(self._state, is_look_due=True)
+
+    def note_seen(self, known: Collection[str], cpus: Mapping[str, CpuSet | None]) -> None:
+        """Forget the changes that have been made, and those of containers that are gone.
+
+        Args:
+            known: ids of the containers that there are.
+            cpus: by id, what their cgroups show.
+        """
+        with self._lock:
+            sent = self._state.sent
+            sent = tuple(o for o in sent if o.container_id in known and cpus.get(o.container_id) != o.cpus)
+            self._state = replace(self._state, sent=sent)
+            if not sent:
+                self._is_settled.set()
+
+    def note_sent(self, updates: tuple[Update, ...]) -> None:
+        """Remember changes that an answer carries."""
+        with self._lock:
+            self._send(updates)
+
+    def push(self, updates: tuple[Update, ...]) -> bool:
+        """Have changes made that no answer carries, and what runs looked at if that is due.
+
+        Returns:
+            Whether something is under way.
+        """
+        with self._lock:
+            state = self._state = replace(self._state, due=updates if self._state.is_linked else ())
+        is_due = bool(state.due or state.is_look_due) and state.is_linked and time.monotonic() >= state.push_at
+        if is_due and (self._pusher is None or not self._pusher.is_alive()):
+            self._pusher = threading.Thread(target=self._push, name="nri-pusher", daemon=True)
+            self._pusher.start()
+        return bool(is_due or state.due or state.sent)
+
+    # In the pushing thread
+
+    def _push(self) -> None:
+        try:
+            with Push(self._socket, self._hand_over, index=_INDEX + 1) as push:
+                push.sent(_PUSH_SECONDS)
+                self._note_pushed("", 0.0)
+                self._wakeups.wake(WakeUpReason.RUNTIME)
+                self._is_settled.wait(_PUSH_SECONDS)
+        except (NriError, TimeoutError) as err:
+            self._note_pushed(str(err), time.monotonic() + _PAUSE_SECONDS)
+        self._wakeups.wake(WakeUpReason.RUNTIME)
+
+    def _note_pushed(self, problem: str, push_at: float) -> None:
+        with self._lock:
+            before = self._state.push_problem
+            self._state = replace(self._state, push_problem=problem, push_at=push_at)
+        if problem and problem != before:
+            self._log.warning("runtime_not_reached", problem=problem)
+
+    def _hand_over(self, known: Synchronized) -> tuple[Update, ...]:
+        """Return the changes that are due, while the runtime calls no plugin."""
+        self._put(Looked(self._with_pods(known, time.monotonic() + _PUSH_SECONDS)))
+        with self._lock:
+            due = self._state.due
+            self._state = replace(self._state, is_look_due=False, looked_at=time.monotonic(), due=())
+            self._send(due)
+        return due
+
+    def _send(self, updates: tuple[Update, ...]) -> None:
+        self._state = self._state.with_sent(updates)
+        if self._state.sent:
+            self._is_settled.clear()

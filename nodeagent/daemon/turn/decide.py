@@ -1,0 +1,109 @@
+"""Decide: what the state should be after this turn, given what was found and requested. Nothing is done yet."""
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.cgroups.desired_cgroups import Kernel
+from nodeagent.core.model.refusals import RELEASED, StartRefused
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.pod_sources import asking_for_devices, offered
+from nodeagent.core.turn.step import step
+from nodeagent.core.turn.world import Turn, World
+from nodeagent.daemon.domains.all import decide_all
+from nodeagent.daemon.reports.metrics_recorder import Stopwatch
+from nodeagent.daemon.start.reloading import promises_on
+from nodeagent.daemon.start.startup import begin_turn
+from nodeagent.daemon.turn.edges import Edges
+from nodeagent.daemon.turn.look import Seen
+from nodeagent.daemon.turn.memory import TurnMemory
+from nodeagent.daemon.turn.requests import TurnRequest
+from nodeagent.daemon.turn.troubles import Trouble
+
+if TYPE_CHECKING:
+    from nodeagent.core.resources.devices.pools import DevicePool
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Decided(Struct, frozen=True):
+    """A decision that is still to be saved."""
+
+    turn: Turn
+    world: World
+    memory: TurnMemory
+    took_ms: tuple[int, ...]
+    """How long the decision on each new pod took."""
+
+
+def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided:
+    """Decide from everything that was found."""
+    assert not isinstance(seen.domains, Trouble)
+    memory, node = seen.memory, seen.memory.node
+    begin_turn(node, edges.alive)
+    if edges.plugins is not None:
+        edges.plugins.begin_turn(edges.alive)
+    plugged = edges.plugin_pools()
+    given = frozenset(pool.resource for pool in plugged if pool.healthy)
+    memory = replace(memory, given=given, due=memory.due | _waiting_for(memory.state, given - memory.given))
+    retried = memory.due.union(*(request.retried for request in requests))
+    asks = asking_for_devices(
+        offered(seen.sources), memory.state.entries, retried, gives=bool(node.config.placement.devices)
+    )
+    managers = node.managers
+    if node.config.placement.devices:
+        if asks or seen.rescan or memory.devices is None:
+            memory = replace(memory, devices=edges.machine.devices(node.topology))
+        managers = managers.knowing(memory.devices, plugged)
+    elif asks or plugged:
+        managers = managers.knowing(edges.machine.devices(node.topology) if asks else None, plugged)
+    world = World(
+        config=node.config,
+        managers=managers,
+        allocatable=node.allocatable,
+        sources=seen.sources,
+        runs=seen.runs,
+        observed=seen.domains.cgroups,
+        now_ms=seen.now_ms,
+        retried=retried,
+        released=frozenset[str]().union(*(request.released for request in requests)),
+        down=seen.domains.down,
+        is_all_told=seen.domains.is_all_told,
+        asked=memory.asked,
+        kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
+    )
+    state = memory.state
+    if memory.adapted_to is not node.managers:
+        promises = promises_on(node, state.promises)
+        assert not isinstance(promises, StartRefused), "the promises were judged when the machine was taken over"
+        state = replace(state, promises=promises)  # a proposal until a turn has saved it
+    watch = Stopwatch(alive=edges.alive)
+    turn = decide_all(edges.domains, step(state, world, watch.decide), world)
+    return Decided(turn, world, memory, tuple(watch.took_ms))
+
+
+def _waiting_for(state: NodeState, resources: frozenset[str]) -> frozenset[str]:
+    """Return the refused pods that ask for resources which a device plugin has begun to give. It may have registered after they came."""
+    return frozenset(
+        entry.pod.uid
+        for entry in (state.entries if resources else ())
+        if entry.refusal is not None
+        and entry.refusal.reason != RELEASED
+        and not entry.is_of_runtime
+        and any(name in resources for container in entry.pod.containers for name, _ in container.devices)
+    )
+
+
+def managers_with_devices(edges: Edges, memory: TurnMemory) -> Managers:
+    """Return the node's managers, with the devices of the last scan."""
+    managers, plugged = memory.node.managers, edges.plugin_pools()
+    return managers.knowing(memory.devices, plugged) if managers.placement.devices or plugged else managers
+
+
+def device_pools(edges: Edges, memory: TurnMemory) -> "tuple[DevicePool, ...]":
+    """Return the devices that pods may ask for by number."""
+    return managers_with_devices(edges, memory).pools

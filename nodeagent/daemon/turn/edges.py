@@ -1,0 +1,49 @@
+"""What a turn reads and acts on: fixed while the agent runs. What changes from turn to turn is its memory."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from nodeagent.core.domains.domain import Domain
+from nodeagent.daemon.host.host_settings import HostSettings
+from nodeagent.daemon.reports.logs import Log
+from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
+from nodeagent.daemon.turn.machine import Machine
+from nodeagent.daemon.turn.placements import Placements
+from nodeagent.daemon.turn.records import Recorder
+from nodeagent.daemon.turn.runs import Runner
+from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+
+if TYPE_CHECKING:
+    from nodeagent.core.resources.devices.pools import DevicePool
+
+
+class DevicePluginsTold(Protocol):
+    """What device plugins have reported."""
+
+    def pools(self) -> "tuple[DevicePool, ...]": ...
+    def problems(self) -> tuple[str, ...]: ...
+    def begin_turn(self, alive: Callable[[], None], /) -> None: ...
+
+
+class Edges(Struct, frozen=True, kw_only=True):
+    """Parts of the agent that a turn uses. Each remembers at most what it has last read or written."""
+
+    log: Log
+    machine: Machine
+    domains: tuple[Domain, ...]
+    """Owners of cgroups and processes, in the order in which their pods' manifests count."""
+    runner: Runner
+    tree: CgroupTree
+    recorder: Recorder
+    host_settings: HostSettings
+    placements: Placements
+    claim_statuses: ClaimStatuses
+    plugins: DevicePluginsTold | None = None
+    alive: Callable[[], None] = lambda: None
+    """Called after each part of a turn: a file, a decision, a write, an action."""
+
+    def plugin_pools(self) -> "tuple[DevicePool, ...]":
+        """Return the devices of device plugins."""
+        return () if self.plugins is None else self.plugins.pools()

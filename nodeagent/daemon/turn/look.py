@@ -1,0 +1,115 @@
+"""Look: read the machine, the sources of pods, the launcher's runs, the pods' cgroups and the clock."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.ancestor_cpusets import withheld
+from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS
+from nodeagent.core.domains.domain import DomainInput, DomainView
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.state import moved
+from nodeagent.core.turn.lifecycle import Run
+from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.daemon.domains.all import observe_all
+from nodeagent.daemon.reports.problems import withheld_problem
+from nodeagent.daemon.start.reloading import promises_on
+from nodeagent.daemon.turn.clock import read_clock
+from nodeagent.daemon.turn.edges import Edges
+from nodeagent.daemon.turn.machine import on_what_is_there
+from nodeagent.daemon.turn.memory import TurnMemory
+from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason
+from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.formats.kernel.sysfs_sample import SysfsError
+
+
+class Seen(Struct, frozen=True):
+    """What a turn has found."""
+
+    memory: TurnMemory
+    """On the machine and with the times as they are now."""
+    sources: tuple[PodSource, ...]
+    runs: Mapping[str, Run] | None
+    """Runs of the launcher. None means that it doesn't answer."""
+    domains: DomainView | Trouble
+    """What the domains have observed, or why the pods' cgroups can't be read or written."""
+    now_ms: int
+    rescan: bool
+    """Whether everything is compared with what others may have changed."""
+    troubles: tuple[Trouble, ...]
+
+
+def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> Seen:
+    """Read everything that a turn decides from."""
+    rescan = bool(reasons & READ_MACHINE)
+    memory = _follow_machine(edges, memory, rescan=rescan)
+    read_sources = bool(reasons & READ_SOURCES)
+    sources = tuple(source for domain in edges.domains for source in domain.bring(rescan=read_sources))
+    looked = edges.runner.look()
+    runs = None if isinstance(looked, Trouble) else looked
+    domains = _observe(edges, memory, DomainInput(memory.state, sources, rescan), has_launcher=runs is not None)
+    troubles = [*memory.machine_problems, *(found for found in (looked, domains) if isinstance(found, Trouble))]
+    now_ms = 0
+    if not isinstance(domains, Trouble):
+        memory = replace(memory, places=domains.places)
+        now_ms, set_by_ms, lead_ms = read_clock(memory.lead_ms)
+        if set_by_ms:  # the times that the state remembers are shifted as the clock was set
+            edges.log.warning("clock_stepped", by_ms=set_by_ms)
+            memory = replace(memory, state=moved(memory.state, set_by_ms), lead_ms=lead_ms, is_saved=False)
+    return Seen(memory, sources, runs, domains, now_ms, rescan, tuple(troubles))
+
+
+def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMemory:
+    """Find CPUs, memory or huge pages that have come or gone, and CPUs that were withheld from the pods or returned to them.
+
+    No wake-up tells of CPUs that are withheld. So they are looked at before each decision, without a rescan too.
+    """
+    try:
+        chain = edges.tree.chain() or memory.chain
+        if chain == memory.chain and not rescan and not memory.machine_problems:
+            return memory
+        memory = replace(memory, whole=edges.machine.look(memory.whole), chain=chain)
+        kept = withheld(chain)
+    except (SysfsError, CgroupError) as err:
+        return replace(memory, machine_problems=(trouble_of(err),))
+    topology, before = memory.whole.without(kept.cpus), memory.node.topology
+    memory = replace(memory, withheld=withheld_problem(kept) if kept.cpus else "")
+    if topology == before and not memory.machine_problems:
+        return memory
+    node, refusals = on_what_is_there(memory.node, topology)
+    judged = None if refusals else promises_on(node, memory.state.promises)
+    if isinstance(judged, StartRefused):
+        node, refusals = replace(memory.node, topology=topology), (judged,)
+    problems: tuple[Trouble, ...] = ()
+    if refusals:
+        why = "; ".join(refused.text for refused in refusals)
+        way_out = "bring back what is missing, or drain the node and correct what `nodeagent config validate` reports"
+        problems = (Trouble(f"the machine has changed, and pods cannot be placed on it as it is: {why} ({way_out})"),)
+    if topology != before:
+        edges.log.warning(
+            "machine_changed",
+            online=str(topology.online),
+            gone=str(before.online - topology.online),
+            came=str(topology.online - before.online),
+            memory_bytes=topology.memory_bytes,
+        )
+    return replace(memory, node=node, machine_problems=problems)
+
+
+def _observe(edges: Edges, memory: TurnMemory, what: DomainInput, *, has_launcher: bool) -> DomainView | Trouble:
+    """Return what the domains observe, or why the pods' cgroups can't be written. systemd alone creates the cgroups of its units (D9)."""
+    try:
+        seen = observe_all(edges.domains, what)
+    except CgroupError as err:
+        return trouble_of(err)
+    if memory.node.config.cgroup_root:
+        return seen
+    root = seen.cgroups.get("")
+    # Between creating it and starting the launcher, systemd puts the unit's first process there: no controllers then.
+    if root is not None and (has_launcher or root.subtree_control >= CONTROLLERS):
+        return seen
+    how = "is not there" if root is None else "is new"
+    way_out = "systemctl start nodeagent-pods nodeagent-launcher"
+    return Trouble(f"the pods' unit is not ready: {edges.tree.root} {how} ({way_out})")

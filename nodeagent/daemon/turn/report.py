@@ -1,0 +1,226 @@
+"""TurnReport: log what has happened, count it, write kubelet's files, and publish the node as readers see it."""
+
+import time
+from collections.abc import Iterator
+from itertools import groupby
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import shortfalls
+from nodeagent.core.metrics.agent_metrics import MOVED
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.violations import Shortfall
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.turn.lifecycle import is_unsettled
+from nodeagent.core.turn.world import EventKind, World
+from nodeagent.daemon.reports.logs import about, log_event
+from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
+from nodeagent.daemon.reports.problems import (
+    duplicate,
+    misnamed_pods,
+    refused_change,
+    refused_containers,
+    waiting_units,
+)
+from nodeagent.daemon.start.recovery import Recovery, recovery_document, report_refused
+from nodeagent.daemon.turn.act import Acted
+from nodeagent.daemon.turn.carry_out import CarriedOut
+from nodeagent.daemon.turn.decide import device_pools, managers_with_devices
+from nodeagent.daemon.turn.drift import log_corrected, log_gathered
+from nodeagent.daemon.turn.edges import Edges
+from nodeagent.daemon.turn.look import Seen
+from nodeagent.daemon.turn.memory import POLL_SECONDS, TurnMemory
+from nodeagent.daemon.turn.save import Saved
+from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.formats.node_view import NodeView
+
+_RETRY_SECONDS = 1.0
+_LONGEST_POLL_SECONDS = 1.0
+
+
+class Done(Struct, frozen=True):
+    """What a whole turn has done after it had looked."""
+
+    world: World
+    saved: Saved
+    carried: CarriedOut
+    acted: Acted
+    conditions: tuple[str, ...]
+    troubles: tuple[Trouble, ...]
+
+
+class TurnReport(Struct, frozen=True):
+    memory: TurnMemory
+    view: NodeView
+    pause_seconds: float
+    """Time after which to look again even if nothing wakes the agent."""
+
+
+class Reporter(Struct, frozen=True):
+    """What reports are made of besides a turn.
+
+    Args:
+        edges: the log, and kubelet's files.
+        metrics: counts.
+        recovery: the report on a start that could not use its state as it was.
+        standing: problems of other parts of the agent.
+    """
+
+    edges: Edges
+    metrics: MetricsRecorder
+    recovery: Recovery | None
+    standing: tuple[str, ...]
+
+    def of_look(self, seen: Seen, began: float) -> TurnReport:
+        """TurnReport a turn that could not read the cgroups: nothing was decided."""
+        return self._publish(seen.memory, seen, None, seen.troubles, _RETRY_SECONDS, began)
+
+    def of_turn(self, before: TurnMemory, seen: Seen, done: Done, began: float) -> TurnReport:
+        """TurnReport a whole turn."""
+        edges, saved, carried = self.edges, done.saved, done.carried
+        state, turn, memory = saved.memory.state, saved.turn, done.acted.memory
+        if saved.problem is not None:
+            self.metrics.count_failed_save(saved.error)
+        known = {entry.pod.uid for entry in before.unsaved}
+        for entry in memory.unsaved:
+            if entry.pod.uid not in known and entry.refusal is not None:
+                self.metrics.count_refusal(entry.refusal.reason)
+                report_refused(entry, edges.log)
+        took = {"writes": len(carried.result.written), "duration_ms": round((time.monotonic() - began) * 1000)}
+        duplicates = []
+        for event in turn.events:
+            if event.kind is not EventKind.MANIFEST_SHADOWED:
+                log_event(edges.log, event, state, took)
+                continue
+            duplicates.append(duplicate(event))
+            if duplicates[-1] not in before.reported.duplicates:
+                log_event(edges.log, event, state, {})
+        log_gathered(done.world, carried.result, state, edges.log)
+        drift = log_corrected(carried.result, before.in_sync, state, edges.log)
+        self.metrics.count(turn, carried.result, (*drift, *[MOVED] * done.acted.moved_back), saved.took_ms)
+        unprojected = edges.recorder.project(memory.node, state.promises, device_pools(edges, memory))
+        troubles = (*seen.troubles, *done.troubles, *unprojected)
+        unsettled = edges.host_settings.is_settling or self._is_unsettled(state, done.world)
+        pauses = [memory.node.config.rescan_period_ms / 1000]
+        if turn.wake_at_ms is not None:
+            pauses.append(max(0.0, (turn.wake_at_ms - done.world.now_ms) / 1000))
+        if memory.failures.pause_seconds is not None:
+            pauses.append(memory.failures.pause_seconds)
+        if set(troubles) - carried.patient:
+            pauses.append(_RETRY_SECONDS)
+        if unsettled:
+            pauses.append(memory.poll_seconds)
+        memory = replace(
+            memory,
+            in_sync=carried.in_sync,
+            conditions=done.conditions,
+            has_reconciled=memory.has_reconciled or seen.runs is not None,
+            reported=replace(memory.reported, duplicates=tuple(duplicates)),
+            poll_seconds=min(_LONGEST_POLL_SECONDS, memory.poll_seconds * 1.5) if unsettled else POLL_SECONDS,
+        )
+        return self._publish(memory, seen, done, troubles, min(pauses), began)
+
+    def _is_unsettled(self, state: NodeState, world: World) -> bool:
+        """Whether something is to change that sends no notification."""
+        if any(domain.is_unsettled for domain in self.edges.domains):
+            return True
+        runs = world.runs
+        return runs is not None and any(is_unsettled(entry, runs, world.observed) for entry in state.entries)
+
+    def _publish(
+        self,
+        memory: TurnMemory,
+        seen: Seen,
+        done: Done | None,
+        troubles: tuple[Trouble, ...],
+        pause_seconds: float,
+        began: float,
+    ) -> TurnReport:
+        """Log each problem once while it lasts, however many pods it affects, and publish what readers see."""
+        edges, state, known = self.edges, memory.state, memory.reported
+        for domain in edges.domains:
+            self.metrics.count_domain(domain.count())
+        troubles = tuple(dict.fromkeys(troubles))
+        found = {
+            short: _about(short, state) for short in shortfalls(managers_with_devices(edges, memory), state.promises)
+        }
+        self._log_problems(seen, known.manifests, known.troubles, troubles)
+        for short, fields in found.items():
+            if short not in known.shortfalls:
+                edges.log.warning("promise_short", **fields, problem=short.text)
+        for short, before in known.shortfalls.items():
+            if short not in found:
+                edges.log.info("promise_kept_again", **before, problem=short.text)
+        problems = tuple(problem for source in seen.sources for problem in source.problems)
+        memory = replace(
+            memory,
+            reported=replace(known, manifests=problems, troubles=frozenset(troubles), shortfalls=found),
+        )
+        runs = seen.runs
+        # An invalid manifest was logged when it was found: it is not a problem of the agent itself.
+        manifests = [
+            *((problem.source, problem.text) for problem in problems),
+            *known.duplicates,
+            *((entry.origin.name, text) for entry in state.entries if (text := refused_change(entry)) is not None),
+        ]
+        view = NodeView(
+            node=memory.node,
+            state=memory.shown_state,
+            cgroup_root=str(edges.tree.root),
+            unit_cgroups=memory.places,
+            pids=None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None},
+            problems=(
+                *self._conditions(memory),
+                *map(str, troubles),
+                *(short.text for short in found),
+                *refused_containers(state),
+                *waiting_units(state),
+                *misnamed_pods(state),
+                *(f"manifest {source}: {text}" for source, text in manifests),
+            ),
+            recovery=None if self.recovery is None else recovery_document(self.recovery, edges.recorder.set_aside),
+            is_live=True,
+            is_ready=done is not None and runs is not None and not memory.save_failed,
+            pools=device_pools(edges, memory),
+        )
+        self.metrics.publish(
+            view,
+            decided_something=done is not None and bool(done.saved.turn.events),
+            manifest_problems=len({source for source, _ in manifests}),
+            seconds=time.monotonic() - began,
+        )
+        return TurnReport(memory, view, pause_seconds)
+
+    def _conditions(self, memory: TurnMemory) -> Iterator[str]:
+        """Return the problems that are no failures of this turn."""
+        yield from self.standing
+        domains = [domain.standing_problem() for domain in self.edges.domains]
+        yield from filter(None, (memory.withheld, *memory.conditions, memory.misplaced, *domains))
+        plugins = memory.node.managers.providers.of(CpuResource).manager.plugins
+        if plugins:
+            from nodeagent.core.resources.cpu.plugins import held_off  # noqa: PLC0415 - only where there are plugins
+
+            yield from filter(None, (held_off(plugins),))
+        if self.edges.plugins is not None:
+            yield from self.edges.plugins.problems()
+
+    def _log_problems(
+        self, seen: Seen, manifests: tuple[object, ...], known: frozenset[Trouble], troubles: tuple[Trouble, ...]
+    ) -> None:
+        log = self.edges.log
+        new = (problem for source in seen.sources for problem in source.problems if problem not in manifests)
+        for source, group in groupby(new, key=lambda problem: problem.source):
+            log.warning("manifest_refused", source=source, problems=[problem.text for problem in group])
+        for trouble in troubles:
+            if trouble not in known:
+                log.error("trouble", **trouble.about, problem=str(trouble))
+        for trouble in sorted(known - set(troubles)):
+            log.info("trouble_over", **trouble.about, problem=str(trouble))
+
+
+def _about(short: Shortfall, state: NodeState) -> dict[str, str]:
+    """Return the log fields of a promise that the machine can't keep."""
+    uid, container = short.holder or ("", None)
+    entry = state.entry(uid)
+    return {} if entry is None else about(entry.pod, container)

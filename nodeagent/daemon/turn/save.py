@@ -1,0 +1,112 @@
+"""Save: make the decision durable before anything acts on it. A decision that can't be saved has not happened."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.refusals import STATE_NOT_SAVED
+from nodeagent.core.model.state import NodeState, PodEntry, with_endings
+from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.turn.pod_sources import is_unclear
+from nodeagent.core.turn.world import EventKind, Turn
+from nodeagent.daemon.domains.all import withdraw_all
+from nodeagent.daemon.turn.decide import Decided
+from nodeagent.daemon.turn.edges import Edges
+from nodeagent.daemon.turn.memory import TurnMemory
+from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.edge.files.state_files import StateFileError
+
+_DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
+
+
+class Saved(Struct, frozen=True):
+    """The part of a decision that counts from now on."""
+
+    memory: TurnMemory
+    turn: Turn
+    took_ms: tuple[int, ...]
+    """How long each decision that counts took."""
+    undone: Mapping[str, str]
+    """UIDs of pods that were not decided again although this was requested, each with the reason."""
+    problem: Trouble | None = None
+    """Why the decision could not be saved. None means that it is saved."""
+    error: int | None = None
+    """errno of that."""
+
+
+def save(edges: Edges, decided: Decided) -> Saved:
+    """Save a decision. If that fails, nothing is allocated or released, and pods that must end do so, which may free space."""
+    memory, turn = decided.memory, decided.turn
+    if turn.state != memory.state or not memory.is_saved:
+        state = replace(turn.state, generation=memory.state.generation + 1)
+        broken = tuple(violation.text for violation in violations(memory.node.managers, state))
+        assert not broken, f"a decision breaks a promise: {broken}"
+        try:
+            edges.recorder.save(memory.node, state)
+        except StateFileError as err:
+            return _not_saved(edges, decided, err)
+        _log_returned_cpus(edges, memory, state)
+        memory = replace(memory, state=state)
+    undone = _undone(memory.state, decided, None)
+    due = memory.due & undone.keys()
+    adapted_to = memory.node.managers
+    memory = replace(memory, adapted_to=adapted_to, is_saved=True, save_failed=False, unsaved=(), due=due)
+    return Saved(memory, turn, decided.took_ms, undone)
+
+
+def _not_saved(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
+    """Keep of a decision only the pods that must end."""
+    memory, turn, why = decided.memory, decided.turn, trouble_of(err)
+    withdraw_all(edges.domains, why)
+    unsaved = _refused_unsaved(memory.state, turn.state, err)
+    state = with_endings(memory.state, turn.state)
+    turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
+    # The next turn saves even if there is nothing left to decide: that shows whether the problem is over.
+    memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved)
+    return Saved(memory, turn, (), _undone(state, decided, why), why, err.errno)
+
+
+def _refused_unsaved(state: NodeState, decided: NodeState, err: StateFileError) -> tuple[PodEntry, ...]:
+    """Return the pods that a decision would have admitted, refused because it could not be saved (E22).
+
+    The refusal isn't part of the state: it ends with the problem.
+    """
+    known = {entry.pod.uid for entry in state.entries}
+    why = f"the admission could not be saved: {err.message} ({err.hint})"
+    return tuple(
+        replace(entry, refusal=Waiting(STATE_NOT_SAVED, why, entry.decided_at_ms), containers=())
+        for entry in decided.entries
+        if entry.pod.uid not in known and entry.is_active
+    )
+
+
+def _undone(state: NodeState, decided: Decided, problem: Trouble | None) -> dict[str, str]:
+    """Return the refused pods that were not decided again although this was requested, each with the reason."""
+    events = () if problem is not None else decided.turn.events
+    again = {event.pod.uid for event in events if event.kind in _DECISIONS}
+    return {
+        entry.pod.uid: problem or f"manifest {entry.origin.name} cannot be read or is invalid"
+        for entry in state.entries
+        if entry.pod.uid in decided.world.retried - again
+        and (entry.refusal or entry.change_refusal)
+        and entry.deleting_since_ms is None
+        and (problem or is_unclear(entry, decided.world.sources))
+    }
+
+
+def _log_returned_cpus(edges: Edges, memory: TurnMemory, state: NodeState) -> None:
+    """Log the notes of CPU plugins on CPUs that have been released, once this is on disk."""
+    plugins, before = memory.node.managers.providers.of(CpuResource).manager.plugins, memory.state
+    if not plugins or before.promises.pods == state.promises.pods:
+        return
+    from nodeagent.core.resources.cpu.plugins import notes_on  # noqa: PLC0415 - only where there are plugins
+
+    names = {entry.pod.uid: entry.pod.full_name for entry in before.entries}
+    for note in notes_on(plugins, memory.node.topology, before.promises, state.promises):
+        # The pod's name is known: a pod that had CPUs had an entry.
+        log = edges.log.warning if note.has_failed else edges.log.info
+        whose = {"pod": names[note.pod_uid], "pod_uid": note.pod_uid, "container": note.container}
+        log("cpus_returned", plugin=note.plugin, **whose, note=note.text)

@@ -1,0 +1,16 @@
+"""Tell: write what containers and the users of claims read about their CPUs, memory and devices."""
+
+from collections.abc import Mapping
+
+from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.model.state import NodeState
+from nodeagent.daemon.turn.edges import Edges
+from nodeagent.daemon.turn.troubles import Trouble
+
+
+def tell(
+    edges: Edges, state: NodeState, placed: Mapping[str, ContainerPlacement], *, rescan: bool
+) -> tuple[Trouble, ...]:
+    """Write the placement files of containers and the status documents of claims. Return what could not be written."""
+    unwritten = edges.placements.keep(state, placed, rescan=rescan, alive=edges.alive)
+    return unwritten + edges.claim_statuses.keep(state, rescan=rescan, alive=edges.alive)
