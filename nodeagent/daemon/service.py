@@ -14,6 +14,7 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.cpu.holdings import default_set
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.daemon.domains.all import domains_of, read_cgroups
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
@@ -271,7 +272,7 @@ def _status(agent: Agent) -> str:
     view = agent.view
     active = sum(entry.is_active for entry in view.state.entries)
     troubles = f", {len(view.problems)} problems (see: nodeagent inspect)" if view.problems else ""
-    return f"{active} pods, shared CPUs {view.state.promises.default or 'none'}{troubles}"
+    return f"{active} pods, shared CPUs {default_set(view.state.promises) or 'none'}{troubles}"
 
 
 def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:

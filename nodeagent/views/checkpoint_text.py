@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from nodeagent.core.model.promises import Blocks, HeldDevice, PodPromises
+from nodeagent.core.model.promises import PodPromises
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
+from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
 from nodeagent.errors import printable
 from nodeagent.formats.checkpoint.agreement import Disagreement
 from nodeagent.formats.checkpoint.checkpoint_versions import DEVICES, Checkpoint
@@ -21,7 +24,7 @@ def _summarise(checkpoint: Checkpoint) -> Iterator[str]:
     said = [f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items())]
     said += [counted(len(pods), "pod"), counted(containers, "container")]
     if checkpoint.version == DEVICES:
-        said.append(counted(len(checkpoint.promises.taken_devices()), "device"))
+        said.append(counted(len(taken_devices(checkpoint.promises)), "device"))
     whole = "whole" if checkpoint.problem is None else "DAMAGED"
     yield f"{checkpoint.version}, {whole}: {', '.join(said)}"
     if checkpoint.problem is not None:
@@ -59,8 +62,8 @@ def _format_lines(checkpoint: Checkpoint) -> Iterator[str]:
     for resource, ids in sorted(checkpoint.registered.items()):
         yield f"registered {resource}: {', '.join(ids) or 'none'}"
     if checkpoint.version != DEVICES and not checkpoint.version.startswith("memory"):
-        yield f"default set: {promises.default or 'empty'}"
-    for node in promises.memory:
+        yield f"default set: {default_set(promises) or 'empty'}"
+    for node in memory_accounts(promises):
         for resource, t in node.tables:
             yield (
                 f"NUMA node {node.id}, {resource}: {bytes_text(t.total)}, free {bytes_text(max(t.free, 0))}, "
@@ -68,7 +71,7 @@ def _format_lines(checkpoint: Checkpoint) -> Iterator[str]:
             )
     rows = [(each, str(cpus), "", "") for each, cpus in sorted(checkpoint.by_id.items())]
     rows += [row for uid, pod in promises.pods for row in _format_pod(uid, pod)]
-    rows += [row for lost in promises.lost_pods for row in _format_pod(f"{lost.uid} (lost)", lost.held)]
+    rows += [row for lost in promises.unrecovered for row in _format_pod(f"{lost.uid} (lost)", lost.held)]
     if rows:
         columns = (
             (0, 3) if checkpoint.version == DEVICES else (0, 1, 2, 3) if any(row[3] for row in rows) else (0, 1, 2)
@@ -82,11 +85,21 @@ def _format_lines(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _format_pod(uid: str, pod: PodPromises) -> Iterator[tuple[str, str, str, str]]:
-    if pod.pod_cpus is not None or pod.pod_memory is not None:
-        yield f"{uid} (as a whole)", str(pod.pod_cpus or ""), _format_memory(pod.pod_memory or ()), ""
+    if pod.of(CpuHoldings).pod_cpus is not None or pod.of(MemoryHoldings).pod_memory is not None:
+        yield (
+            f"{uid} (as a whole)",
+            str(pod.of(CpuHoldings).pod_cpus or ""),
+            _format_memory(pod.of(MemoryHoldings).pod_memory or ()),
+            "",
+        )
     for name in pod.holders:
-        devices = ", ".join(map(_format_device, pod.devices_of(name)))
-        yield f"{uid} {name}", str(pod.own_set(name) or ""), _format_memory(pod.blocks(name) or ()), devices
+        devices = ", ".join(map(_format_device, pod.of(DeviceHoldings).devices_of(name)))
+        yield (
+            f"{uid} {name}",
+            str(pod.of(CpuHoldings).own_set(name) or ""),
+            _format_memory(pod.of(MemoryHoldings).blocks(name) or ()),
+            devices,
+        )
 
 
 def _format_memory(blocks: Blocks) -> str:

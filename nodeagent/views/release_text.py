@@ -7,6 +7,8 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import ContainerStatus, NodeState, Phase, PodEntry
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.views.wording.words import counted
 
 Document = dict[str, Any]
@@ -93,10 +95,10 @@ def _stop_order(entry: PodEntry) -> Iterator[list[str]]:
 def _held_resources(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
     """Return the CPUs and memory nodes that become free. Pods in the shared pool have no exclusive ones."""
     uid = entry.pod.uid
-    cpus, nodes = promises.pod_set(uid) or CpuSet(), NumaSet()
+    cpus, nodes = promises.of_pod(uid).of(CpuHoldings).pod_cpus or CpuSet(), NumaSet()
     for container in entry.pod.containers:
-        cpus |= promises.own_set(uid, container.name) or CpuSet()
-        nodes |= promises.memory_nodes(uid, container.name) or NumaSet()
+        cpus |= own_set_of(promises, uid, container.name) or CpuSet()
+        nodes |= memory_nodes_of(promises, uid, container.name) or NumaSet()
     return cpus, nodes
 
 

@@ -26,9 +26,10 @@ from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.promises import PodPromises
+from nodeagent.core.model.promises import NOTHING
 from nodeagent.core.model.state import NodeState, Phase, RefusedChange, run_id
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.daemon.turn.records import Recorder
@@ -312,7 +313,7 @@ def test_the_word_that_was_meant_is_named(words, meant, run):
 
 def test_who_asks_is_no_host_process_on_exclusive_cpus(live, run):
     promises, mine = live.world.state.promises, CpuSet.from_ids(os.sched_getaffinity(0))
-    own = promises.pods.put("uid-web", PodPromises(cpus=(("app", mine),)))
+    own = promises.pods.put("uid-web", NOTHING.having(CpuHoldings(cpus=(("app", mine),))))
     live.world.state = replace(live.world.state, promises=replace(promises, pods=own))
     cgroup = live.cgroups / "besteffort/poduid-web/app/payload/cgroup.procs"
     cgroup.write_text("")
@@ -552,7 +553,7 @@ def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, run, mon
         "discover",
         lambda config, _path: replace(world.node, config=replace(config, placement=world.config.placement)),
     )
-    gone = CpuSet.of(max(world.state.promises.exclusive()))
+    gone = CpuSet.of(max(exclusive_cpus(world.state.promises)))
     observed = {p: replace(there, cpus_effective=there.cpus_effective - gone) for p, there in world.observed().items()}
     shutil.rmtree(host.cgroups)
     host.write_cgroups(observed)

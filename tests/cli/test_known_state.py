@@ -10,6 +10,7 @@ from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.host_processes import HostInterrupt
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus, own_set_of
 from nodeagent.edge.kernel import interrupts
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
 from nodeagent.formats.node_view import NodeView
@@ -51,7 +52,7 @@ def test_an_interrupt_is_shown_unless_a_container_has_it_on_its_cpus(
     )
     view = view_of(tmp_path, monkeypatch, *pods)
     (web,) = [entry.pod.uid for entry in view.state.entries if entry.pod.name == "web"]
-    own, exclusive = view.state.promises.own_set(web, "app"), view.state.promises.exclusive()
+    own, exclusive = own_set_of(view.state.promises, web, "app"), exclusive_cpus(view.state.promises)
     assert own is not None
     monkeypatch.setattr(HostSettingsFiles, "interrupts_of", lambda *_: frozenset({Setting(SettingKind.IRQ, "24")}))
     for cpus, left in ((own, CpuSet()), (exclusive, exclusive - own)):

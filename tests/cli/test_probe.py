@@ -13,7 +13,8 @@ from nodeagent.cli.commands.probe import ProbeError, check_free, measured_contai
 from nodeagent.cli.main import main
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.promises import PodPromises
+from nodeagent.core.model.promises import NOTHING
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from tests.cli.test_cli_inspect import Host, host, live
 from tests.support import json_schema
 from tests.support.inspected_nodes import World
@@ -199,7 +200,7 @@ def test_the_container_that_has_cpus_of_its_own_is_meant() -> None:
 
 def own(live: Host, container: str) -> None:
     promises: Any = live.world.state.promises
-    pods = promises.pods.put("uid-web", PodPromises(cpus=((container, CPUS),)))
+    pods = promises.pods.put("uid-web", NOTHING.having(CpuHoldings(cpus=((container, CPUS),))))
     live.world.state = replace(live.world.state, promises=replace(promises, pods=pods))
     live.write_cgroups(live.world.observed())
 

@@ -22,6 +22,7 @@ from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import RELEASED
 from nodeagent.core.model.state import Phase
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS
 from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.start import releasing, startup
@@ -572,7 +573,7 @@ def test_without_an_agent_all_pods_end_the_same_way_and_nothing_is_left(
     releasing.drain(agent, states.append, deadline=float("inf"))
     assert len(daemon.machine.starts) == starts, "nothing is started on the way"
     assert {e.refusal.reason for e in states[-1].entries if e.refusal} == {RELEASED}
-    assert states[-1].promises.exclusive() == type(states[-1].promises.default)()
+    assert exclusive_cpus(states[-1].promises) == CpuSet()
     saved = decode_state((daemon.directory / STATE_FILE).read_bytes()).state
     assert saved == states[-1]
     assert releasing.remove_cgroups(stopped.tree) == ()

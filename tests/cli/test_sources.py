@@ -12,6 +12,7 @@ from nodeagent.cli.main import main
 from nodeagent.cli.support.sources import SourceError, add_node_arguments, known_from, topology_from
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.start.startup import STATE_FILE, StartError
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
@@ -72,7 +73,7 @@ def test_without_options_it_is_this_machine() -> None:
 def test_a_copied_root_brings_machine_configuration_and_state(root: Path) -> None:
     known = known_from(options("--root", str(root)))
     assert known.node.config.placement.cpu_manager_policy == "static"
-    assert known.state.promises.exclusive() == CpuSet.parse("1,5")
+    assert exclusive_cpus(known.state.promises) == CpuSet.parse("1,5")
     assert (known.is_here, known.is_live, known.at_ms, known.problems) == (False, False, SAVED_AT_S * 1000, ())
 
 

@@ -9,8 +9,10 @@ import pytest
 from nodeagent.cli.main import main
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
+from nodeagent.core.model.promises import NOTHING, Promises
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.cpu.holdings import CpuBooks
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.formats.checkpoint.node_state import encode_state
 from tests.support import json_schema
@@ -29,7 +31,9 @@ def decided(address: str) -> NodeState:
     owner = pod("owner", app(devices={"x.com/vf": 1}))
     card = HeldDevice("x.com/vf", address, kind="network")
     (entry,) = (new_entry(manifest, 1, pod_level_resources=True) for manifest in manifests(owner))
-    promises = Promises(CpuSet.of(0, 1, 2, 3), PodMap().put(owner.uid, PodPromises(devices=(("app", (card,)),))))
+    promises = Promises(
+        pods=PodMap().put(owner.uid, NOTHING.having(DeviceHoldings(devices=(("app", (card,)),))))
+    ).having(CpuBooks(default=CpuSet.of(0, 1, 2, 3)))
     return NodeState(promises, (entry,))
 
 

@@ -17,8 +17,12 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, HintList, Merged, MergeRules, merge
 from nodeagent.core.resources.cpu.assignment import Picking, pick
 from nodeagent.core.resources.cpu.distribution import Distributing, distribute
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.core.resources.cpu.layout import CpuLayout
 from nodeagent.core.resources.cpu.points import CpuShortage
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.memory.holdings import memory_accounts, memory_nodes_of
+from nodeagent.core.resources.memory.resource import MemoryResource
 from tests.support.builders import GIB, machine, managers, pod
 from tests.support.invariants import core_errors
 from tests.support.pods import app
@@ -106,13 +110,13 @@ def groups_of(node: Managers) -> Iterator[frozenset[int]]:
 
 
 def free_cpus(node: Managers, promises: Promises, group: frozenset[int]) -> int:
-    free = promises.default - node.reserved
+    free = default_set(promises) - node.reserved
     return len([cpu for cpu in node.topology.cpus if cpu.id in free and cpu.numa in group])
 
 
 def has_memory(promises: Promises, group: frozenset[int], size: int) -> bool:
     """Enough is free, and the group mixes with no other."""
-    inside = [n for n in promises.memory if n.id in group]
+    inside = [n for n in memory_accounts(promises) if n.id in group]
     if any(n.assignments and set(n.cells) != group for n in inside):
         return False
     return sum(t.free for n in inside for name, t in n.tables if name == "memory") >= size
@@ -126,7 +130,7 @@ def smallest_for_cpus(node: Managers, count: int) -> int:
 
 
 def smallest_for_memory(node: Managers, size: int) -> int:
-    empty = core.initial(node).memory
+    empty = memory_accounts(core.initial(node))
     room = sorted((t.allocatable for n in empty for name, t in n.tables if name == "memory"), reverse=True)
     fitting = [number for number in range(1, len(room) + 1) if sum(room[:number]) >= size]
     return fitting[0] if fitting else len(room)
@@ -173,7 +177,7 @@ def test_single_numa_node_admits_if_and_only_if_some_node_fits(
 ) -> None:
     node, (count, size) = node_like(like, "single-numa-node"), amounts
     promises = lived_through(node, events)
-    pinned = node.providers.memory.static
+    pinned = node.providers.of(MemoryResource).manager.static
     fits = any(
         free_cpus(node, promises, group) >= count and (not pinned or has_memory(promises, group, size))
         for group in groups_of(node)
@@ -182,9 +186,9 @@ def test_single_numa_node_admits_if_and_only_if_some_node_fits(
     decision = core.admit(node, promises, asking(count, size))
     assert isinstance(decision, Admitted) == (fits or (count == 0 and not pinned))
     if isinstance(decision, Admitted):
-        own = decision.promises.own_set("new", "a")
+        own = own_set_of(decision.promises, "new", "a")
         assert len({node.topology.cpu[cpu].numa for cpu in own or ()}) <= 1
-        assert len(decision.promises.memory_nodes("new", "a") or ()) <= 1
+        assert len(memory_nodes_of(decision.promises, "new", "a") or ()) <= 1
 
 
 @examples
@@ -195,7 +199,7 @@ def test_restricted_admits_if_and_only_if_some_smallest_group_fits(
     """Smallest for each resource on an empty machine; a group that is not so for both is no good."""
     node, (count, size) = node_like(like, "restricted"), amounts
     promises = lived_through(node, events)
-    pinned = node.providers.memory.static
+    pinned = node.providers.of(MemoryResource).manager.static
     sizes = {smallest_for_cpus(node, count)} if count else set()
     sizes |= {smallest_for_memory(node, size)} if pinned else set()
     fits = not sizes or any(
@@ -208,7 +212,7 @@ def test_restricted_admits_if_and_only_if_some_smallest_group_fits(
     decision = core.admit(node, promises, asking(count, size))
     assert isinstance(decision, Admitted) == fits
     if isinstance(decision, Admitted):
-        own, nodes_of_memory = decision.promises.own_set("new", "a"), decision.promises.memory_nodes("new", "a")
+        own, nodes_of_memory = own_set_of(decision.promises, "new", "a"), memory_nodes_of(decision.promises, "new", "a")
         if count:
             assert len({node.topology.cpu[cpu].numa for cpu in own or ()}) <= smallest_for_cpus(node, count)
         if pinned:
@@ -225,13 +229,13 @@ def test_without_alignment_a_pod_is_admitted_if_and_only_if_it_fits_anywhere(
     promises = lived_through(node, events)
     everywhere = frozenset(n.id for n in node.topology.numa)
     fits, fitting = free_cpus(node, promises, everywhere) >= count, []
-    if node.providers.memory.static:
+    if node.providers.of(MemoryResource).manager.static:
         fitting = [len(group) for group in groups_of(node) if has_memory(promises, group, size)]
         fits = fits and bool(fitting)
     decision = core.admit(node, promises, asking(count, size))
     assert isinstance(decision, Admitted) == fits
     if isinstance(decision, Admitted) and fitting:
-        assert len(decision.promises.memory_nodes("new", "a") or ()) == min(fitting)
+        assert len(memory_nodes_of(decision.promises, "new", "a") or ()) == min(fitting)
 
 
 @examples
@@ -244,7 +248,7 @@ def test_best_effort_admits_if_and_only_if_there_are_cpus(like: Managers, events
     decision = core.admit(node, promises, asking(count, GIB))
     assert isinstance(decision, Admitted) == (sum(free.values()) >= count)
     if isinstance(decision, Admitted) and max(free.values()) >= count:
-        assert len({node.topology.cpu[cpu].numa for cpu in decision.promises.own_set("new", "a") or ()}) == 1
+        assert len({node.topology.cpu[cpu].numa for cpu in own_set_of(decision.promises, "new", "a") or ()}) == 1
 
 
 @examples
@@ -259,7 +263,7 @@ def test_a_pod_of_several_containers_fits_one_node_by_its_sum(
     node = core.build(alone.topology, replace(alone.placement, topology_manager_scope="pod"))
     assert isinstance(node, Managers)
     promises = lived_through(node, events)
-    pinned = node.providers.memory.static
+    pinned = node.providers.of(MemoryResource).manager.static
     fits = any(
         free_cpus(node, promises, group) >= count and (not pinned or has_memory(promises, group, 2 * size))
         for group in groups_of(node)
@@ -280,7 +284,7 @@ def test_full_pcpus_only_admits_what_whole_free_cores_add_up_to(
 ) -> None:
     node = node_like(like, policy, memory=False, full_cores=True)
     promises = lived_through(node, events)
-    free = promises.default - node.reserved
+    free = default_set(promises) - node.reserved
     sizes = [len(cpus) for cpus in node.topology.cores.values() if cpus <= free]
     sums = (
         {sum(chosen) for number in range(len(sizes) + 1) for chosen in combinations(sizes, number)}
@@ -420,4 +424,4 @@ def test_machines_without_memory_managers_take_any_amount() -> None:
     node = core.build(machine(), Placement(cpu_manager_policy="static", reserved_cpu_milli=1000, errata=Errata.FIXED))
     assert isinstance(node, Managers)
     assert isinstance(core.admit(node, core.initial(node), asking(2, 2**50)), Admitted)
-    assert CpuSet(node.providers.cpu.universe) == node.topology.online
+    assert CpuSet(node.providers.of(CpuResource).manager.universe) == node.topology.online

@@ -12,11 +12,14 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
+from nodeagent.core.admission.records import Records
 from nodeagent.core.model.config import Errata
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises, with_pod
-from nodeagent.core.model.records import Records
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.cpu.holdings import CpuBooks, default_set, exclusive_cpus
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.memory.holdings import MemoryBooks, memory_accounts
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
@@ -64,7 +67,7 @@ def test_the_shared_pool_is_what_nobody_has(node: Managers, events: list[Event])
 @examples
 @given(nodes(), lives())
 def test_everybody_has_what_was_asked_for(node: Managers, events: list[Event]) -> None:
-    full_cores = node.providers.cpu.options.full_pcpus_only
+    full_cores = node.providers.of(CpuResource).manager.options.full_pcpus_only
     for moment in lived(node, events):
         none_of(size_errors(node, moment.after, moment.pods))
         none_of(core_errors(node, moment.after) if full_cores else ())
@@ -180,8 +183,8 @@ def test_the_project_s_own_invariants_hold(node: Managers, events: list[Event]) 
 def test_gauges_agree_with_the_promises(node: Managers, events: list[Event]) -> None:
     for moment in lived(node, events):
         values = {str(series): value for series, value in core.gauges(node, moment.after)}
-        pool = moment.after.default - node.reserved
-        exclusive = moment.after.exclusive()
+        pool = default_set(moment.after) - node.reserved
+        exclusive = exclusive_cpus(moment.after)
         assert values["kubelet_cpu_manager_shared_pool_size_millicores"] == 1000 * len(pool)
         assert values["kubelet_cpu_manager_exclusive_cpu_allocation_count"] == len(exclusive)
         per_node = {name: v for name, v in values.items() if "per_numa" in name}
@@ -193,7 +196,9 @@ def test_gauges_agree_with_the_promises(node: Managers, events: list[Event]) -> 
 
 def forgetful(promises: Promises) -> Promises:
     """Without reuse sets, which outlive their pod (Erratum 10)."""
-    return settled(replace(promises, cpu_reuse=None, memory_reuse=None))
+    return settled(
+        promises.having(replace(promises.of(CpuBooks), reuse=None), replace(promises.of(MemoryBooks), reuse=None))
+    )
 
 
 def is_within_budget(event: Event) -> bool:
@@ -233,7 +238,7 @@ def test_kubelet_keeps_its_pool_and_gives_what_was_asked_for(node: Managers, eve
 def test_kubelet_balances_the_books_of_each_node(node: Managers, events: list[Event]) -> None:
     """Of each node, not of each group (Erratum 12)."""
     for moment in lived(node, events):
-        for each in moment.after.memory:
+        for each in memory_accounts(moment.after):
             for resource, table in each.tables:
                 assert table.reserved + table.free == table.allocatable, (each.id, resource)
                 assert 0 <= table.reserved <= table.allocatable, (each.id, resource)

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Managers, violations
 from nodeagent.core.model.config import Errata
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.resources.cpu.holdings import default_set
+from nodeagent.core.resources.memory.holdings import memory_accounts
 from nodeagent.formats.scenario.scenario import Document, Scenario, ScenarioStep, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import Replay, replay
 from tests.support.decision_vectors import FILES, difference, vectors
@@ -75,7 +77,7 @@ class Watched(Replay):
 def held(promises: Promises) -> object:
     """All that is in the managers' files: no hints."""
     pods = [(uid, replace(pod, hints=())) for uid, pod in promises.pods]
-    return promises.default, promises.memory, [(uid, pod) for uid, pod in pods if not pod.is_nothing]
+    return default_set(promises), memory_accounts(promises), [(uid, pod) for uid, pod in pods if not pod.is_nothing]
 
 
 def without_metrics(value: Any) -> Any:

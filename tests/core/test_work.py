@@ -20,6 +20,7 @@ from nodeagent.core.numa.hints import HintList, MergeRules, masks_by_size, merge
 from nodeagent.core.numa.node_search import MORE_STEPS, Steps
 from nodeagent.core.resources.cpu import distribution as cpu_distribution
 from nodeagent.core.resources.memory import groups as memory_groups
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.checkpoint import node_state
 from nodeagent.formats.checkpoint.node_state import StateEncoder
 from tests.support.builders import GIB, machine, managers
@@ -258,7 +259,7 @@ def test_the_fuller_node_is_found_without_a_look_at_the_pods_there(monkeypatch: 
         decision = core.admit(of, promises, pod(f"p{number * 7 % 60:02}", app("c", "1", "1Mi")))
         assert isinstance(decision, Admitted)
         promises = decision.promises
-    assert promises.memory_nodes("uid-p00", "c") == promises.memory_nodes("uid-p59", "c")
+    assert memory_nodes_of(promises, "uid-p00", "c") == memory_nodes_of(promises, "uid-p59", "c")
     assert len(looked) == len(set(looked)) == 59, "each once; nobody has been decided on after the last"
 
 

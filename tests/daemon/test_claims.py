@@ -11,6 +11,8 @@ import pytest
 
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.daemon.turn.claim_statuses import claim_directory
@@ -107,7 +109,7 @@ def held(daemon: Daemon, name: str) -> tuple[CpuSet | None, list[str]] | list[st
     if entry.refusal is not None:
         return [entry.refusal.reason, entry.refusal.message]
     own = daemon.agent.state.promises.of_pod(entry.pod.uid)
-    return own.own_set("app"), [one.id for one in own.devices_of("app")]
+    return own.of(CpuHoldings).own_set("app"), [one.id for one in own.of(DeviceHoldings).devices_of("app")]
 
 
 def statuses(daemon: Daemon) -> dict[str, Any]:
@@ -355,7 +357,7 @@ def test_a_document_of_what_is_kept_elsewhere_is_none(
     text = path.read_text().replace('"namespace": "default"', f'"namespace": "{namespace}"')
     path.write_text(text.replace('"name": "a-own"', f'"name": "{name}"'))
     begun_without_state(daemon, manifests)
-    assert (daemon.agent.state.promises.lost_pods, statuses(daemon)) == ((), {})
+    assert (daemon.agent.state.promises.unrecovered, statuses(daemon)) == ((), {})
 
 
 def test_documents_that_contradict_each_other_give_nothing_twice(daemon: Daemon, manifests: Directory) -> None:

@@ -21,6 +21,8 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.runtime import containers, device_access
 from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
@@ -203,7 +205,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 def test_a_call_waits_for_the_turn_that_decides_on_it(desk: Desk) -> None:
     answer = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
-    own = desk.state.promises.own_set(WEB.uid, "main")
+    own = own_set_of(desk.state.promises, WEB.uid, "main")
     assert own is not None
     assert answer.adjustment.cpus == own
 
@@ -254,7 +256,7 @@ def carded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 def test_a_container_is_created_with_its_device_and_what_it_needs_for_it(carded: Desk) -> None:
     answer = carded.answered(with_card("c"))
-    assert answer.adjustment.cpus == carded.state.promises.own_set("uid-carded", "main")
+    assert answer.adjustment.cpus == own_set_of(carded.state.promises, "uid-carded", "main")
     assert answer.access.files == (OF_CARD,)
     assert dict(answer.access.variables)["NODEAGENT_DEVICES_EXAMPLE_COM_NIC"] == CARD
     again = carded.answered(with_card("d"))
@@ -290,7 +292,7 @@ def test_what_was_sent_counts_as_taken_until_it_is_seen(desk: Desk) -> None:
     (update,) = created.updates
     assert update.container_id == "s"
     desk.turn()
-    assert desk.occupied == desk.state.promises.own_set(WEB.uid, "main"), "it has not left yet"
+    assert desk.occupied == own_set_of(desk.state.promises, WEB.uid, "main"), "it has not left yet"
     assert desk.containers.is_unsettled
     desk.tree.cpusets |= {"m": created.adjustment.cpus, "s": update.resources.cpus}
     desk.turn()
@@ -355,7 +357,7 @@ def test_what_can_not_be_saved_is_denied_and_what_has_happened_is_taken_up_again
     del desk.tree.cpusets["m"]
     for kind in (Event.STOP_CONTAINER, Event.REMOVE_CONTAINER):
         assert desk.answered(event(kind, WEB, "m"), unsaved="the disk is full") == Answer(), "nobody waits for that"
-    assert desk.state.promises.own_set(WEB.uid, "main") is not None
+    assert own_set_of(desk.state.promises, WEB.uid, "main") is not None
     desk.turn()
     desk.turn()
     assert desk.state.promises == empty_state(NODE).promises
@@ -405,7 +407,7 @@ def test_while_cgroups_can_not_be_read_nothing_is_granted(desk: Desk) -> None:
     assert desk.occupied == ALL
     desk.tree.is_broken = False
     assert desk.turn() == ()
-    assert desk.occupied == desk.state.promises.own_set(WEB.uid, "main"), (
+    assert desk.occupied == own_set_of(desk.state.promises, WEB.uid, "main"), (
         "it has not left, and the others can be granted"
     )
 
@@ -483,13 +485,13 @@ def test_what_nobody_tells_of_any_more_is_given_back_when_its_processes_have_end
     assert "set nriSocket again" in problem
     desk.tree.cpusets["o"] = ALL
     desk.turn()
-    own = desk.state.promises.own_set(WEB.uid, "main")
+    own = own_set_of(desk.state.promises, WEB.uid, "main")
     assert own is not None
     assert own <= desk.occupied, "one of them is on CPUs that aren't its own"
     del desk.tree.cpusets["o"]
     desk.turn()
     assert [entry.pod.name for entry in desk.state.entries] == ["web"]
-    assert desk.state.promises.own_set(WEB.uid, "main") == own
+    assert own_set_of(desk.state.promises, WEB.uid, "main") == own
     del desk.tree.cpusets["m"]
     desk.turn()
     assert desk.state == empty_state(NODE)
@@ -504,7 +506,7 @@ def test_one_that_was_created_may_begin_as_long_as_its_pod_has_processes(desk: D
     desk.tree.strange[pod_cgroup] = ALL
     desk.containers.is_served = False
     desk.turn()
-    assert desk.state.promises.own_set(WEB.uid, "main")
+    assert own_set_of(desk.state.promises, WEB.uid, "main")
     del desk.tree.strange[pod_cgroup]
     desk.turn()
     assert desk.state == empty_state(NODE)
@@ -518,7 +520,7 @@ def test_a_container_whose_cgroup_is_not_known_may_run_for_ever(desk: Desk) -> N
     desk.containers.is_served = False
     for _ in range(3):
         desk.turn()
-    assert desk.state.promises.own_set(WEB.uid, "main")
+    assert own_set_of(desk.state.promises, WEB.uid, "main")
 
 
 STRANGE = "kubepods.slice/kubepods-podx.slice/cri-containerd-0a.scope"
@@ -616,7 +618,7 @@ def test_a_container_that_is_resized_while_it_runs_keeps_the_device_that_it_was_
         return replace(call, resources=call.container.resources)
 
     def has(name: str) -> list[str]:
-        return [one.id for one in carded.state.promises.of_pod(f"uid-{name}").devices_of("main")]
+        return [one.id for one in carded.state.promises.of_pod(f"uid-{name}").of(DeviceHoldings).devices_of("main")]
 
     monkeypatch.setattr(device_access, "files_of", lambda _: (OF_CARD,))
     carded.answered(sharing("first", "f", "500m"))

@@ -10,6 +10,7 @@ import pytest
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.resources.cpu.holdings import exclusive_sets
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.daemon import service
 from tests.support.daemon_model import Daemon, Steps, watched
@@ -52,7 +53,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 
 def held(daemon: Daemon) -> dict[str, str]:
-    return {uid: str(cpus) for uid, _, cpus in daemon.agent.state.promises.containers}
+    return {uid: str(cpus) for uid, _, cpus in exclusive_sets(daemon.agent.state.promises)}
 
 
 def events(daemon: Daemon, event: str) -> list[dict[str, Any]]:

@@ -20,6 +20,8 @@ from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelecto
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, Phase
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.formats.checkpoint.node_state import NodeStateError
@@ -289,7 +291,7 @@ class Life:
         own = [
             entry.container_path(name)
             for entry in (state.entries if state else ())
-            for name, _ in (state.promises.of_pod(entry.pod.uid).cpus if state else ())
+            for name, _ in (state.promises.of_pod(entry.pod.uid).of(CpuHoldings).cpus if state else ())
         ]
         self.pinned = {
             path: self.machine.effective(path)
@@ -322,7 +324,7 @@ class Life:
         }
         if daemon.agent.node.config.interrupt_isolation != "none":
             assert not any(
-                cpus & state.promises.exclusive()
+                cpus & exclusive_cpus(state.promises)
                 for setting, cpus in machine.shown_settings().items()
                 if setting.kind not in {SettingKind.UNIT, SettingKind.BALANCING}
             )
@@ -399,7 +401,10 @@ def lived(scenario: Scenario, life: Life, steps: Steps, monkeypatch: pytest.Monk
                 if scenario.then is None:
                     uid = entry.pod.uid
                     held, before = (state.promises.of_pod(uid) for state in (daemon.agent.state, promised))
-                    assert (held.cpus, held.devices) == (before.cpus, before.devices)
+                    assert (held.of(CpuHoldings).cpus, held.of(DeviceHoldings).devices) == (
+                        before.of(CpuHoldings).cpus,
+                        before.of(DeviceHoldings).devices,
+                    )
         settle(daemon)
     ended = set(running) - set(life.machine.running())
     gone = {p.uid for p in scenario.before} - {p.uid for p in scenario.after}

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.records import CpuRecord, MemoryRecord, Unreadable
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
+from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.checkpoint_versions import CheckpointError, read_checkpoint
@@ -169,7 +172,9 @@ def test_whatever_lies_there_a_start_keeps_who_runs(tmp_path: Path, record_prope
         found = life.start()
         counts["starts"] += 1
         assert sets(found.state) == sets(life.before)
-        assert found.state.promises.memory_nodes("uid-a", "app") == life.before.promises.memory_nodes("uid-a", "app")
+        assert memory_nodes_of(found.state.promises, "uid-a", "app") == memory_nodes_of(
+            life.before.promises, "uid-a", "app"
+        )
         assert [e.containers for e in found.state.entries] == [e.containers for e in life.before.entries]
         reported = found.recovery
         assert reported is not None

@@ -14,6 +14,8 @@ import pytest
 from nodeagent.core.admission.managers import Admitted, Rejected, admit, initial
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.daemon.plugins import device_plugins
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.edge.transport.listening import listen
@@ -100,15 +102,15 @@ def test_what_it_tells_is_given_with_its_nodes_and_its_answer_kept(kubelet: Kube
         decision = admit(node, promises, asking(uid))
         assert isinstance(decision, Admitted), decision.message
         promises = decision.promises
-    ids = [[one.id for one in promises.of_pod(uid).devices_of("app")] for uid in ("p", "q")]
+    ids = [[one.id for one in promises.of_pod(uid).of(DeviceHoldings).devices_of("app")] for uid in ("p", "q")]
     assert ids == [["a"], ["b"]]
-    assert node.topology.numa_of(promises.own_set("q", "app") or CpuSet()) == NumaSet.of(1)
-    answer = promises.of_pod("q").answer_of("app", GPU)
+    assert node.topology.numa_of(own_set_of(promises, "q", "app") or CpuSet()) == NumaSet.of(1)
+    answer = promises.of_pod("q").of(DeviceHoldings).answer_of("app", GPU)
     assert answer is not None
     assert variables(answer) == (("GPU_VISIBLE", "b"),)
     assert plugin.asked == [("allocate", ["a"]), ("allocate", ["b"])]
     assert isinstance(admit(node, promises, asking("r")), Rejected), "an unhealthy one is nobody's"
-    assert isinstance(admit(node.unasking(), initial(node), asking("s")), Admitted)
+    assert isinstance(admit(node.tried_out(), initial(node), asking("s")), Admitted)
     assert len(plugin.asked) == 2, "a trial asks nobody"
 
 
@@ -121,7 +123,7 @@ def test_its_preference_counts_among_what_the_affinity_leaves(kubelet: Kubelet, 
     node = managers(topology_manager_policy="restricted").knowing(None, kubelet.plugins.pools())
     decision = admit(node, initial(node), asking("p", 2))
     assert isinstance(decision, Admitted)
-    assert [one.id for one in decision.promises.of_pod("p").devices_of("app")] == ["b", "c"]
+    assert [one.id for one in decision.promises.of_pod("p").of(DeviceHoldings).devices_of("app")] == ["b", "c"]
     assert plugin.asked == [("preferred", ["a", "b", "c"]), ("allocate", ["b", "c"])]
 
 
@@ -258,7 +260,7 @@ def test_a_node_that_cannot_be_costs_no_device(kubelet: Kubelet, plugin: DeviceP
     promises = initial(node)
     decision = admit(node, promises, asking("p"))
     assert isinstance(decision, Admitted)
-    assert [one.id for one in decision.promises.of_pod("p").devices_of("app")] == ["c"]
+    assert [one.id for one in decision.promises.of_pod("p").of(DeviceHoldings).devices_of("app")] == ["c"]
     assert isinstance(admit(node, decision.promises, asking("q")), Rejected), "nothing is near a node that can't be"
 
 
@@ -291,7 +293,7 @@ def test_a_container_is_prepared_if_the_plugin_wants_that(kubelet: Kubelet, plug
     node = managers().knowing(None, kubelet.plugins.pools())
     decision = admit(node, initial(node), asking("p"))
     assert isinstance(decision, Admitted)
-    own = decision.promises.of_pod("p").devices_of("app")
+    own = decision.promises.of_pod("p").of(DeviceHoldings).devices_of("app")
     assert kubelet.plugins.prepare(own) is None
     assert plugin.asked[-1] == ("prepare", ["a"])
     plugin.stop()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.model.promises import HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
@@ -60,7 +60,7 @@ def test_a_pod_waits_for_the_plugin_and_starts_with_what_it_says(
         assert dict(request.env)["GPU_VISIBLE"] == "a"
         assert made.asked == [("allocate", ["a"]), ("prepare", ["a"])]
         (written,) = (tmp_path / "agent").rglob("kubelet_internal_checkpoint")
-        ((_, (device,)),) = decode_devices(written.read_text())[asking.uid].devices
+        ((_, (device,)),) = decode_devices(written.read_text())[asking.uid].of(DeviceHoldings).devices
         assert device.id == "a"
 
 

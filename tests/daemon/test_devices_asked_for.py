@@ -10,6 +10,7 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import Origin
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.pod_sources import Manifest, PodSource
 from nodeagent.daemon.turn.machine import Machine as Hardware
 from nodeagent.daemon.turn.requests import TurnRequest
@@ -52,7 +53,7 @@ def where(daemon: Daemon, of: str) -> str:
     entry = next(e for e in daemon.agent.state.entries if e.pod.name == of)
     if entry.refusal is not None:
         return str(entry.refusal.reason)
-    own = daemon.agent.state.promises.own_set(entry.pod.uid, "app")
+    own = own_set_of(daemon.agent.state.promises, entry.pod.uid, "app")
     assert own is not None
     return str(NODE.numa_of(own))
 

@@ -14,7 +14,8 @@ from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelecto
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.promises import NOTHING, Promises
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, pods_with_devices
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.start.startup import StartError
 from nodeagent.daemon.start.strict_recovery import load_state
@@ -62,7 +63,7 @@ def held(daemon: Daemon, name: str) -> list[str]:
     entry = next(e for e in daemon.agent.state.entries if e.pod.name == name)
     if entry.refusal is not None:
         return [entry.refusal.reason, entry.refusal.message]
-    return [one.id for one in daemon.agent.state.promises.of_pod(entry.pod.uid).devices_of("app")]
+    return [one.id for one in daemon.agent.state.promises.of_pod(entry.pod.uid).of(DeviceHoldings).devices_of("app")]
 
 
 def test_it_is_given_told_kept_over_a_restart_and_given_back(daemon: Daemon) -> None:
@@ -94,9 +95,9 @@ def test_strict_recovery_takes_over_who_has_which_device(daemon: Daemon) -> None
     given = {name: held(daemon, name) for name in "ab"}
     (daemon.directory / "nodeagent_state").unlink()
     state = load_state(daemon.agent.node, manifests(asking("a")), 0)
-    assert [one.id for one in state.promises.of_pod("uid-a").devices_of("app")] == given["a"]
-    (lost,) = state.promises.lost_pods
-    assert (lost.uid, [one.id for one in lost.held.devices_of("app")]) == ("uid-b", given["b"])
+    assert [one.id for one in state.promises.of_pod("uid-a").of(DeviceHoldings).devices_of("app")] == given["a"]
+    (lost,) = state.promises.unrecovered
+    assert (lost.uid, [one.id for one in lost.held.of(DeviceHoldings).devices_of("app")]) == ("uid-b", given["b"])
     assert violations(daemon.agent.node.managers, state) == ()
     checkpoint = daemon.directory / "kubelet_internal_checkpoint"
     checkpoint.write_text(checkpoint.read_text().replace("uid-b", "uid-c"))
@@ -132,18 +133,21 @@ def test_a_file_that_gives_one_device_to_two_containers_counts_for_the_first(dae
     daemon.files.pods = (pod("a", app("one", cpu="1", devices={NIC: 1}), app("two", cpu="1")),)
     daemon.rest()
     (uid,) = (entry.pod.uid for entry in daemon.agent.state.entries)
-    before = daemon.agent.state.promises.of_pod(uid).devices
+    before = daemon.agent.state.promises.of_pod(uid).of(DeviceHoldings).devices
     ((_, own),) = before
     for path in daemon.directory.iterdir():
         if path.is_file():
             path.unlink()
-    twice = replace(Promises(), pods=PodMap().put(uid, PodPromises(devices=(("one", own), ("two", own)))))
+    twice = replace(
+        Promises(), pods=PodMap().put(uid, NOTHING.having(DeviceHoldings(devices=(("one", own), ("two", own)))))
+    )
     (daemon.directory / "kubelet_internal_checkpoint").write_text(encode_devices(twice))
     daemon.start()
     daemon.rest()
-    assert [(name, [one.id for one in each]) for name, each in daemon.agent.state.promises.of_pod(uid).devices] == [
-        ("one", [own[0].id])
-    ]
+    assert [
+        (name, [one.id for one in each])
+        for name, each in daemon.agent.state.promises.of_pod(uid).of(DeviceHoldings).devices
+    ] == [("one", [own[0].id])]
 
 
 def test_what_the_node_has_not_is_refused_until_it_has_it(daemon: Daemon) -> None:
@@ -236,9 +240,9 @@ def test_whoever_runs_keeps_its_devices_whatever_is_lost_and_can_not_be_read(
             for uid, process in runs.items():
                 assert uid not in before or before[uid][0] != process or before[uid][1] <= held.get(uid, set()), done
             before = {uid: (process, held.get(uid, set())) for uid, process in runs.items()}
-            lost = {one.uid for one in daemon.agent.state.promises.lost_pods}
+            lost = {one.uid for one in daemon.agent.state.promises.unrecovered}
             assert hidden or lost <= runs.keys(), f"{done}: nobody has it"
 
 
-def devices_of(daemon: Daemon) -> tuple[tuple[str, PodPromises], ...]:
-    return tuple(daemon.agent.state.promises.with_devices())
+def devices_of(daemon: Daemon) -> tuple[tuple[str, DeviceHoldings], ...]:
+    return tuple(pods_with_devices(daemon.agent.state.promises))

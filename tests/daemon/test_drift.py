@@ -13,6 +13,7 @@ from nodeagent.core.metrics.agent_metrics import DRIFT_CORRECTED
 from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.resources.cpu.holdings import CpuBooks
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
@@ -255,7 +256,7 @@ def test_dying_before_a_damaged_one_is_replaced_makes_no_third_name_of_it(daemon
 
 def test_one_that_is_another_while_the_agent_is_away_is_made_anew_and_that_is_reported(daemon: Daemon) -> None:
     files = files_of(daemon)
-    other = encode_cpu_state("static", Promises(default=CpuSet.parse("0-2")), pod_level=False)
+    other = encode_cpu_state("static", Promises().having(CpuBooks(default=CpuSet.parse("0-2"))), pod_level=False)
     (daemon.directory / CPU_CHECKPOINT).write_text(other)
     state = daemon.agent.state
     daemon.start()

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import Phase
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.daemon.reports.publisher import unready
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.edge.files.state_files import lock_directory
@@ -169,7 +170,7 @@ def test_the_pod_that_fills_the_disk_can_be_ended(daemon: Daemon) -> None:
     assert daemon.machine.running_containers() == ("poduid-a/app",)
     ending = daemon.agent.state.entries[1]
     assert ending.phase is Phase.TERMINATING
-    held = daemon.agent.state.promises.own_set("uid-b", "app")
+    held = own_set_of(daemon.agent.state.promises, "uid-b", "app")
     assert held is not None, "nothing is given back before that is saved"
     daemon.files.pods = (RUNNING[0], pod("large", app("app", "5")))
     daemon.rest()

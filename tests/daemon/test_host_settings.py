@@ -16,6 +16,7 @@ from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, Wanted, alone_of, put_back
 from nodeagent.daemon.reports.logs import make_log
@@ -52,12 +53,12 @@ class Life:
         self.daemon.start()
         self.daemon.files.pods = (one,)
         self.daemon.rest()
-        return self.daemon.agent.state.promises.exclusive()
+        return exclusive_cpus(self.daemon.agent.state.promises)
 
     def remove(self) -> None:
         self.daemon.files.pods = ()
         self.daemon.rest()
-        assert self.daemon.agent.state.promises.exclusive() == CpuSet()
+        assert exclusive_cpus(self.daemon.agent.state.promises) == CpuSet()
 
     def configure(self, **config: str) -> None:
         agent = self.daemon.agent
@@ -119,7 +120,7 @@ def test_by_default_none_is_read_or_changed(tmp_path: Path, monkeypatch: pytest.
         daemon.start()
         daemon.files.pods = (WEB,)
         daemon.rest()
-    assert daemon.agent.state.promises.exclusive()
+    assert exclusive_cpus(daemon.agent.state.promises)
     assert machine.settings == before
 
 
@@ -418,7 +419,7 @@ def test_a_service_that_does_not_answer_is_not_asked_again_before_the_next_resca
     assert life.steps.done.count(asked) == 1
     life.machine.immovable.clear()
     life.daemon.turn(WakeUpReason.TIMER)
-    assert life.machine.settings[service].isdisjoint(life.daemon.agent.state.promises.exclusive())
+    assert life.machine.settings[service].isdisjoint(exclusive_cpus(life.daemon.agent.state.promises))
     assert life.daemon.agent.view.problems == ()
     life.remove()
     life.daemon.turn(WakeUpReason.TIMER)
@@ -472,7 +473,7 @@ def test_of_two_pods_that_claim_a_device_the_first_has_its_interrupts(life: Life
         )
     life.daemon.files.pods = (late,)
     life.daemon.rest()
-    assert life.machine.settings[FEW] == life.daemon.agent.state.promises.exclusive()
+    assert life.machine.settings[FEW] == exclusive_cpus(life.daemon.agent.state.promises)
     assert life.daemon.agent.view.problems == ()
 
 
@@ -483,7 +484,7 @@ def test_a_container_without_cpus_of_its_own_gets_no_interrupts_and_that_is_told
     life.start(claiming(pod("shared", app(cpu="500m")), "eth0"))
     life.daemon.files.pods = (*life.daemon.files.pods, *beside)
     life.daemon.rest()
-    assert life.machine.settings[FEW].isdisjoint(life.daemon.agent.state.promises.exclusive())
+    assert life.machine.settings[FEW].isdisjoint(exclusive_cpus(life.daemon.agent.state.promises))
     (problem,) = life.daemon.agent.view.problems
     assert problem.startswith(
         "the interrupts of eth0 don't come to container app of pod default/shared, which has no CPUs of its own"

@@ -22,6 +22,7 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import JOBS
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus, own_set_of
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.jobs import job_requests
 from nodeagent.daemon.domains.jobs.jobs import JobNotKeptError, JobRefusal, Jobs, job_directory
@@ -114,7 +115,7 @@ def test_a_job_is_let_in_when_its_cpus_are_its_own_and_gone_with_its_owner(daemo
     daemon.rest()
     cpus = placement(answer).exclusive_cpus
     assert (len(cpus), placement(answer).shared_cpus) == (2, CpuSet())
-    assert cpus == daemon.agent.state.promises.own_set("uid-one", "main")
+    assert cpus == own_set_of(daemon.agent.state.promises, "uid-one", "main")
     assert daemon.machine.effective(path("one")) == cpus
     assert not daemon.machine.effective("besteffort/poduid-shares/app") & cpus
     (entry,) = [entry for entry in daemon.agent.state.entries if entry.origin.source == JOBS]
@@ -184,14 +185,14 @@ def test_another_process_of_the_agent_knows_it(daemon: Daemon, owners: Owners) -
     daemon.start()
     daemon.rest()
     assert daemon.agent.state.entries == before.entries
-    assert daemon.agent.state.promises.own_set("uid-one", "main") == cpus
+    assert own_set_of(daemon.agent.state.promises, "uid-one", "main") == cpus
     assert len(daemon.machine.writes) == writes
     assert [pod.name for pod in daemon.jobs.of_user(os.getuid())[0]] == ["one", "two"]
 
     (daemon.directory / "nodeagent_state").unlink()
     daemon.start()
     daemon.rest()
-    assert daemon.agent.state.promises.own_set("uid-one", "main") == cpus, "found in what runs"
+    assert own_set_of(daemon.agent.state.promises, "uid-one", "main") == cpus, "found in what runs"
 
     owners.ends("one")
     daemon.start()
@@ -236,7 +237,7 @@ def test_whatever_moment_the_agent_dies_at_the_job_is_whole_or_gone(
             daemon.start()
             daemon.rest()
             assert names(daemon) == (["one"] if told else [])
-            assert len(daemon.agent.state.promises.exclusive()) == (2 if told else 0)
+            assert len(exclusive_cpus(daemon.agent.state.promises)) == (2 if told else 0)
             if told:
                 owners.ends("one")
         if told:
@@ -361,7 +362,7 @@ def asked(daemon: Daemon, name: str = "one", **amounts: str) -> Any:
 def test_who_asks_is_told_where_it_is(served: Daemon) -> None:
     answer = asked(served)
     (entry,) = served.agent.state.entries
-    own = str(served.agent.state.promises.own_set(entry.pod.uid, "main"))
+    own = str(own_set_of(served.agent.state.promises, entry.pod.uid, "main"))
     assert (answer["pod"], answer["exclusiveCPUs"], answer["sharedCPUs"]) == ("jobs/one", own, "")
     assert answer["numaNodes"] == "0"
     assert answer["cgroup"] == f"{served.agent.edges.tree.root}/{entry.container_path('main')}"

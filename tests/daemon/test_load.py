@@ -22,6 +22,7 @@ from nodeagent.core.cgroups.write_order import Change, MakeCgroup, RemoveCgroup
 from nodeagent.core.model.state import Exit
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
 from nodeagent.core.turn.actions import Action, Launch, Terminate
 from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.daemon.turn.wakeups import WakeUpReason
@@ -177,8 +178,12 @@ def test_pods_that_arrive_at_once_are_all_decided_restored_and_removed(
         assert refused(daemon) == []
         assert len(daemon.agent.state.entries) == pods
         promised = daemon.agent.state.promises
-        owned = [p.own_set("c0") for _, p in promised.pods if p.own_set("c0") is not None]
-        assert sum(map(len, filter(None, owned))) == 2 * EXCLUSIVE == len(MACHINE_64.online) - len(promised.default)
+        owned = [
+            p.of(CpuHoldings).own_set("c0") for _, p in promised.pods if p.of(CpuHoldings).own_set("c0") is not None
+        ]
+        assert (
+            sum(map(len, filter(None, owned))) == 2 * EXCLUSIVE == len(MACHINE_64.online) - len(default_set(promised))
+        )
         size, writes = (state / "nodeagent_state").stat().st_size, len(machine.writes)
         grown = rss_mib() - before
 
@@ -194,7 +199,7 @@ def test_pods_that_arrive_at_once_are_all_decided_restored_and_removed(
         live(daemon, lambda: not daemon.agent.state.entries)
         took["until all were gone"] = time.monotonic() - began
         daemon.rest()
-        assert len(daemon.agent.state.promises.default) == len(MACHINE_64.online)
+        assert len(default_set(daemon.agent.state.promises)) == len(MACHINE_64.online)
     assert [path for path in machine.groups if "pod" in path] == []
     assert not machine.runs
     seconds = ", ".join(f"{what} {value:.1f} s" for what, value in took.items())

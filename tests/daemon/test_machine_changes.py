@@ -11,6 +11,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import CpusOffline
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.daemon.start.startup import StartError, load_node
 from nodeagent.daemon.turn.machine import Machine
 from nodeagent.edge.kernel.sysfs import read_machine, read_witness
@@ -145,14 +146,14 @@ def test_an_amount_that_is_reserved_stays_where_it_was(root: Path) -> None:
     decision = admit(start.managers, initial(start.managers), pod("a", app(cpu="2"), uid="a"))
     assert isinstance(decision, Admitted)
     promises = decision.promises
-    assert promises.own_set("a", "app") == CpuSet.parse("1,5")
+    assert own_set_of(promises, "a", "app") == CpuSet.parse("1,5")
     less = on(root, "0,1", start.config, start.reserved)
     assert isinstance(less, NodeSetup)
     assert less.managers.reserved == CpuSet.parse("4")
     after = resume(less.managers, promises)
     assert not isinstance(after, StartRefused)
-    assert after.own_set("a", "app") == CpuSet.parse("1,5"), "it stays promised"
-    assert after.default == CpuSet.parse("2-4,6,7")
+    assert own_set_of(after, "a", "app") == CpuSet.parse("1,5"), "it stays promised"
+    assert default_set(after) == CpuSet.parse("2-4,6,7")
     assert shortfalls(less.managers, after) == (CpusOffline("a", "app", CpuSet.parse("1"), CpuSet.parse("1,5")),)
 
 

@@ -11,6 +11,7 @@ from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import TOPOLOGY_REQUESTS
 from nodeagent.core.metrics.totals import MetricTotals
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.decision import admitted_beside
 from nodeagent.daemon.reports.metrics_recorder import Stopwatch
 from tests.support.builders import MACHINE_A, managers
@@ -51,7 +52,7 @@ def test_each_container_has_a_series_that_says_where_it_runs(tmp_path: Path, mon
         daemon.files.pods = (pod("alone", app(cpu="2")), pod("shares", app(cpu="100m")))
         daemon.start()
         daemon.rest()
-        cpus = daemon.agent.state.promises.own_set("uid-alone", "app")
+        cpus = own_set_of(daemon.agent.state.promises, "uid-alone", "app")
         there = info(daemon)
         daemon.files.pods = ()
         daemon.rest()

@@ -27,7 +27,10 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, Phase
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.devices.pools import DevicePool
+from nodeagent.core.resources.devices.resource import DeviceResource
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
 from nodeagent.daemon.reports.publisher import Publisher
@@ -112,8 +115,11 @@ def promised(promises: Promises, one: Pod) -> dict[str, tuple[list[int], Memory]
     held = promises.of_pod(one.uid)
     return {
         container.name: (
-            list(held.own_set(container.name) or ()),
-            [(block.resource, block.size_bytes, list(block.nodes)) for block in held.blocks(container.name) or ()],
+            list(held.of(CpuHoldings).own_set(container.name) or ()),
+            [
+                (block.resource, block.size_bytes, list(block.nodes))
+                for block in held.of(MemoryHoldings).blocks(container.name) or ()
+            ],
         )
         for container in one.containers
     }
@@ -150,7 +156,7 @@ def test_devices_are_listed_one_by_one_with_their_numa_nodes(tmp_path: Path) -> 
     cards = [Device(f"0000:0{n}:00.0", DeviceKind.NETWORK, 0, numa_node=node) for n, node in enumerate((0, 0, 1, None))]
     of = managers(NUMA, reserved="0", topology_manager_policy="best-effort", devices=kinds)
     of = of.knowing(PlacedDevices.of(tuple(cards), NUMA))
-    owned = of.providers.owned
+    owned = of.providers.find(DeviceResource)
     assert owned is not None
     state = decided(of, pod("owner", app(cpu="1", devices={NIC: 2}), app("none")))
     with served(tmp_path, of, state, owned.manager.pools) as kubelet:
@@ -216,12 +222,12 @@ def test_a_pod_that_has_its_own_resources_has_what_its_containers_share(tmp_path
     with served(tmp_path, of, state) as kubelet:
         (answer,) = kubelet.pods()
         assert kubelet.pod("p") == answer
-    assert list(answer.cpu_ids) == list(held.pod_cpus or ())
+    assert list(answer.cpu_ids) == list(held.of(CpuHoldings).pod_cpus or ())
     assert len(answer.cpu_ids) == 4
     assert blocks(answer.memory) == [("memory", 4 * GIB, [0])]
-    own = held.own_set("alone")
+    own = held.of(CpuHoldings).own_set("alone")
     assert own is not None
-    assert held.own_set("crowd") is not None, "it is pinned to what the pod shares"
+    assert held.of(CpuHoldings).own_set("crowd") is not None, "it is pinned to what the pod shares"
     assert containers(answer) == {"alone": (list(own), [("memory", GIB, [0])]), "crowd": ([], []), "more": ([], [])}
 
 

@@ -15,10 +15,14 @@ from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, RestartPolicy
-from nodeagent.core.model.promises import HeldDevice, LostPod, PodPromises
+from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.core.model.state import Exit, NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_sets, own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.recovery import lacking_cpus
 from nodeagent.core.turn.world import EventKind
@@ -119,7 +123,7 @@ def recovery(found: Start) -> Recovery:
 
 
 def sets(state: NodeState) -> dict[tuple[str, str], CpuSet]:
-    return {(uid, name): cpus for uid, name, cpus in state.promises.containers}
+    return {(uid, name): cpus for uid, name, cpus in exclusive_sets(state.promises)}
 
 
 PODS = (
@@ -192,7 +196,7 @@ def test_without_its_file_every_pod_is_known_again_by_what_runs(
     assert sets(found.state) == sets(life.before)
     for entry in life.before.entries:
         for name in (s.name for s in entry.containers if s.is_running):
-            before, after = (s.promises.memory_nodes(entry.pod.uid, name) for s in (life.before, found.state))
+            before, after = (memory_nodes_of(s.promises, entry.pod.uid, name) for s in (life.before, found.state))
             assert before == after
     reported = recovery(found)
     assert reported.differences == ()
@@ -376,7 +380,7 @@ def test_pods_keep_what_they_were_given_before_their_gate_was_turned_off(
     life = Life(tmp_path, node(two_nodes(), gates=PLRM, **placement), *GROUPED)
     before = life.before.promises
     by_pod = placement is BY_POD
-    assert str(before.pod_set("uid-rest") or "") == ("2-3,6-7" if by_pod else "")
+    assert str(before.of_pod("uid-rest").of(CpuHoldings).pod_cpus or "") == ("2-3,6-7" if by_pod else "")
     running, starts = life.processes(), list(life.machine.starts)
 
     now = node(two_nodes(), gates=gates, **placement)
@@ -394,12 +398,15 @@ def test_pods_keep_what_they_were_given_before_their_gate_was_turned_off(
 
     agent.want(GROUPED[1], pod("new", app("app", "1"), resources=exclusive("2", "256Mi")))
     agent.rest()
-    assert agent.state.promises.pod_set("uid-rest") is None
-    assert agent.state.promises.pod_set("uid-pool") == before.pod_set("uid-pool")
-    assert agent.state.promises.own_set("uid-new", "app") is None, "nobody is aligned anew"
-    given = before.pod_set("uid-pool") or before.own_set("uid-pool", "app")
+    assert agent.state.promises.of_pod("uid-rest").of(CpuHoldings).pod_cpus is None
+    assert (
+        agent.state.promises.of_pod("uid-pool").of(CpuHoldings).pod_cpus
+        == before.of_pod("uid-pool").of(CpuHoldings).pod_cpus
+    )
+    assert own_set_of(agent.state.promises, "uid-new", "app") is None, "nobody is aligned anew"
+    given = before.of_pod("uid-pool").of(CpuHoldings).pod_cpus or own_set_of(before, "uid-pool", "app")
     assert given is not None
-    assert agent.state.promises.default == CpuSet.parse("0-7") - given
+    assert default_set(agent.state.promises) == CpuSet.parse("0-7") - given
 
 
 def test_with_the_gate_off_they_keep_it_where_the_rest_of_the_state_must_be_made_anew(tmp_path: Path) -> None:
@@ -410,9 +417,9 @@ def test_with_the_gate_off_they_keep_it_where_the_rest_of_the_state_must_be_made
     found = life.start(now)
 
     assert found.state.promises.of_pod("uid-rest") == life.before.promises.of_pod("uid-rest")
-    assert found.state.promises.pod_set("uid-pool") is None, "a CPU of it is reserved now"
-    reported = [d for d in recovery(found).differences if d.resource == "CPUs"]
-    assert {(d.pod.name, d.after, d.why.partition(";")[0]) for d in reported} == {
+    assert found.state.promises.of_pod("uid-pool").of(CpuHoldings).pod_cpus is None, "a CPU of it is reserved now"
+    reported = [d for d in recovery(found).differences if d.what.resource == "CPUs"]
+    assert {(d.pod.name, d.what.after, d.what.why.partition(";")[0]) for d in reported} == {
         ("pool", "shared", "CPUs 1 are reserved"),
         ("pool", "shared", "its set could not stay as it was"),
     }
@@ -470,10 +477,15 @@ def test_a_numa_node_that_is_gone_degrades_who_runs_and_refuses_who_does_not(tmp
         assert refusal.reason == "TopologyAffinityError"
     else:
         cpus, memory = recovery(found).differences
-        assert (cpus.pod.name, cpus.resource, cpus.before, cpus.after) == ("b", "CPUs", "2,6", "shared")
-        assert cpus.why.startswith("CPUs 2,6 are not online; degraded: has 0 of 2 CPUs")
-        assert (memory.pod.name, memory.resource, memory.before, memory.after) == ("b", "memory nodes", "1", "any")
-        assert memory.why.startswith("NUMA nodes 1 are gone; degraded: ")
+        assert (cpus.pod.name, cpus.what.resource, cpus.what.before, cpus.what.after) == ("b", "CPUs", "2,6", "shared")
+        assert cpus.what.why.startswith("CPUs 2,6 are not online; degraded: has 0 of 2 CPUs")
+        assert (memory.pod.name, memory.what.resource, memory.what.before, memory.what.after) == (
+            "b",
+            "memory nodes",
+            "1",
+            "any",
+        )
+        assert memory.what.why.startswith("NUMA nodes 1 are gone; degraded: ")
     assert sets(found.state)["uid-a", "app"] == CpuSet.of(1, 5)
     life.go_on(found)
 
@@ -521,9 +533,9 @@ def test_what_claims_allow_is_kept_to_by_pods_without_processes(
         assert entry.refusal is not None
         assert "2 wanted, 0 devices meet its selectors" in entry.refusal.message
     else:
-        assert [one.id for one in held.devices_of("app")] == [ETH0.address]
+        assert [one.id for one in held.of(DeviceHoldings).devices_of("app")] == [ETH0.address]
     if rebooted and anew:
-        assert len(held.claims[0].devices) == 3
+        assert len(held.of(ClaimHoldings).claims[0].devices) == 3
 
 
 @pytest.mark.parametrize(
@@ -595,15 +607,15 @@ def test_a_pod_waits_for_processes_of_a_container_that_it_has_no_more(tmp_path: 
     life.agent.want()
     agent = life.go_on(life.start())
     card = HeldDevice("example.com/nic", ETH0.address)
-    of_a = LostPod("uid-a", PodPromises(devices=(("app", (card,)),)))
-    agent.state = replace(agent.state, promises=replace(agent.state.promises, lost_pods=(of_a,)))
+    of_a = UnrecoveredPod("uid-a", NOTHING.having(DeviceHoldings(devices=(("app", (card,)),))))
+    agent.state = replace(agent.state, promises=replace(agent.state.promises, unrecovered=(of_a,)))
     agent.want(pod("a", app("other", cpus)))
     agent.rest()
     assert agent.state.entries == ()
-    assert agent.state.promises.lost_pods == (of_a,)
+    assert agent.state.promises.unrecovered == (of_a,)
     life.machine.groups["poduid-a/app"].processes.clear()
     agent.rest()
-    assert agent.state.promises.lost_pods == ()
+    assert agent.state.promises.unrecovered == ()
     (entry,) = agent.state.entries
     assert (entry.refusal is None) == (cpus == "2")
 
@@ -617,7 +629,7 @@ def test_a_new_pod_is_placed_beside_those_whom_nobody_knows(tmp_path: Path) -> N
     assert sets(agent.state) == {("uid-new", "app"): CpuSet.of(2, 6)}
     assert agent.machine.running_containers() == ("poduid-a/app", "poduid-new/app")
     assert agent.plan().orphans == ("poduid-a/app",)
-    assert agent.state.promises.default == CpuSet.parse("0-1,3-5,7")
+    assert default_set(agent.state.promises) == CpuSet.parse("0-1,3-5,7")
 
 
 def test_who_needs_their_cpus_waits_for_them(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.promises import Promises
 from nodeagent.daemon import service
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
@@ -59,7 +59,7 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
         return frozenset({WakeUpReason.RUNS if clock.now < 220 else WakeUpReason.STOP})
 
     config = Config(cpu_manager_reconcile_period_ms=10_000, file_check_frequency_ms=20_000)
-    state = SimpleNamespace(entries=(), promises=SimpleNamespace(default=CpuSet()))
+    state = SimpleNamespace(entries=(), promises=Promises())
     view = SimpleNamespace(state=state, problems=())
     agent: Any = SimpleNamespace(
         turn=turn,

@@ -8,7 +8,7 @@ import pytest
 
 from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
 from nodeagent.formats.config.containerd_config import NriConfig, Said
-from nodeagent.views.check.runtime import PodsApiFacts
+from nodeagent.views.check.runtime_facts import PodsApiFacts
 from tests.support.kubelet import serving
 from tests.support.nri_runtime import PATIENCE_SECONDS, VERSIONS, Runtime, pods_and_containers
 

@@ -15,6 +15,7 @@ from nodeagent.core.admission.managers import Managers, build, initial
 from nodeagent.core.metrics.agent_metrics import CHANGE_REFUSALS, MANIFEST_PROBLEMS
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import Origin, latest_ms
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.daemon import service
 from nodeagent.daemon.reports.publisher import Publisher
@@ -208,7 +209,7 @@ def test_another_policy_is_taken_over_while_nobody_holds_anything(daemon: Daemon
     daemon.agent.change_node(changed(daemon, cpu_manager_policy="static"))
     daemon.files.pods = (pod("a", app(cpu="2")),)
     daemon.rest()
-    assert daemon.agent.state.promises.own_set("uid-a", "app") == CpuSet.of(1, 5)
+    assert own_set_of(daemon.agent.state.promises, "uid-a", "app") == CpuSet.of(1, 5)
     with pytest.raises(StartError, match="the policies change") as refused:
         daemon.agent.change_node(changed(daemon, cpu_manager_policy="none"))
     assert "drain the node" in str(refused.value.hint)

@@ -12,8 +12,9 @@ from nodeagent.core.model.device_access import DeviceFile
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import QosClass
-from nodeagent.core.model.promises import HeldDevice, PodPromises, with_pod
+from nodeagent.core.model.promises import NOTHING, with_pod
 from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
 from nodeagent.daemon.domains.jobs.domain import JobsDomain
 from nodeagent.daemon.domains.systemd import unit_devices
 from nodeagent.daemon.domains.systemd.unit_devices import Rules, UnitDevices
@@ -96,9 +97,9 @@ def holding(unit: str, *devices: str) -> NodeState:
         entries=(PodEntry(of, QosClass.GUARANTEED, Origin("p.yaml"), 0, containers=(ContainerStatus("main"),)),),
     )
     held = (
-        PodPromises(devices=(("main", tuple(HeldDevice("example.com/x", id_) for id_ in devices)),))
+        NOTHING.having(DeviceHoldings(devices=(("main", tuple(HeldDevice("example.com/x", id_) for id_ in devices)),)))
         if devices
-        else PodPromises()
+        else NOTHING
     )
     return replace(state, promises=with_pod(state.promises, of.uid, held))
 
@@ -172,7 +173,7 @@ def test_what_a_unit_had_is_taken_from_it_before_a_container_may_be_given_it(
         assert desk.allowed("listed.service") == (OWN, *GIVEN)
         daemon.files.pods = ()
         allowed.clear()
-        while daemon.agent.state.promises.taken_devices():
+        while taken_devices(daemon.agent.state.promises):
             daemon.turn()
     assert allowed[-1] == (OWN,), "in the turn in which it is free"
 

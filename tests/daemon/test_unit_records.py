@@ -11,6 +11,8 @@ from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelecto
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
@@ -101,8 +103,8 @@ def test_others_keep_off_its_cpus_while_it_is_not_known_whose_it_is(daemon: Daem
     daemon.rest()
     assert settings(daemon) == own
     promises = daemon.agent.state.promises
-    assert promises.own_set(a.uid, "app") == CpuSet.parse("1-7") - own.allowed_cpus
-    assert promises.own_set(b.uid, "app") == own.allowed_cpus, "there are no others"
+    assert own_set_of(promises, a.uid, "app") == CpuSet.parse("1-7") - own.allowed_cpus
+    assert own_set_of(promises, b.uid, "app") == own.allowed_cpus, "there are no others"
     assert daemon.machine.running_containers() == ("poduid-a/app",), "and it waits for these"
     (problem,) = daemon.agent.view.problems
     assert problem.startswith(f"db.service stays on CPUs {own.allowed_cpus}, where a pod has pinned it: ")
@@ -156,7 +158,7 @@ def test_it_keeps_its_cpus_when_its_manifest_can_be_read_again(daemon: Daemon, *
     daemon.files.look_again = PodSource(manifests(a, pod("b", app(cpu="4")), DB))
     daemon.rest()
     assert (settings(daemon), recorded(daemon)) == (own, {"db.service": BEFORE})
-    assert daemon.agent.state.promises.own_set(DB.uid, "db") == own.allowed_cpus
+    assert own_set_of(daemon.agent.state.promises, DB.uid, "db") == own.allowed_cpus
     assert [entry.pod.name for entry in daemon.agent.state.entries if entry.refusal is None] == ["a", "db", "b"]
     daemon.files.look_again = PodSource()
     daemon.rest()
@@ -178,18 +180,18 @@ def test_it_keeps_its_device_when_its_manifest_can_be_read_again(
         for pods in ((first,), (first, db), (db,)):
             daemon.files.pods = pods
             daemon.rest()
-        before = daemon.agent.state.promises.of_pod(db.uid).devices
+        before = daemon.agent.state.promises.of_pod(db.uid).of(DeviceHoldings).devices
         assert [one.id for _, own in before for one in own] == [cards[1].address]
         restart_without_state(daemon)
         daemon.files.look_again = PodSource(unreadable=frozenset({"db.yaml"}))
         daemon.rest()
-        assert [one.uid for one in daemon.agent.state.promises.lost_pods] == [db.uid]
+        assert [one.uid for one in daemon.agent.state.promises.unrecovered] == [db.uid]
         daemon.files.look_again = PodSource(manifests(db))
         daemon.hardware.placed = PlacedDevices.of(cards, daemon.hardware.topology)
         daemon.rest()
-        ((_, (own,)),) = daemon.agent.state.promises.of_pod(db.uid).devices
+        ((_, (own,)),) = daemon.agent.state.promises.of_pod(db.uid).of(DeviceHoldings).devices
         assert own.id == cards[1].address
-        assert daemon.agent.state.promises.lost_pods == ()
+        assert daemon.agent.state.promises.unrecovered == ()
 
 
 def test_it_goes_back_when_its_pod_is_refused(daemon: Daemon) -> None:

@@ -12,6 +12,7 @@ from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
 from nodeagent.core.metrics.agent_metrics import DEGRADED_CONTAINERS
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Topology
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.formats.node_view import Observation, ViewReader, view_document
@@ -39,7 +40,7 @@ def cpus(daemon: Daemon, name: str) -> CpuSet:
 
 
 def promised(daemon: Daemon, name: str) -> CpuSet:
-    found = daemon.agent.state.promises.own_set(f"uid-{name}", "app")
+    found = own_set_of(daemon.agent.state.promises, f"uid-{name}", "app")
     assert found is not None
     return found
 
@@ -84,7 +85,7 @@ def test_who_lacks_all_shares_the_pool_and_nobody_new_is_put_there(daemon: Daemo
     pool = cpus(daemon, "c")
     assert cpus(daemon, "b") == pool
     assert not daemon.machine.is_frozen(next(p for p in daemon.machine.groups if p.endswith("b/app")))
-    free = daemon.agent.state.promises.default - mine
+    free = default_set(daemon.agent.state.promises) - mine
     daemon.files.pods = (*daemon.files.pods, pod("d", app(cpu="2")))
     daemon.rest()
     assert promised(daemon, "d") <= free
@@ -95,7 +96,7 @@ def test_who_lacks_all_shares_the_pool_and_nobody_new_is_put_there(daemon: Daemo
 
 def test_what_is_withheld_since_the_last_look_is_given_to_nobody(daemon: Daemon) -> None:
     """Nothing tells the agent of it, and a pod that comes before the next period was put on CPUs that it could not use."""
-    free = daemon.agent.state.promises.default
+    free = default_set(daemon.agent.state.promises)
     daemon.machine.withheld = taken = CpuSet.of(min(free - daemon.agent.node.managers.reserved))
     daemon.files.pods = (*daemon.files.pods, pod("d", app(cpu="1")))
     daemon.turn(WakeUpReason.MANIFESTS)
@@ -110,7 +111,7 @@ def test_where_the_chain_cannot_be_read_for_a_moment_what_was_known_of_it_counts
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, reason: WakeUpReason
 ) -> None:
     """A cgroup above shows no CPUs while systemd enables its controllers again: what it withheld was granted in that turn."""
-    taken = CpuSet.of(min(daemon.agent.state.promises.default - daemon.agent.node.managers.reserved))
+    taken = CpuSet.of(min(default_set(daemon.agent.state.promises) - daemon.agent.node.managers.reserved))
     withhold(daemon, taken)
     daemon.files.pods = (*daemon.files.pods, pod("d", app(cpu="1")))
     with monkeypatch.context() as moment:

@@ -20,6 +20,7 @@ from nodeagent.core.cgroups.write_order import EnableControllers, MakeCgroup, Re
 from nodeagent.core.metrics.agent_metrics import CGROUP_WRITE_ERRORS, error_label
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.daemon.turn.execution import ExecutionResult, FailureResponse, respond
 from nodeagent.edge.cgroups import cgroupfs
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
@@ -116,7 +117,7 @@ class WhatIf:
         for entry in state.entries:
             for status in entry.containers:
                 path = entry.container_path(status.name)
-                own = state.promises.own_set(entry.pod.uid, status.name)
+                own = own_set_of(state.promises, entry.pod.uid, status.name)
                 runs = {p.run_id for p in machine.groups[path].processes} if path in machine.groups else set()
                 if own is not None and runs - self.started:
                     assert machine.effective(path) == own

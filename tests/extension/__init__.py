@@ -1,0 +1,1 @@
+"""A further resource, as somebody else would add it: one folder, and one line of registration."""

@@ -65,6 +65,7 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers, Rejected, admit, initial
 from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
 from nodeagent.core.admission.node_setup import on_machine
+from nodeagent.core.admission.records import Records
 from nodeagent.core.cgroups.write_order import SetAttribute
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
@@ -75,9 +76,9 @@ from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import Block, PodPromises, Promises
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import (
     OF_RESIZES,
     OF_RUNTIMES,
@@ -90,8 +91,12 @@ from nodeagent.core.model.refusals import (
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
+from nodeagent.core.resources.cpu.records import CpuRecord
 from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.resources.memory.holdings import Block, MemoryBooks, MemoryHoldings
+from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests
 from nodeagent.daemon.domains.jobs.jobs import Jobs
 from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET, PodsApi
@@ -263,7 +268,7 @@ def drain_without_launcher(directory: Path) -> None:
 def release_one_without_agent(directory: Path) -> None:
     config = directory / "config.yaml"
     config.write_text(json.dumps({"runtimeDirectory": f"{directory}/run", "stateDirectory": str(directory)}))
-    state = NodeState(Promises(CpuSet()))
+    state = NodeState(Promises().having(CpuBooks(default=CpuSet())))
     (directory / STATE_FILE).write_bytes(encode_state(state, policies_of(Config().placement)))
     words = ["web", "--config", str(config), "--socket", f"{directory}/agent.sock"]
     parser = ArgumentParser()
@@ -1003,8 +1008,8 @@ def with_files(
     return refused
 
 
-def resumed(node: Managers, **changes: Any) -> StartRefused:
-    refused = core.resume(node, replace(core.initial(node), **changes))
+def resumed(node: Managers, *books: CpuBooks | MemoryBooks, **changes: Any) -> StartRefused:
+    refused = core.resume(node, replace(core.initial(node), **changes).having(*books))
     assert isinstance(refused, StartRefused), refused
     return refused
 
@@ -1013,9 +1018,9 @@ STATIC_MEMORY = managers(reserved_memory={0: "1Gi"})
 AS_KUBELET = managers(reserved_memory={0: "1Gi"}, errata=Errata.KUBELET_1_36)
 STRICT = managers(options=("strict-cpu-reservation",), errata=Errata.KUBELET_1_36)
 BY_ITSELF = managers(gates=PLRM)
-WHOLE = PodPromises(pod_cpus=CpuSet.parse("1-7,9-15"))
-HELD = PodPromises(cpus=(("app", CpuSet.of(1, 9)),))
-HELD_MEMORY = PodPromises(memory=(("app", (Block(NumaSet.of(0), "memory", GIB),)),))
+WHOLE = NOTHING.having(CpuHoldings(pod_cpus=CpuSet.parse("1-7,9-15")))
+HELD = NOTHING.having(CpuHoldings(cpus=(("app", CpuSet.of(1, 9)),)))
+HELD_MEMORY = NOTHING.having(MemoryHoldings(memory=(("app", (Block(NumaSet.of(0), "memory", GIB),)),)))
 
 
 def without_reserved_cpus() -> StartRefused:
@@ -1037,12 +1042,12 @@ FILES: list[tuple[Callable[[], StartRefused], str]] = [
     (lambda: with_files(cpu=CpuRecord("static", "0,5-15", (), (("u1", CpuSet.parse("1-3")), ("u2", CpuSet.parse("3-4")))), errata=Errata.FIXED), 'pod: u2 cpuset: "3-4" overlaps with "3" of other pods'),
     (lambda: with_files(memory=Unreadable("no good")), "no good"),
     (lambda: with_files(memory=MemoryRecord("None")), 'differs from state checkpoint policy "None"'),
-    (lambda: resumed(AS_KUBELET, default=CpuSet(), pods=held(HELD)), "default cpuset cannot be empty"),
-    (lambda: resumed(AS_KUBELET, default=CpuSet.parse("0-14")), "doesn't match with CPUs in state \"0-14\""),
-    (lambda: resumed(BY_ITSELF, default=CpuSet.parse("0,8"), pods=held(WHOLE).put("u2", WHOLE)), 'pod: u2 cpuset: "1-7,9-15" overlaps with "1-7,9-15" of other pods'),
+    (lambda: resumed(AS_KUBELET, CpuBooks(CpuSet()), pods=held(HELD)), "default cpuset cannot be empty"),
+    (lambda: resumed(AS_KUBELET, CpuBooks(CpuSet.parse("0-14"))), "doesn't match with CPUs in state \"0-14\""),
+    (lambda: resumed(BY_ITSELF, CpuBooks(CpuSet.parse("0,8")), pods=held(WHOLE).put("u2", WHOLE)), 'pod: u2 cpuset: "1-7,9-15" overlaps with "1-7,9-15" of other pods'),
     (lambda: resumed(BY_ITSELF, pods=held(WHOLE)), 'pod: u1 cpuset: "1-7,9-15" overlaps with default cpuset "0-15"'),
-    (lambda: resumed(STRICT, default=CpuSet.parse("0-15")), 'some of strictly reserved cpus: "0,8"'),
-    (lambda: resumed(STATIC_MEMORY, memory=(), pods=held(HELD_MEMORY)), "machine state can not be empty"),
+    (lambda: resumed(STRICT, CpuBooks(CpuSet.parse("0-15"))), 'some of strictly reserved cpus: "0,8"'),
+    (lambda: resumed(STATIC_MEMORY, MemoryBooks(), pods=held(HELD_MEMORY)), "machine state can not be empty"),
     (lambda: resumed(AS_KUBELET, pods=held(HELD_MEMORY)), "different from the real one"),
 ]  # fmt: skip
 

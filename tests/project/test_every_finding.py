@@ -16,10 +16,14 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.promises import Block, HeldDevice, PodPromises, Promises
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises, with_pod
 from nodeagent.core.model.state import NodeState, Phase
 from nodeagent.core.model.violations import Invariant, Violation
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, own_set_of, with_default_set
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings, memory_accounts, with_memory_accounts
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
 from nodeagent.formats.syntax import yaml_tree
@@ -118,24 +122,27 @@ def damaged(node: Managers, pods: tuple[Any, ...], damage: Callable[[Promises], 
 
 
 def holding(promises: Promises, uid: str, **held: Any) -> Promises:
-    return replace(promises, pods=promises.pods.put(uid, replace(promises.of_pod(uid), **held)))
+    before = promises.of_pod(uid)
+    kinds: dict[str, Any] = {"cpus": CpuHoldings, "devices": DeviceHoldings, "claims": ClaimHoldings}
+    parts = (replace(before.of(kinds[field]), **{field: value}) for field, value in held.items())
+    return with_pod(promises, uid, before.having(*parts))
 
 
 def overbooked(promises: Promises) -> Promises:
     """One node's books say that more is free than there is."""
-    first, *others = promises.memory
+    first, *others = memory_accounts(promises)
     tables = tuple((name, replace(table, free=table.free + 1)) for name, table in first.tables)
-    return replace(promises, memory=(replace(first, tables=tables), *others))
+    return with_memory_accounts(promises, (replace(first, tables=tables), *others))
 
 
 def block(nodes: NumaSet, size_bytes: int) -> PodPromises:
-    return PodPromises(memory=(("app", (Block(nodes, "memory", size_bytes),)),))
+    return NOTHING.having(MemoryHoldings(memory=(("app", (Block(nodes, "memory", size_bytes),)),)))
 
 
-def short(promised: PodPromises, **more: Any) -> tuple[str, ...]:
+def short(promised: PodPromises, *books: CpuBooks) -> tuple[str, ...]:
     """What a start finds that the machine can't keep."""
     fresh = core.initial(WITH_MEMORY)
-    before = replace(fresh, pods=fresh.pods.put("u1", promised), **more)
+    before = with_pod(fresh, "u1", promised).having(*books)
     resumed = core.resume(WITH_MEMORY, before)
     assert isinstance(resumed, Promises), resumed
     return tuple(short.text for short in core.shortfalls(WITH_MEMORY, resumed))
@@ -150,12 +157,12 @@ STATIC = managers()
 CARD = (("app", (HeldDevice("x.com/nic", "0000:3b:00.0", kind="network"),)),)
 BROKEN: list[tuple[Invariant, str, Callable[[], tuple[Violation, ...]]]] = [
     (Invariant.HOLDER_IS_ACTIVE, "pod uid-web is not active, but holds CPUs, memory or devices", lambda: core.violations(STATIC, admitted(STATIC, WEB), ())),
-    (Invariant.HOLDER_IS_IN_ITS_POD, "pod uid-web holds CPUs, memory or devices for container gone, which it doesn't have", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(*p.of_pod("uid-web").cpus, ("gone", CpuSet.of(5)))))),
-    (Invariant.PODS_SHARE_NO_CPUS, "pod uid-web holds CPUs 1,9 that another pod holds too", lambda: damaged(STATIC, (WEB, DB), lambda p: holding(p, "uid-web", cpus=p.of_pod("uid-db").cpus) if str(p.own_set("uid-db", "app")) == "1,9" else holding(p, "uid-db", cpus=p.of_pod("uid-web").cpus))),
-    (Invariant.SHARED_POOL_HAS_THE_REST, "the shared pool has CPUs 0,8, but no pod holds 0,2-8,10-15", lambda: damaged(STATIC, (WEB,), lambda p: replace(p, default=CpuSet.of(0, 8)))),
+    (Invariant.HOLDER_IS_IN_ITS_POD, "pod uid-web holds CPUs, memory or devices for container gone, which it doesn't have", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(*p.of_pod("uid-web").of(CpuHoldings).cpus, ("gone", CpuSet.of(5)))))),
+    (Invariant.PODS_SHARE_NO_CPUS, "pod uid-web holds CPUs 1,9 that another pod holds too", lambda: damaged(STATIC, (WEB, DB), lambda p: holding(p, "uid-web", cpus=p.of_pod("uid-db").of(CpuHoldings).cpus) if str(own_set_of(p, "uid-db", "app")) == "1,9" else holding(p, "uid-db", cpus=p.of_pod("uid-web").of(CpuHoldings).cpus))),
+    (Invariant.SHARED_POOL_HAS_THE_REST, "the shared pool has CPUs 0,8, but no pod holds 0,2-8,10-15", lambda: damaged(STATIC, (WEB,), lambda p: with_default_set(p, CpuSet.of(0, 8)))),
     (Invariant.RESERVED_CPUS_ARE_FREE, "reserved CPUs 8 are held by a pod", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(("app", CpuSet.of(1, 8)),)))),
     (Invariant.CPUS_ARE_OF_THE_POD, "pod uid-web, container a: CPUs 15 are not all among the pod's 1-3,9-11", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=(("a", CpuSet.of(15)),)))),
-    (Invariant.CONTAINERS_SHARE_NO_CPUS, "pod uid-web, container b: CPUs 1,9 are also held by container a", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=tuple((name, p.of_pod("uid-web").cpus[0][1]) for name in ("a", "b"))))),
+    (Invariant.CONTAINERS_SHARE_NO_CPUS, "pod uid-web, container b: CPUs 1,9 are also held by container a", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=tuple((name, p.of_pod("uid-web").of(CpuHoldings).cpus[0][1]) for name in ("a", "b"))))),
     (Invariant.MEMORY_ADDS_UP, "NUMA node 0: 1073741824 + 6442450945 bytes of memory reserved and free, 7516192768 allocatable", lambda: damaged(WITH_MEMORY, (WEB,), overbooked)),
     (Invariant.MEMORY_IS_OF_THE_PROMISES, "[memorymanager] the expected machine state is different from the real one", lambda: damaged(WITH_MEMORY, (WEB,), overbooked)),
     (Invariant.CLAIMS_ARE_HELD, "pod uid-web: claim default/nic has pci-0000-3b-00-0, which none of its containers holds", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", claims=(ClaimAllocation("default/nic", "nic", (AllocatedDevice("nic", "nodeagent.io", "pci-0000-3b-00-0"),)),)))),
@@ -165,7 +172,7 @@ BROKEN: list[tuple[Invariant, str, Callable[[], tuple[Violation, ...]]]] = [
     (Invariant.ONE_STATUS_PER_CONTAINER, "pod uid-web: statuses of containers [], expected ['app']", lambda: entries_of(lambda s: replace(s, entries=(replace(s.entries[0], containers=()),)))),
 ]  # fmt: skip
 SHORT: list[tuple[str, Callable[[], tuple[str, ...]]]] = [
-    ("CPUs 99 of 1,99 are offline", lambda: short(PodPromises(cpus=(("app", CpuSet.of(1, 99)),)), default=CpuSet.parse("0,2-15"))),
+    ("CPUs 99 of 1,99 are offline", lambda: short(NOTHING.having(CpuHoldings(cpus=(("app", CpuSet.of(1, 99)),))), CpuBooks(CpuSet.parse("0,2-15")))),
     ("memory is promised on NUMA nodes 7, which are gone", lambda: short(block(NumaSet.of(0, 7), GIB))),
     ("NUMA node 0: 1073741824 more bytes of memory are promised", lambda: short(block(NumaSet.of(0), 8 * GIB))),
 ]  # fmt: skip

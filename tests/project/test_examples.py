@@ -12,6 +12,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from tests.support.builders import GIB
@@ -70,7 +71,7 @@ def test_it_gets_what_its_comment_says(config: Path, example: Example) -> None:
 
 def share(managers: Managers, promises: Promises, pod: Pod, name: str) -> Share:
     level = isolation(managers, promises, pod, name)
-    own = promises.own_set(pod.uid, name)
+    own = own_set_of(promises, pod.uid, name)
     return Share(level.value, None if own is None else len(own))
 
 
@@ -99,7 +100,7 @@ def test_a_pod_joins_the_fuller_node_with_the_option_alone(is_on: bool) -> None:
         decided = admit(managers, promises, pod)
         assert isinstance(decided, Admitted)
         promises = decided.promises
-        own = promises.own_set(pod.uid, "app")
+        own = own_set_of(promises, pod.uid, "app")
         assert own is not None
         nodes.append({cpu // 4 for cpu in own})
     assert nodes == [{1}, {1} if is_on else {0}]
@@ -107,4 +108,4 @@ def test_a_pod_joins_the_fuller_node_with_the_option_alone(is_on: bool) -> None:
 
 def test_strictly_reserved_cpus_are_no_pods() -> None:
     managers = managers_of(read(EXAMPLES / "strict-reservation" / "config.yaml"))
-    assert str(initial(managers).default) == "2-15"
+    assert str(default_set(initial(managers))) == "2-15"

@@ -19,6 +19,7 @@ import hpack
 from msgspec import structs
 
 from nodeagent.core.admission.managers import start
+from nodeagent.core.admission.records import Records
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.domains.runtime.pod_model import runtime_pod
 from nodeagent.core.domains.runtime.registry import Registry, happened
@@ -28,7 +29,7 @@ from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.nri import Call, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
-from nodeagent.core.model.records import Records, Unreadable
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, new_entry

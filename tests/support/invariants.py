@@ -9,7 +9,10 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass, qos_class
-from nodeagent.core.model.promises import Isolation, MemoryNode, Promises
+from nodeagent.core.model.promises import Isolation, Promises
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
+from nodeagent.core.resources.memory.holdings import MemoryHoldings, MemoryNode, memory_accounts, with_memory_accounts
+from nodeagent.core.resources.memory.resource import MemoryResource
 
 INIT, SIDECAR = ContainerKind.INIT, ContainerKind.SIDECAR
 
@@ -22,10 +25,10 @@ def run_at_once(pod: Pod, a: int, b: int) -> bool:
 
 
 def usable(promises: Promises, pod: Pod, container: Container) -> CpuSet:
-    own = promises.own_set(pod.uid, container.name)
+    own = own_set_of(promises, pod.uid, container.name)
     if own is None:
-        return promises.default
-    return own | promises.default if _shares_beside(container) else own
+        return default_set(promises)
+    return own | default_set(promises) if _shares_beside(container) else own
 
 
 def _shares_beside(container: Container) -> bool:
@@ -48,7 +51,7 @@ def shared_cpus(node: Managers, promises: Promises, pods: Sequence[Pod]) -> Iter
             continue
         both = usable(promises, pod, one) & usable(promises, other, two)
         if set(levels) <= {Isolation.HOST, Isolation.MIXED}:
-            both -= promises.default
+            both -= default_set(promises)
         if both:
             yield f"{pod.uid}/{one.name} and {other.uid}/{two.name} both have CPUs {both}"
 
@@ -57,14 +60,14 @@ def pool_errors(node: Managers, promises: Promises) -> Iterator[str]:
     """The shared pool is what is online, without what pods have, and without the reserved CPUs where they are kept strictly."""
     given = CpuSet()
     for _, held in promises.pods:
-        given |= held.pod_cpus or CpuSet()
-        for _, cpus in held.cpus:
+        given |= held.of(CpuHoldings).pod_cpus or CpuSet()
+        for _, cpus in held.of(CpuHoldings).cpus:
             given |= cpus
     expected = node.topology.online - given
     if ("strict-cpu-reservation", "true") in node.placement.cpu_manager_policy_options:
         expected -= node.reserved
-    if promises.default != expected:
-        yield f"the shared pool is {promises.default}, not {expected}"
+    if default_set(promises) != expected:
+        yield f"the shared pool is {default_set(promises)}, not {expected}"
     if given & node.reserved:
         yield f"reserved CPUs {given & node.reserved} were given away"
 
@@ -106,15 +109,15 @@ def size_errors(node: Managers, promises: Promises, pods: Sequence[Pod]) -> Iter
     for pod in pods:
         held = promises.of_pod(pod.uid)
         for container in pod.containers:
-            own, wanted = held.own_set(container.name), wanted_cpus(node, pod, container)
+            own, wanted = held.of(CpuHoldings).own_set(container.name), wanted_cpus(node, pod, container)
             if wanted and len(own or ()) != wanted:
                 yield f"{pod.uid}/{container.name} has CPUs {own}, asked for {wanted}"
             if not wanted and not has_pod_set(node, pod) and own is not None:
                 yield f"{pod.uid}/{container.name} has CPUs {own}, asked for none"
-            if held.pod_cpus is not None and not (own and own <= held.pod_cpus):
-                yield f"{pod.uid}/{container.name} has CPUs {own}, its pod {held.pod_cpus}"
-        if has_pod_set(node, pod) and len(held.pod_cpus or ()) != _whole(pod):
-            yield f"{pod.uid} has CPUs {held.pod_cpus}, asked for {_whole(pod)}"
+            if held.of(CpuHoldings).pod_cpus is not None and not (own and own <= held.of(CpuHoldings).pod_cpus):
+                yield f"{pod.uid}/{container.name} has CPUs {own}, its pod {held.of(CpuHoldings).pod_cpus}"
+        if has_pod_set(node, pod) and len(held.of(CpuHoldings).pod_cpus or ()) != _whole(pod):
+            yield f"{pod.uid} has CPUs {held.of(CpuHoldings).pod_cpus}, asked for {_whole(pod)}"
 
 
 def _whole(pod: Pod) -> int:
@@ -126,7 +129,7 @@ def _whole(pod: Pod) -> int:
 def core_errors(node: Managers, promises: Promises) -> Iterator[str]:
     """Under full-pcpus-only every set is whole cores (the pool of a pod with slices of whole cores is, too)."""
     for uid, held in promises.pods:
-        for name, cpus in (*held.cpus, ("", held.pod_cpus or CpuSet())):
+        for name, cpus in (*held.of(CpuHoldings).cpus, ("", held.of(CpuHoldings).pod_cpus or CpuSet())):
             for core_cpus in node.topology.cores.values():
                 if cpus & core_cpus and not core_cpus <= cpus:
                     yield f"{uid}/{name} has CPUs {cpus}: half of the core {core_cpus}"
@@ -138,7 +141,11 @@ def memory_errors(node: Managers, promises: Promises) -> Iterator[str]:
     used: dict[int, set[int]] = {}
     count: dict[int, int] = {}
     for _, held in promises.pods:
-        blocks = held.pod_memory if held.pod_memory is not None else [b for _, each in held.memory for b in each]
+        blocks = (
+            held.of(MemoryHoldings).pod_memory
+            if held.of(MemoryHoldings).pod_memory is not None
+            else [b for _, each in held.of(MemoryHoldings).memory for b in each]
+        )
         for block in blocks:
             key = (block.nodes.bits, block.resource)
             promised[key] = promised.get(key, 0) + block.size_bytes
@@ -148,7 +155,7 @@ def memory_errors(node: Managers, promises: Promises) -> Iterator[str]:
     for node_id, groups in used.items():
         if len(groups) > 1:
             yield f"node {node_id} is used in groups {sorted(groups)}"
-    for each in promises.memory:
+    for each in memory_accounts(promises):
         if each.assignments != count.get(each.id, 0):
             yield f"node {each.id} counts {each.assignments} blocks, there are {count.get(each.id, 0)}"
         expected = used.get(each.id, {1 << each.id})
@@ -158,19 +165,19 @@ def memory_errors(node: Managers, promises: Promises) -> Iterator[str]:
             if table.reserved + table.free != table.allocatable or table.reserved < 0 or table.free < 0:
                 yield f"node {each.id}, {resource}: {table}"
     taken: dict[tuple[int, str], int] = {}
-    for each in promises.memory:
+    for each in memory_accounts(promises):
         for resource, table in each.tables:
             key = (each.cells.bits, resource)
             taken[key] = taken.get(key, 0) + table.reserved
     for key in taken.keys() | promised.keys():
-        if node.providers.memory.static and taken.get(key, 0) != promised.get(key, 0):
+        if node.providers.of(MemoryResource).manager.static and taken.get(key, 0) != promised.get(key, 0):
             yield f"group {key[0]:b}, {key[1]}: {taken.get(key, 0)} taken, {promised.get(key, 0)} promised"
 
 
 def settled(promises: Promises) -> Promises:
     """Without where a group's bytes lie: that depends on the order of releases, and only the group's sums mean something."""
     sums: dict[tuple[int, str], int] = {}
-    for each in promises.memory:
+    for each in memory_accounts(promises):
         for resource, table in each.tables:
             key = (each.cells.bits, resource)
             sums[key] = sums.get(key, 0) + table.reserved
@@ -179,4 +186,4 @@ def settled(promises: Promises) -> Promises:
         tables = tuple((r, replace(t, reserved=sums[each.cells.bits, r], free=0)) for r, t in each.tables)
         return replace(each, tables=tables)
 
-    return replace(promises, memory=tuple(flattened(each) for each in promises.memory))
+    return with_memory_accounts(promises, tuple(flattened(each) for each in memory_accounts(promises)))

@@ -44,6 +44,8 @@ from nodeagent.core.model.cgroup_layout import ABOVE, is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.cpu.restore import given_cpus
 from nodeagent.core.turn.actions import (
     Action,
@@ -642,7 +644,7 @@ class Agent:
             entry.container_path(c.name)
             for entry in of_resized
             for c in entry.pod.containers
-            if before.promises.own_set(entry.pod.uid, c.name) is None
+            if own_set_of(before.promises, entry.pod.uid, c.name) is None
         }
         self.last = decided
         self.turn_events = decided.events if self.state is not before or decided.state == before else ()
@@ -775,9 +777,9 @@ class Agent:
                     assert machine.fallback(path) >= cpus
                     assert not both, f"{path} may fall back on {both} of {other}"
         self._check_units(desired_by_path)
-        universe = CpuSet(machine.node.managers.providers.cpu.universe)
-        if state.promises.default:
-            assert state.promises.default | given_cpus(state.promises) == universe, "a CPU is lost"
+        universe = CpuSet(machine.node.managers.providers.of(CpuResource).manager.universe)
+        if default_set(state.promises):
+            assert default_set(state.promises) | given_cpus(state.promises) == universe, "a CPU is lost"
 
     def _is_on_its_way(self, path: str, cpus: CpuSet, promised: CpuSet) -> bool:
         """Whether a container that was resized has some of its CPUs, and not all yet, or others still that nobody else is on."""

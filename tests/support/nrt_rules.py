@@ -10,6 +10,8 @@ from typing import Any
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from tests.support import json_schema
 
 _QUANTITY = {
@@ -111,8 +113,8 @@ def _amounts(resource: Mapping[str, Any]) -> dict[str, int]:
 
 def cpus_available(managers: Managers, promises: Promises, node: int) -> int:
     """Subtract from a node's allocatable CPUs those that PodResources lists for containers and pods."""
-    listed = {cpu for _, pod in promises.pods for _, cpus in pod.cpus for cpu in cpus}
-    listed |= {cpu for _, pod in promises.pods for cpu in pod.pod_cpus or ()}
+    listed = {cpu for _, pod in promises.pods for _, cpus in pod.of(CpuHoldings).cpus for cpu in cpus}
+    listed |= {cpu for _, pod in promises.pods for cpu in pod.of(CpuHoldings).pod_cpus or ()}
     allocatable = {cpu.id for cpu in managers.topology.cpus if cpu.numa == node} - set(managers.reserved)
     return len(allocatable - listed)
 
@@ -123,9 +125,9 @@ def memory_taken(promises: Promises, nodes: frozenset[int], resource: str) -> in
         block
         for _, pod in promises.pods
         for block in (
-            [each for _, of_container in pod.memory for each in of_container]
-            if pod.pod_memory is None
-            else pod.pod_memory
+            [each for _, of_container in pod.of(MemoryHoldings).memory for each in of_container]
+            if pod.of(MemoryHoldings).pod_memory is None
+            else pod.of(MemoryHoldings).pod_memory
         )
     ]
     return sum(b.size_bytes for b in blocks if b.resource == resource and frozenset(b.nodes) == nodes)

@@ -3,6 +3,8 @@
 from nodeagent.core.admission.managers import Admitted, admit, initial
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.state import NodeState, Origin, PodEntry, QosClass
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.views.topology.devices import device_owners, device_sections, devices_document
 from nodeagent.views.wording.claims import claim_documents, claim_text
 from tests.support.builders import GIB, MACHINE_A, managers
@@ -20,8 +22,8 @@ def state() -> NodeState:
 
 
 def test_a_claim_in_a_line() -> None:
-    (claim,) = claim_documents(state().promises.of_pod("a").claims)
-    cpus = state().promises.own_set("a", "app")
+    (claim,) = claim_documents(state().promises.of_pod("a").of(ClaimHoldings).claims)
+    cpus = own_set_of(state().promises, "a", "app")
     assert claim_text(claim) == f"default/a-own: cpus CPUs {cpus}, nic pci-0000-3b-00-0, zone memory-1 1Gi", (
         "where the card is"
     )

@@ -18,6 +18,7 @@ from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.kernel.usage import read_usage
 from nodeagent.errors import NodeAgentError
@@ -262,7 +263,7 @@ def measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str
     own = [
         one.name
         for one in entry.pod.containers
-        if view.state.promises.own_set(entry.pod.uid, one.name) is not None
+        if own_set_of(view.state.promises, entry.pod.uid, one.name) is not None
         and (one.name == name or (name is None and one.kind is not ContainerKind.INIT))
     ]
     if not own:

@@ -12,11 +12,12 @@ from nodeagent.cli.support.pod_files import pods_of
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfNode, empty_node, errata_of, machine_of, what_if_node
 from nodeagent.core.admission.managers import Admitted, in_turn
-from nodeagent.core.admission.resize import NotResized, moves_instead, resized_by
+from nodeagent.core.admission.resize import moves_instead, resized_by
 from nodeagent.core.explain.capacity_search import search_capacity
 from nodeagent.core.explain.resizing import Resizing, resizing
 from nodeagent.core.explain.what_if import Refused, keys_of
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.refusals import NotResized
 from nodeagent.errors import NodeAgentError
 from nodeagent.views.simulate.pods import Simulation, comparison, run_document
 from nodeagent.views.simulate.pods_text import render_comparison, render_run

@@ -9,6 +9,7 @@ from typing import Self
 
 from nodeagent.cli.support.documents import Document
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus as all_exclusive_cpus
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
 from nodeagent.edge.kernel.interrupts import interrupts
@@ -43,7 +44,7 @@ def counting(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable
     tree = CgroupTree(view.cgroup_root)
     cpus = CpuSet.from_ids(cpu for claim in held for cpu in claim.cpus)
     cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
-    stay_off(view.state.promises.exclusive())
+    stay_off(all_exclusive_cpus(view.state.promises))
     # Twice: one that is just ending is in no cgroup any more, and its last switch is counted all the same.
     ending = _members(tree, cgroups)
     with recording(cpus) as counters:

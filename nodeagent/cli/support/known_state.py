@@ -21,6 +21,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import run_id
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.start.startup import LAST_CONFIG, STATE_FILE, StartError, discover
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.files import state_files
@@ -206,7 +207,7 @@ def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
     view = _with_cgroups(view)
     processes, beside = _processes(view)
     ours = frozenset(pid for pids in processes.values() for pid in pids)
-    exclusive = view.state.promises.exclusive() & view.node.topology.online
+    exclusive = exclusive_cpus(view.state.promises) & view.node.topology.online
     observation = replace(
         view.observed,
         process_counts={path: len(pids) for path, pids in processes.items()},

@@ -7,10 +7,10 @@ preference.
 from collections.abc import Iterable
 
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.numa.resource_manager import ResourceManager
+from nodeagent.core.resources.resource import Resource
 
 
-def preferred_of_two(managers: Iterable[ResourceManager], promises: Promises, a: int, b: int) -> int | None:
+def preferred_of_two(managers: Iterable[Resource], promises: Promises, a: int, b: int) -> int | None:
     """Return the node that the managers prefer to use; None: they are undecided."""
     votes = set()
     for manager in managers:

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.one_pod import Providers
 from nodeagent.core.model.demand import PodDemand
-from nodeagent.core.model.idset import CpuMask, NumaMask
+from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.points import Point
-from nodeagent.core.resources.memory.groups import NodeGroups
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 _NOT_OF_CORES = frozenset(
     {Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW, Reason.CLAIM}
@@ -27,8 +28,10 @@ _NOT_OF_CPUS = frozenset(
 
 def seen_by(providers: Providers, pod: PodDemand) -> Providers:
     """Return the managers as this pod sees them."""
-    if pod.core_class is not None and any(one.name == pod.core_class for one in providers.cpu.classes):
-        providers = replace(providers, cpu=providers.cpu.of_class(pod.core_class))
+    if pod.core_class is not None and any(
+        one.name == pod.core_class for one in providers.of(CpuResource).manager.classes
+    ):
+        providers = providers.having(CpuResource(providers.of(CpuResource).manager.of_class(pod.core_class)))
     if pod.near:
         from nodeagent.core.admission.near import hints_near  # noqa: PLC0415 - few pods name devices
 
@@ -37,18 +40,17 @@ def seen_by(providers: Providers, pod: PodDemand) -> Providers:
     if pod.numa_node is None:
         return providers
     only = NumaMask(1 << pod.numa_node)
-    cpu, topology = providers.cpu, providers.topology
+    topology = providers.topology
     return replace(
         providers,
-        cpu=replace(cpu, grantable=CpuMask(cpu.grantable & cpu.layout.cpus_of_nodes(only))),
-        memory=replace(providers.memory, groups=NodeGroups((only,))),
+        resources=tuple(resource.limited_to(only) for resource in providers.resources),
         topology=replace(topology, rules=replace(topology.rules, default_mask=only)),
     )
 
 
 def unfit(providers: Providers, machine: Topology, pod: PodDemand) -> Refusal | None:
     """Refuse a pod that asks for what nothing can be promised to it of; None: it is to be tried."""
-    has_own = providers.cpu.static and pod.asks_for_cpus
+    has_own = providers.of(CpuResource).manager.static and pod.asks_for_cpus
     return (
         _without_such_cores(machine, pod, has_own=has_own)
         or _without_such_a_node(machine, pod, has_own=has_own)
@@ -67,9 +69,14 @@ def _without_such_devices(providers: Providers, pod: PodDemand) -> Refusal | Non
 
 def _without_such_resources(providers: Providers, pod: PodDemand) -> Refusal | None:
     """Kubelet leaves out resources that its node doesn't have (removeMissingExtendedResources): the pod would run without its devices."""
-    if providers.owned is not None or not any(container.devices for container in pod.containers):
+    if not any(container.devices for container in pod.containers):
         return None
-    return unexpected(f"cannot allocate unregistered device {pod.devices[0][0]}")
+    resources = providers.resources
+    if any(resource.holdings is DeviceHoldings for resource in resources):
+        return None  # it says itself what it doesn't have
+    managed = frozenset[str]().union(*(resource.managed for resource in resources))
+    unknown = [name for name, _ in pod.devices if name not in managed]
+    return unexpected(f"cannot allocate unregistered device {unknown[0]}") if unknown else None
 
 
 def _without_such_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:
@@ -116,7 +123,11 @@ def among_its_cores(refusal: Refusal, pod: PodDemand) -> Refusal:
 def beside_plugins(refusal: Refusal, providers: Providers) -> Refusal:
     """Name the CPU plugins that decide which CPUs a pod may have: without them, it might have been admitted."""
     filters = {Point.FILTER.value, Point.POST_FILTER.value}
-    names = [one.name for one in providers.cpu.plugins if one.code is not None and filters & one.code.points]
+    names = [
+        one.name
+        for one in providers.of(CpuResource).manager.plugins
+        if one.code is not None and filters & one.code.points
+    ]
     if not names or refusal.reason in _NOT_OF_CPUS:
         return refusal
     return replace(refusal, message=f"{refusal.message} (of the CPUs that {' and '.join(names)} leaves)")

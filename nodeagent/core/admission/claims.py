@@ -9,24 +9,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nodeagent.core.admission.held_claims import with_held_claims
 from nodeagent.core.admission.one_pod import Providers
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, allocations, assignments
 from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, AllocatedDevice, ClaimAllocation, DeviceRequest
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.holdings import put
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
-from nodeagent.core.model.promises import HeldDevice, Hint, PodPromises, Promises, put, with_pod
+from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.claims.holdings import ClaimHoldings, claims_of, taken_claims
 from nodeagent.core.resources.claims.inventory import SIZE, ClaimableDevice, claimable
 from nodeagent.core.resources.claims.matching import Allowed, Looks, NoWayError, Wish, matching, ways_to_meet
 from nodeagent.core.resources.claims.selectors import SelectorError
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of, with_default_set
 from nodeagent.core.resources.cpu.manager import allocate_container as allocate_cpus, taken_deltas
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
 from nodeagent.core.resources.memory.accounting import free_of
+from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
 from nodeagent.core.resources.memory.manager import allocate_container as allocate_memory
+from nodeagent.core.resources.memory.resource import MemoryResource
 
 MOST_TRIED = 256
 """Ways to meet a pod's claims that are tried, and the pod decided on with each that does, until one of them is admitted."""
@@ -89,7 +97,7 @@ def _wishes(promises: Promises, pod: Pod) -> list[Wish]:
     why = unusable(pod)
     if why is not None:
         raise _MisfitError(why)
-    known = {name for name, _ in promises.claims()}
+    known = {name for name, _ in taken_claims(promises)}
     found: list[Wish] = []
     for claim in pod.claims:
         full_name = f"{pod.namespace}/{claim.claim_name(pod.name)}"
@@ -127,14 +135,14 @@ class _Placing:
     ) -> None:
         self._providers = providers
         self._machine = machine
-        self._there = claimable(machine, providers.cpu.reserved, cards.placed)
+        self._there = claimable(machine, providers.of(CpuResource).manager.reserved, cards.placed)
         self._nodes = {device.address: node for device, node in cards.placed}
         self._names = {device.address: (device.kind.value, device.names) for device, _ in cards.placed}
         self._promises = promises
         self._pod = pod
         self._demand = demand
-        self._taken = promises.taken_devices()
-        self._free = CpuSet(providers.cpu.free_cpus(promises))
+        self._taken = taken_devices(promises)
+        self._free = CpuSet(providers.of(CpuResource).manager.free_cpus(promises))
         self._looks = Looks()
 
     def ways(self, wishes: Sequence[Wish]) -> Iterator[Met | Refusal]:
@@ -169,18 +177,19 @@ class _Placing:
         there = {device.name: device for device in self._there}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
-            uids = sorted(uid for name, uid in promises.claims() if name == full_name)
+            uids = sorted(uid for name, uid in taken_claims(promises) if name == full_name)
             if not uids:
                 continue
             uid = uids[0]
-            parts = [one for other in uids for one in promises.claims_of(other) if one.claim == full_name]
+            parts = [one for other in uids for one in claims_of(promises, other) if one.claim == full_name]
             if claim.template or any(one.is_own for one in parts):
                 raise _MisfitError(
                     f"claim {full_name} is pod {uid}'s: a claim from a template is called POD-NAME, and two have this name"
                 )
             devices = tuple(dict.fromkeys(device for one in parts for device in one.devices))
             own = promises.of_pod(self._pod.uid)
-            own = replace(own, claims=(*own.claims, ClaimAllocation(full_name, claim.name, devices)))
+            allocation = ClaimAllocation(full_name, claim.name, devices)
+            own = own.having(ClaimHoldings((*own.of(ClaimHoldings).claims, allocation)))
             has = {one.request.partition("/")[0] for one in devices}
             for request in claim.spec.requests if claim.spec else ():
                 if request.name not in has and self._users_of(claim.name, request.name):
@@ -200,7 +209,7 @@ class _Placing:
                 if one.device not in there:
                     raise _MisfitError(f"claim {full_name} has {one.device}, which is gone")
                 own = self._with_card(own, claim.name, one.request.partition("/")[0], there[one.device], full_name)
-            promises = with_pod(promises, self._pod.uid, replace(own, claims=own.held_claims))
+            promises = with_pod(promises, self._pod.uid, with_held_claims(own))
         return promises
 
     def _is_free(self, device: ClaimableDevice, way: DeviceRequest) -> bool:
@@ -208,7 +217,8 @@ class _Placing:
             return device.cpu in self._free
         if device.memory is not None:
             node, resource = device.memory
-            return free_of(self._promises.memory, NumaSet(NumaMask(1 << node)), resource) >= _size(device, way)
+            free = free_of(memory_accounts(self._promises), NumaSet(NumaMask(1 << node)), resource)
+            return free >= _size(device, way)
         return ("", device.address) not in self._taken
 
     def _way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
@@ -217,7 +227,7 @@ class _Placing:
         Raises:
             _MisfitError: it doesn't do.
         """
-        draft = _Chosen(promises.default)
+        draft = _Chosen(default_set(promises))
         order = sorted(
             range(len(allowed)), key=lambda place: (_rank(allowed[place]), len(allowed[place].devices), place)
         )
@@ -269,7 +279,7 @@ class _Placing:
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
         """Have the CPU manager choose, by its policy and options, as for a container that asks for so many."""
-        manager = self._providers.cpu
+        manager = self._providers.of(CpuResource).manager
         if not manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
         bits = 0
@@ -278,7 +288,7 @@ class _Placing:
         held = promises.of_pod(self._pod.uid)
         hint = Hint(None if mask is None else NumaSet(mask), preferred=False)
         hinted = replace(held, hints=put(held.hints, user.name, hint))
-        asked = with_pod(replace(promises, default=draft.default), self._pod.uid, hinted)
+        asked = with_pod(with_default_set(promises, draft.default), self._pod.uid, hinted)
         limited = replace(manager, grantable=CpuMask(manager.grantable & bits))
         demand = replace(self._demand_of(user), cpus=each.count)
         allocation = allocate_cpus(limited, asked, self._demand, demand)
@@ -286,7 +296,7 @@ class _Placing:
             raise _MisfitError(
                 f"claim {each.wish.claim}, request {each.wish.request.name}: {allocation.refusal.message}"
             )
-        chosen = allocation.promises.own_set(self._pod.uid, user.name)
+        chosen = own_set_of(allocation.promises, self._pod.uid, user.name)
         assert chosen is not None
         return tuple(device for device in there if device.cpu is not None and device.cpu in chosen)
 
@@ -301,7 +311,7 @@ class _Placing:
         there: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
-        if not self._providers.memory.static:
+        if not self._providers.of(MemoryResource).manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for memory: that needs memoryManagerPolicy: Static")
         near = self._machine.numa_of(draft.cpus.get(user.name, CpuSet())) | NumaSet(mask or NumaMask(0))
         chosen = tuple(sorted(there, key=lambda device: (device.memory or (0, ""))[0] not in near)[: each.count])
@@ -328,11 +338,11 @@ class _Placing:
         held = promises.of_pod(self._pod.uid)
         for name, cpus in draft.cpus.items():
             self._judge_cpus(self._pod.container(name), cpus)
-            held = replace(held, cpus=put(held.cpus, name, cpus))
-        after = with_pod(replace(promises, default=draft.default), self._pod.uid, held)
+            held = held.having(CpuHoldings(put(held.of(CpuHoldings).cpus, name, cpus)))
+        after = with_pod(with_default_set(promises, draft.default), self._pod.uid, held)
         deltas: MetricDeltas = ()
         for cpus in draft.cpus.values():
-            moved = taken_deltas(self._providers.cpu, after, cpus.bits)
+            moved = taken_deltas(self._providers.of(CpuResource).manager, after, cpus.bits)
             deltas += (*moved, allocations("cpu", "node"), assignments("cpu", "node_exclusive"))
         for name, nodes in draft.nodes.items():
             after, moved = self._with_memory(after, name, nodes, draft.amounts[name])
@@ -350,7 +360,8 @@ class _Placing:
                     if device.address:
                         held = self._with_card(held, name, each.wish.request.name, device, full_name)
             is_own = any(claim.name == name and claim.template for claim in self._pod.claims)
-            held = replace(held, claims=(*held.claims, ClaimAllocation(full_name, name, tuple(results), is_own)))
+            allocation = ClaimAllocation(full_name, name, tuple(results), is_own)
+            held = held.having(ClaimHoldings((*held.of(ClaimHoldings).claims, allocation)))
         return self._result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
@@ -378,7 +389,7 @@ class _Placing:
         before = promises.of_pod(self._pod.uid)
         hinted = replace(before, hints=put(before.hints, name, Hint(nodes, preferred=False)))
         allocation = allocate_memory(
-            replace(self._providers.memory, keeps_one_node=True),
+            replace(self._providers.of(MemoryResource).manager, keeps_one_node=True),
             with_pod(promises, self._pod.uid, hinted),
             self._demand,
             demand,
@@ -386,7 +397,7 @@ class _Placing:
         if allocation.refusal is not None:
             raise _MisfitError(f"the memory of container {name}: {allocation.refusal.message}")
         held = allocation.promises.of_pod(self._pod.uid)
-        if any(block.nodes != nodes for block in held.blocks(name) or ()):
+        if any(block.nodes != nodes for block in held.of(MemoryHoldings).blocks(name) or ()):
             raise _MisfitError(
                 f"the memory of container {name} doesn't fit on NUMA node {nodes}, which its claims have"
             )
@@ -402,13 +413,12 @@ class _Placing:
         card = HeldDevice(CARD_DRIVER, device.address, nodes, kind, names, full_name)
         for container in self._pod.containers:
             if any(one.uses(name, request) for one in container.claims):
-                own = {*held.devices_of(container.name), card}
-                devices = tuple(sorted(own, key=lambda one: (one.resource, one.id)))
-                held = replace(held, devices=put(held.devices, container.name, devices))
+                own = held.of(DeviceHoldings)
+                held = held.having(own.with_devices(container.name, {*own.devices_of(container.name), card}))
         return held
 
     def _result(self, promises: Promises, held: PodPromises, deltas: MetricDeltas) -> Met:
-        near = {name: tuple(d.id for d in devices if d.claim) for name, devices in held.devices}
+        near = {name: tuple(d.id for d in devices if d.claim) for name, devices in held.of(DeviceHoldings).devices}
         containers = tuple(
             replace(each, near=(*each.near, *near.get(each.name, ()))) for each in self._demand.containers
         )

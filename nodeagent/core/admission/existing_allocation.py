@@ -10,12 +10,14 @@ from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Hint, PodPromises
-from nodeagent.core.numa.resource_manager import ResourceManager
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
+from nodeagent.core.resources.resource import Resource
 
 
 def holds_all(
-    managers: Sequence[ResourceManager], held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
+    managers: Sequence[Resource], held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
 ) -> bool:
     """Judge by what long-running containers hold; plain init containers may have run and released theirs.
 
@@ -28,7 +30,7 @@ def holds_all(
     """
     if pod.is_skipped:
         # It gets nothing new, and keeps what it got before its gate was turned off (KEP-5526).
-        return held.has_resources
+        return held.of(CpuHoldings) != CpuHoldings() or held.of(MemoryHoldings) != MemoryHoldings()
     if by_pod:
         return bool(held.holders) and all(manager.has_pod(held, pod) for manager in managers)
     pinned = [c for c in pod.containers if any(manager.is_asked(c) for manager in managers)]
@@ -40,7 +42,7 @@ def holds_all(
 
 
 def kept_hints(
-    topology: TopologyManager, managers: Sequence[ResourceManager], held: PodPromises, pod: PodDemand
+    topology: TopologyManager, managers: Sequence[Resource], held: PodPromises, pod: PodDemand
 ) -> tuple[tuple[str, Hint], ...]:
     """Return the stored hints, or hints for the places where the containers already are."""
     names = sorted(container.name for container in pod.containers)
@@ -55,10 +57,10 @@ def kept_hints(
     return tuple((name, _hint(topology, nodes)) for name, nodes in places.items())
 
 
-def _place(managers: Sequence[ResourceManager], held: PodPromises, name: str) -> NumaSet:
+def _place(managers: Sequence[Resource], held: PodPromises, name: str) -> NumaSet:
     nodes = NumaSet()
     for manager in managers:
-        nodes |= manager.place(held, name)
+        nodes |= manager.numa_nodes_of(held, name)
     return nodes
 
 
@@ -68,7 +70,7 @@ def _hint(topology: TopologyManager, nodes: NumaSet) -> Hint:
     return Hint(None if topology.rules.single_node and nodes == every else nodes, preferred=True)
 
 
-def kept_deltas(managers: Sequence[ResourceManager], pod: PodDemand) -> MetricDeltas:
+def kept_deltas(managers: Sequence[Resource], pod: PodDemand) -> MetricDeltas:
     """Count what is already allocated, as kubelet counts it."""
     if pod.is_skipped:
         return ()

@@ -6,9 +6,12 @@ They hold without errata; under `kubelet-1.36` violations are reported, not asse
 
 from collections.abc import Iterator
 
+from nodeagent.core.admission.held_claims import held_claims
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.violations import Invariant, Violation
+from nodeagent.core.resources.claims.holdings import ClaimHoldings, taken_claims
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 
 
 def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
@@ -20,7 +23,7 @@ def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
             yield Violation(invariant=Invariant.HOLDER_IS_ACTIVE, pod=uid)
             continue
         names = {container.name for container in pod.containers}
-        holders = {name for name, _ in (*held.cpus, *held.memory, *held.hints, *held.devices)}
+        holders = {*held.holders, *(name for name, _ in held.hints)}
         if holders <= names:
             continue
         for name in sorted(holders - names):
@@ -29,12 +32,12 @@ def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
 
 def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
     """Return devices that two containers have, but for what plain init containers pass on in their pod, and what a claim shares."""
-    if not promises.taken_devices():
+    if not taken_devices(promises):
         return
     kinds = {(pod.uid, container.name): container.kind for pod in active for container in pod.containers}
     holders: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
     for uid, held in promises.pods:
-        for name, devices in held.devices:
+        for name, devices in held.of(DeviceHoldings).devices:
             for device in devices:
                 holders.setdefault(device.key, []).append((uid, name, device.claim))
     for key, those in holders.items():
@@ -54,10 +57,10 @@ def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Viol
 
 def claims_without_holders(promises: Promises) -> Iterator[Violation]:
     """Return what a claim has, and no container of its pod."""
-    for uid in sorted({uid for _, uid in promises.claims()}):
+    for uid in sorted({uid for _, uid in taken_claims(promises)}):
         held = promises.of_pod(uid)
-        kept = {claim.claim: set(claim.devices) for claim in held.held_claims}
-        for claim in held.claims:
+        kept = {claim.claim: set(claim.devices) for claim in held_claims(held)}
+        for claim in held.of(ClaimHoldings).claims:
             for one in claim.devices:
                 if one not in kept.get(claim.claim, set()):
                     yield Violation(

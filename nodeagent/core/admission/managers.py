@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.admission import resource_kinds
 from nodeagent.core.admission.asked_for import among_its_cores, beside_plugins, seen_by, unfit
+from nodeagent.core.admission.held_claims import with_held_claims
 from nodeagent.core.admission.invariants import claims_without_holders, orphans, shared_devices
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, MergeReport, Providers, run_admission
+from nodeagent.core.admission.records import Records
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.config import ANY_CLASS, Placement
@@ -27,25 +30,24 @@ from nodeagent.core.model.demand import (
 from nodeagent.core.model.errata import Erratum, reproduced
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Isolation, LostPod, Promises, dropped, with_pod
-from nodeagent.core.model.records import Records
+from nodeagent.core.model.promises import Isolation, Promises, UnrecoveredPod, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
-from nodeagent.core.resources.cpu.manager import build_cpu_manager, judge_cpu_configuration
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.points import PluginFailedError
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.cpu.restore import restored_cpus
-from nodeagent.core.resources.memory.manager import (
-    build_memory_manager,
-    judge_memory_policy,
-)
-from nodeagent.core.resources.memory.reservation import invalid_entries
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.resources.memory.restore import restored_memory
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
     from nodeagent.core.resources.devices.pools import DevicePool
+    from nodeagent.core.resources.devices.resource import DeviceResource
 
 Item = TypeVar("Item")
 
@@ -60,39 +62,62 @@ class Managers(Struct, frozen=True):
     providers: Providers
     rules: DemandRules
     quirks: frozenset[Erratum]
+    plugged: "tuple[DevicePool, ...]" = ()
+    """Devices of device plugins."""
 
     def is_pod_level(self, pod: Pod) -> bool:
         """Whether the pod gets one set, which its containers share (KEP-5526)."""
         return self.rules.gates.is_managed_pod(pod)
 
-    def knowing(self, devices: "PlacedDevices | None", plugged: "tuple[DevicePool, ...] | None" = None) -> "Managers":
+    def knowing(
+        self,
+        devices: "PlacedDevices | None",
+        plugged: "tuple[DevicePool, ...] | None" = None,
+        *,
+        has_devices: bool = False,
+    ) -> "Managers":
         """Return them for decisions on pods that ask to be near devices, or for devices of their own.
 
         Args:
             devices: what was discovered. None: nobody has looked.
             plugged: what device plugins have told. None: what these managers know already.
+            has_devices: whether pods have devices, be they configured or not.
         """
         providers = replace(self.providers, devices=devices)
         if plugged is None:
-            plugged = () if providers.owned is None else providers.owned.plugged
-        if self.placement.devices or plugged:
+            plugged = self.plugged
+        if self.placement.devices or plugged or has_devices:
             from nodeagent.core.resources.devices.resource import owned  # noqa: PLC0415 - only where devices are given
 
-            own = owned(self.placement.devices, devices, plugged, providers.topology.rules.default_mask)
-            providers = replace(providers, owned=own)
-        return replace(self, providers=providers)
+            others = (one.managed for one in providers.resources if one.holdings is not DeviceHoldings)
+            elsewhere = frozenset[str]().union(*others)
+            own = owned(self.placement.devices, devices, plugged, providers.topology.rules.default_mask, elsewhere)
+            providers = providers.having(own)
+        return replace(self, providers=providers, plugged=plugged)
 
-    def unasking(self) -> "Managers":
+    @property
+    def _devices(self) -> "DeviceResource | None":
+        if not any(one.holdings is DeviceHoldings for one in self.providers.resources):
+            return None
+        from nodeagent.core.resources.devices.resource import DeviceResource  # noqa: PLC0415 - as in `knowing`
+
+        return self.providers.of(DeviceResource)
+
+    @property
+    def pools(self) -> "tuple[DevicePool, ...]":
+        """The devices that pods may request by number."""
+        return () if self._devices is None else self._devices.manager.pools
+
+    def tried_out(self) -> "Managers":
         """Return them for decisions that are only tried out: device plugins are not asked."""
-        own = self.providers.owned
-        return self if own is None else replace(self, providers=replace(self.providers, owned=own.unasked()))
+        if self._devices is None:
+            return self
+        return replace(self, providers=self.providers.having(self._devices.tried_out()))
 
-    def with_devices(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
-        """Return what the node has for pods, with its devices."""
-        own = self.providers.owned
-        if own is None:
-            return allocatable
-        return replace(allocatable, amounts=tuple(sorted((dict(allocatable.amounts) | own.amounts(promises)).items())))
+    def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
+        """Return what the node has for pods, with the extended resources."""
+        more = {name: size for one in self.providers.resources for name, size in one.amounts(promises).items()}
+        return replace(allocatable, amounts=tuple(sorted({**dict(allocatable.amounts), **more}.items())))
 
     def reproduces(self, erratum: Erratum) -> bool:
         return erratum in self.quirks
@@ -165,15 +190,17 @@ def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
 def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRefused, ...]:
     """Like `build`, but return everything that is wrong, kubelet's error first."""
     topology_manager = build_topology_manager(topology, placement)
-    cpu = build_cpu_manager(topology, placement)
-    memory = build_memory_manager(topology, placement)
-    if isinstance(topology_manager, tuple) or isinstance(cpu, tuple) or isinstance(memory, tuple):
-        return tuple(refused for made in (topology_manager, cpu, memory) if isinstance(made, tuple) for refused in made)
+    made = [kind.build(topology, placement) for kind in resource_kinds.RESOURCES]
+    refused = [each for each in (topology_manager, *made) if isinstance(each, tuple)]
+    if refused or isinstance(topology_manager, tuple):
+        return tuple(one for each in refused for one in each)
+    resources = tuple(each for each in made if not isinstance(each, tuple))
+    providers = Providers(resources, topology_manager, reproduced(placement.errata))
     return Managers(
         topology=topology,
         placement=placement,
-        reserved=cpu.reserved,
-        providers=Providers(cpu, memory, topology_manager, reproduced(placement.errata)),
+        reserved=providers.of(CpuResource).manager.reserved,
+        providers=providers,
         rules=DemandRules.of(placement),
         quirks=reproduced(placement.errata),
     )
@@ -181,21 +208,18 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
 
 def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
     """Return what is wrong with the configuration on any machine."""
-    invalid = invalid_entries(placement) if placement.memory_manager_policy == "Static" else None
     return (
         *judge_topology_options(placement)[1],
         *judge_policy_and_scope(placement),
-        *judge_cpu_configuration(placement)[1],
-        *judge_memory_policy(placement),
-        *(() if invalid is None else (invalid,)),
+        *(refused for kind in resource_kinds.RESOURCES for refused in kind.judge(placement)),
     )
 
 
-def initial(managers: Managers, lost: tuple[LostPod, ...] = ()) -> Promises:
+def initial(managers: Managers, lost: tuple[UnrecoveredPod, ...] = ()) -> Promises:
     """Return the promises of a node without pods, but for lost ones."""
     promises = start(managers, Records())
     assert isinstance(promises, Promises), "an empty state is valid"
-    return replace(promises, lost_pods=lost)
+    return replace(promises, unrecovered=lost)
 
 
 def start(managers: Managers, records: Records) -> Promises | StartRefused:
@@ -206,12 +230,12 @@ def start(managers: Managers, records: Records) -> Promises | StartRefused:
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
     """Start the CPU manager: the first half. Kubelet's files belong to two managers, and it may stop between them."""
-    return restored_cpus(managers.providers.cpu, records.cpu)
+    return restored_cpus(managers.providers.of(CpuResource).manager, records.cpu)
 
 
 def start_memory(managers: Managers, promises: Promises, records: Records) -> Promises | StartRefused:
     """Start the memory manager: the second half."""
-    return restored_memory(managers.providers.memory, promises, records.memory)
+    return restored_memory(managers.providers.of(MemoryResource).manager, promises, records.memory)
 
 
 def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
@@ -219,7 +243,7 @@ def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
 
     Changes of online CPUs and of memory are applied; see `shortfalls` for promises that can't be kept.
     """
-    for manager in managers.providers.managers:
+    for manager in managers.providers.resources:
         judged = manager.validated(promises)
         if isinstance(judged, StartRefused):
             return judged
@@ -229,12 +253,12 @@ def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
 
 def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
     """Return every promise that the machine can't keep at present."""
-    return tuple(short for manager in managers.providers.managers for short in manager.shortfalls(promises))
+    return tuple(short for manager in managers.providers.resources for short in manager.shortfalls(promises))
 
 
 def started_deltas(managers: Managers, promises: Promises) -> MetricDeltas:
     """The values of the metrics right after a start."""
-    return tuple(delta for manager in managers.providers.managers for delta in manager.started_deltas(promises))
+    return tuple(delta for manager in managers.providers.resources for delta in manager.started_deltas(promises))
 
 
 def admit(
@@ -266,7 +290,7 @@ def _run(
 ) -> tuple[AdmissionResult, PodDemand]:
     """Return the outcome, and what was asked for in the end: a class that is preferred is required first, and then not at all."""
     demand = demand_of(managers.rules, pod)
-    untold = _untold(managers, pod) if managers.providers.cpu.plugins else None
+    untold = _untold(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
     wish = preferred_class(managers, pod, demand)
     if wish is not None and untold is None:
         first = replace(demand, core_class=wish)
@@ -280,7 +304,7 @@ def _run(
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
     """Put what waits to be decided on in order: as it comes, or as CPU plugins sort it."""
-    plugins = managers.providers.cpu.plugins
+    plugins = managers.providers.of(CpuResource).manager.plugins
     if not plugins:
         return list(waiting)
     from nodeagent.core.resources.cpu.plugins import in_turn as sorted_by  # noqa: PLC0415 - only where there are plugins
@@ -292,7 +316,7 @@ def _untold(managers: Managers, pod: Pod) -> Refusal | None:
     """Refuse a pod that a CPU plugin can't sort."""
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
-    turn = turn_of(managers.providers.cpu.plugins, pod)
+    turn = turn_of(managers.providers.of(CpuResource).manager.plugins, pod)
     return turn if isinstance(turn, Refusal) else None
 
 
@@ -300,14 +324,16 @@ def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | No
     """Return the class of cores of which the pod's exclusive CPUs are to be, if that is possible. None: it is all the same."""
     wish = pod.preferred_core_class or managers.placement.exclusive_core_class
     is_open = demand.core_class is None and demand.asks_for_cpus and wish != ANY_CLASS
-    return wish if is_open and wish in {one.name for one in managers.providers.cpu.classes} else None
+    return (
+        wish if is_open and wish in {one.name for one in managers.providers.of(CpuResource).manager.classes} else None
+    )
 
 
 def _run_once(
     managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, untold: Refusal | None, *, is_running: bool
 ) -> AdmissionResult:
     why = untold or unfit(managers.providers, managers.topology, demand)
-    if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).claims:
+    if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).of(ClaimHoldings).claims:
         return _decided(managers, promises, demand, why, is_running=is_running)
     from nodeagent.core.admission.claims import claimed  # noqa: PLC0415 - few pods have claims
 
@@ -353,11 +379,11 @@ def _decided(
 
 def _without_reuse(managers: Managers, promises: Promises) -> Promises:
     # Every container of a pod gets its share at admission, so nothing is left to be reused after it.
-    if managers.reproduces(Erratum.REUSE_OUTLIVES_POD) or (
-        promises.cpu_reuse is None and promises.memory_reuse is None
-    ):
+    if managers.reproduces(Erratum.REUSE_OUTLIVES_POD):
         return promises
-    return replace(promises, cpu_reuse=None, memory_reuse=None)
+    for resource in managers.providers.resources:
+        promises = resource.admitted(promises)
+    return promises
 
 
 def _report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodDemand) -> Report:
@@ -366,7 +392,7 @@ def _report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodD
 
 def container_reports(managers: Managers, promises: Promises, pod: Pod) -> tuple[ContainerReport, ...]:
     """Say for each container of a pod what it has."""
-    held = promises.of_pod(pod.uid)
+    held = promises.of_pod(pod.uid).of(CpuHoldings)
     containers = []
     for container in pod.containers:
         level = isolation(managers, promises, pod, container.name)
@@ -419,7 +445,7 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
 
 def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
     """Let a container start: the init containers before it have run, and return what isn't needed any more."""
-    for manager in managers.providers.managers:
+    for manager in managers.providers.resources:
         promises = manager.start_container(promises, pod, name)
     return promises
 
@@ -427,21 +453,13 @@ def start_container(managers: Managers, promises: Promises, pod: Pod, name: str)
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
     """Take back what only this container of its pod has."""
     promises, deltas = _released(managers, promises, pod_uid, name)
-    held = promises.of_pod(pod_uid)
-    left = replace(
-        held,
-        hints=dropped(held.hints, name),
-        devices=dropped(held.devices, name),
-        device_answers=dropped(held.device_answers, name),
-    )
-    if left.claims:
-        left = replace(left, claims=left.held_claims)
-    return with_pod(promises, pod_uid, left), deltas
+    left = promises.of_pod(pod_uid).without(name)
+    return with_pod(promises, pod_uid, with_held_claims(left)), deltas
 
 
 def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
     deltas: MetricDeltas = ()
-    for manager in managers.providers.managers:
+    for manager in managers.providers.resources:
         promises, moved = manager.release_container(promises, uid, name)
         deltas += moved
     return promises, deltas
@@ -455,20 +473,23 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
         promises, moved = _released(managers, promises, pod_uid, name)
         deltas += moved
     if not managers.reproduces(Erratum.POD_ENTRY_LEAKS):
-        for manager in managers.providers.managers:
+        for manager in managers.providers.resources:
             promises, moved = manager.release_pod(promises, pod_uid)
             deltas += moved
     left = promises.of_pod(pod_uid)
-    if left.hints or left.devices or left.claims:  # devices may be given back where nobody has looked which there are
-        promises = with_pod(promises, pod_uid, replace(left, hints=(), devices=(), device_answers=(), claims=()))
-    return promises, deltas
+    if left.is_nothing:
+        return promises, deltas
+    for name in left.holders:  # devices may be given back where nobody has looked which there are
+        left = left.without(name)
+    return with_pod(promises, pod_uid, replace(with_held_claims(left), hints=())), deltas
 
 
 def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Isolation:
     """Return which containers share a container's CPUs."""
-    if promises.own_set(pod.uid, name) is None:
+    held = promises.of_pod(pod.uid).of(CpuHoldings)
+    if held.own_set(name) is None:
         return Isolation.HOST
-    has_pod_set = managers.is_pod_level(pod) or promises.pod_set(pod.uid) is not None
+    has_pod_set = held.pod_cpus is not None or managers.is_pod_level(pod)
     if has_pod_set and not qualifies_alone(pod.container(name)):
         return Isolation.POD
     return Isolation.MIXED if pod.container(name).is_mixed else Isolation.CONTAINER
@@ -476,7 +497,7 @@ def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Is
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:
     """Compute the gauges from the state."""
-    return tuple(each for manager in managers.providers.managers for each in manager.gauges(promises))
+    return tuple(each for manager in managers.providers.resources for each in manager.gauges(promises))
 
 
 def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Violation, ...]:
@@ -485,5 +506,5 @@ def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) 
         *orphans(promises, active),
         *shared_devices(promises, active),
         *claims_without_holders(promises),
-        *(found for manager in managers.providers.managers for found in manager.violations(promises, active)),
+        *(found for manager in managers.providers.resources for found in manager.violations(promises, active)),
     )

@@ -7,7 +7,7 @@ from nodeagent.core.model.devices import Device, PlacedDevices
 from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.numa.device_hints import device_hints
-from nodeagent.core.numa.resource_manager import ResourceHints
+from nodeagent.core.resources.resource import ResourceHints
 from nodeagent.errors import printable
 
 _MOST_NAMED = 12

@@ -10,6 +10,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
 
 
 class NodeSetup(Struct, frozen=True):
@@ -26,7 +27,8 @@ class NodeSetup(Struct, frozen=True):
 def with_plugins(node: NodeSetup, plugins: tuple[CpuPlugin, ...]) -> NodeSetup:
     """Return the node with the code of its CPU plugins, which decisions need."""
     managers, config = node.managers, node.config
-    providers = replace(managers.providers, cpu=replace(managers.providers.cpu, plugins=plugins))
+    cpu = with_cpu_plugins(managers.providers.of(CpuResource).manager, plugins)
+    providers = managers.providers.having(CpuResource(cpu))
     managers = replace(managers, placement=replace(managers.placement, cpu_plugins=plugins), providers=providers)
     return replace(
         node, config=replace(config, placement=replace(config.placement, cpu_plugins=plugins)), managers=managers

@@ -4,8 +4,8 @@ The order is that of kubelet's container manager: CPUs, then memory. Core never 
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,21 +23,18 @@ from nodeagent.core.metrics.manager_metrics import (
 )
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.holdings import put
 from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.model.promises import NOTHING, Hint, Promises, put
+from nodeagent.core.model.pod import CPU
+from nodeagent.core.model.promises import NOTHING, Hint, Promises
 from nodeagent.core.model.refusals import Refusal
 from nodeagent.core.numa.hint_family import is_fine_with
 from nodeagent.core.numa.hints import Merged
-from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, ResourceManager
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
-from nodeagent.core.resources.cpu.manager import CpuManager
-from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.memory.manager import MemoryManager
-from nodeagent.core.resources.memory.resource import MemoryResource
+from nodeagent.core.resources.resource import Allocation, Resource, ResourceHints
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
-    from nodeagent.core.resources.devices.resource import DeviceResource
 
 
 class Allocated(Struct, frozen=True):
@@ -59,34 +56,54 @@ class DecidedAnew(Struct, frozen=True):
 AllocationObserver = Callable[[Allocated | DecidedAnew], None]
 
 
-class Providers(Struct, frozen=True, dict=True):  # the dictionary holds cached properties
-    """The managers that provide hints and allocate, and the one that merges."""
+R = TypeVar("R", bound=Resource)
 
-    cpu: CpuManager
-    memory: MemoryManager
+
+class Providers(Struct, frozen=True):
+    """The resources, and the manager that merges their hints."""
+
+    resources: tuple[Resource, ...]
+    """In the order in which they are asked and allocate (core/admission/resource_kinds.py)."""
     topology: TopologyManager
     quirks: frozenset[Erratum]
     observer: AllocationObserver | None = None
-    """Gets what each manager has allocated; decides nothing."""
+    """Gets what each resource has allocated; decides nothing."""
     devices: "PlacedDevices | None" = None
-    """What a pod may ask to be near. None: nobody has looked, as no pod that is decided on asks for it."""
+    """What a pod may ask to be near. None means that nobody has looked, as no pod that is decided on asks for it."""
     near: ResourceHints = ()
     """The hints of what this pod asks to be near, by name: kubelet's device manager is asked first."""
-    owned: "DeviceResource | None" = None
-    """The manager of devices that are one container's alone. None: there are none, or nobody has looked."""
+
+    def of(self, kind: type[R]) -> R:
+        """Return the resource of this type, which every node has."""
+        for one in self.resources:
+            if isinstance(one, kind):
+                return one
+        raise AssertionError("the node has this resource")
+
+    def find(self, kind: type[R]) -> R | None:
+        """Return the resource of this type. None means that there is nothing of it."""
+        return next((one for one in self.resources if isinstance(one, kind)), None)
+
+    def having(self, resource: Resource) -> "Providers":
+        """Return them with another resource of this type; a new one comes first."""
+        if not any(type(one) is type(resource) for one in self.resources):
+            return replace(self, resources=(resource, *self.resources))
+        return replace(
+            self, resources=tuple(resource if type(one) is type(resource) else one for one in self.resources)
+        )
 
     def hints_near(self, names: Sequence[str]) -> ResourceHints:
         return tuple([hints for hints in self.near if hints[0] in names]) if self.near else ()
 
-    @cached_property
-    def managers(self) -> tuple[ResourceManager, ...]:
-        """The resource managers, in the order in which they are asked and allocate: kubelet's."""
-        return self.placing if self.owned is None else (self.owned, *self.placing)
-
-    @cached_property
-    def placing(self) -> tuple[ResourceManager, ...]:
-        """Those of CPUs and memory."""
-        return CpuResource(self.cpu), MemoryResource(self.memory)
+    def hints(
+        self, near: ResourceHints, ask: Callable[[Resource], ResourceHints]
+    ) -> tuple[ResourceHints, ResourceHints]:
+        """Return the hints that give way to those of CPUs, and all others."""
+        others: ResourceHints = ()
+        for resource in self.resources:
+            found = ask(resource)
+            near, others = ((*near, *found), others) if resource.gives_way else (near, (*others, *found))
+        return near, others
 
 
 class MergeReport(Struct, frozen=True):
@@ -136,7 +153,7 @@ def run_admission(
         held = promises.of_pod(pod.uid)
         by_pod = is_by_pod(topology, pod)
         if (is_running or held is not NOTHING) and holds_all(
-            providers.managers, held, pod, by_pod=by_pod, is_running=is_running
+            providers.resources, held, pod, by_pod=by_pod, is_running=is_running
         ):
             return _kept(providers, start, pod)
     if unfit is not None:
@@ -158,9 +175,9 @@ def _kept(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> Adm
     promises = outcome.promises
     held = promises.of_pod(pod.uid)
     if providers.topology.policy is not TopologyPolicy.NONE:
-        held = replace(held, hints=kept_hints(providers.topology, providers.managers, held, pod))
+        held = replace(held, hints=kept_hints(providers.topology, providers.resources, held, pod))
         promises = replace(promises, pods=promises.pods.put(pod.uid, held))
-    return AdmissionResult(promises, (*outcome.deltas, *kept_deltas(providers.managers, pod)))
+    return AdmissionResult(promises, (*outcome.deltas, *kept_deltas(providers.resources, pod)))
 
 
 def _each_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
@@ -174,10 +191,8 @@ def _each_container(providers: Providers, outcome: AdmissionResult, pod: PodDema
 def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     for container in pod.containers:
         promises = outcome.promises
-        hints = tuple([each for m in providers.placing for each in m.container_hints(promises, pod, container)])
-        near = providers.hints_near(container.near)
-        if providers.owned is not None:
-            near = (*near, *providers.owned.container_hints(promises, pod, container))
+        ask = partial(_container_hints, promises, pod, container)
+        near, hints = providers.hints(providers.hints_near(container.near), ask)
         outcome = _merged(providers, outcome, pod, container, near, hints)
         if outcome.refusal is not None:
             return outcome
@@ -188,17 +203,20 @@ def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand
     return outcome
 
 
+def _container_hints(
+    promises: Promises, pod: PodDemand, container: ContainerDemand, resource: Resource
+) -> ResourceHints:
+    return resource.container_hints(promises, pod, container)
+
+
 def _by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
-    hints = tuple([each for m in providers.placing for each in m.pod_hints(outcome.promises, pod)])
-    near = providers.near
-    if providers.owned is not None:
-        near = (*near, *providers.owned.pod_hints(outcome.promises, pod))
+    near, hints = providers.hints(providers.near, lambda one: one.pod_hints(outcome.promises, pod))
     outcome = _merged(providers, outcome, pod, None, near, hints)
     if outcome.refusal is not None:
         return outcome
     outcome = _with_hint(outcome, pod, pod.containers)
     if is_by_pod(providers.topology, pod):
-        for manager in providers.managers:
+        for manager in providers.resources:
             outcome = _after(providers, outcome, manager.name, None, manager.allocate_pod(outcome.promises, pod))
             if outcome.refusal is not None:
                 break
@@ -219,7 +237,7 @@ def _merged(
     topology = providers.topology
     promises = outcome.promises
     merged = topology.merge(
-        [each for _, each in (*near, *hints)], lambda a, b: preferred_of_two(providers.managers, promises, a, b)
+        [each for _, each in (*near, *hints)], lambda a, b: preferred_of_two(providers.resources, promises, a, b)
     )
     overruled: tuple[str, ...] = ()
     if near and not merged.preferred:
@@ -239,7 +257,7 @@ def _merged(
 def _despite_devices(
     topology: TopologyManager, merged: Merged, near: ResourceHints, hints: ResourceHints
 ) -> tuple[Merged, tuple[str, ...]]:
-    cpus = next(each for name, each in hints if name == CpuResource.name)
+    cpus = next(each for name, each in hints if name == CPU)
     instead = topology.despite_devices([each for _, each in near], cpus, [each for _, each in hints])
     if instead is None or instead.mask is None:
         return merged, ()
@@ -262,7 +280,7 @@ def _with_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[Co
 def _allocated(
     providers: Providers, outcome: AdmissionResult, pod: PodDemand, container: ContainerDemand
 ) -> AdmissionResult:
-    for manager in providers.managers:
+    for manager in providers.resources:
         allocation = manager.allocate_container(outcome.promises, pod, container)
         outcome = _after(providers, outcome, manager.name, container.name, allocation)
         if outcome.refusal is not None:

@@ -13,6 +13,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.resources.cpu.holdings import own_set_of
 
 
 class Why(enum.StrEnum):
@@ -60,7 +61,7 @@ def closings(
         return {}
     if entry.is_of_systemd or entry.is_of_runtime:
         why = Why.UNIT if entry.is_of_systemd else Why.RUNTIME
-        own = {c.name: promises.own_set(entry.pod.uid, c.name) or CpuSet() for c in entry.pod.containers}
+        own = {c.name: own_set_of(promises, entry.pod.uid, c.name) or CpuSet() for c in entry.pod.containers}
         return {
             name: Closing(cpus & managers.topology.online, None, is_of_pod=False, why=why)
             for name, cpus in own.items()

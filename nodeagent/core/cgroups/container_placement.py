@@ -10,8 +10,9 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Managers, isolation
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.promises import HeldDevice
 from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 
 
 class ContainerPlacement(Struct, frozen=True):
@@ -55,7 +56,7 @@ def _placement(
     exclusive = CpuSet()
     if isolation(managers, state.promises, entry.pod, name).has_own_cpus:
         # Offline CPUs are left out. A container without any left runs in the shared pool (D14).
-        exclusive = cpus & (state.promises.own_set(entry.pod.uid, name) or CpuSet())
+        exclusive = cpus & (own_set_of(state.promises, entry.pod.uid, name) or CpuSet())
     held = state.promises.of_pod(entry.pod.uid)
-    answers = next((own for key, own in held.device_answers if key == name), ())
-    return ContainerPlacement(exclusive, cpus - exclusive, nodes, held.devices_of(name), answers)
+    answers = next((own for key, own in held.of(DeviceHoldings).answers if key == name), ())
+    return ContainerPlacement(exclusive, cpus - exclusive, nodes, held.of(DeviceHoldings).devices_of(name), answers)

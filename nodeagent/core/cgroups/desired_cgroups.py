@@ -30,6 +30,9 @@ from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 
 CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
 _EXTRA_CONTROLLERS = frozenset({"pids", "hugetlb", "io"})
@@ -166,10 +169,10 @@ def _pod_cgroups(
     )
     cpus = managers.reserved
     for container, want in zip(entry.pod.containers, containers, strict=True):
-        if state.promises.own_set(entry.pod.uid, container.name):
+        if own_set_of(state.promises, entry.pod.uid, container.name):
             cpus |= want.fallback_cpus()
         else:
-            cpus |= state.promises.default if managers.providers.cpu.static else kernel.online
+            cpus |= default_set(state.promises) if managers.providers.of(CpuResource).manager.static else kernel.online
     pod = DesiredCgroup(
         entry.pod_path,
         controllers,
@@ -183,7 +186,7 @@ def _pod_cgroups(
     if not kernel.path_to_partitions:
         return (pod, *containers)
     own = {
-        want.path: state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
+        want.path: own_set_of(state.promises, entry.pod.uid, container.name) or CpuSet()
         for container, want in zip(entry.pod.containers, containers, strict=True)
         if want.is_exclusive and levels[container.name] is not Isolation.MIXED
     }
@@ -213,7 +216,7 @@ def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry
         if entry.deleting_since_ms is not None:
             yield DesiredCgroup(path, is_leaf=True, goes_back_to=status.unit_before)
             continue
-        own = state.promises.own_set(entry.pod.uid, container.name)
+        own = own_set_of(state.promises, entry.pod.uid, container.name)
         level = isolation(managers, state.promises, entry.pod, container.name)
         cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
         # Without a decision on its memory, the unit's own file counts.
@@ -234,12 +237,16 @@ def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry
 
 def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Container) -> NumaSet:
     asked_for = NumaSet() if pod.numa_node is None else NumaSet.of(pod.numa_node) & kernel.memory_nodes
-    return promises.memory_nodes(pod.uid, container.name) or asked_for
+    return memory_nodes_of(promises, pod.uid, container.name) or asked_for
 
 
 def _shared_by_all(managers: Managers, promises: Promises) -> CpuSet:
     """Return the fallback CPUs of shared containers. A thread needs them that has pinned itself to a CPU of the pool that goes offline."""
-    return promises.default if managers.providers.cpu.static else managers.topology.online | managers.topology.offline
+    return (
+        default_set(promises)
+        if managers.providers.of(CpuResource).manager.static
+        else managers.topology.online | managers.topology.offline
+    )
 
 
 def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:
@@ -247,7 +254,7 @@ def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSe
 
     Policy none doesn't track the pool (kubelet's default set stays empty), so it is all online CPUs.
     """
-    pool = promises.default & online if managers.providers.cpu.static else online
+    pool = default_set(promises) & online if managers.providers.of(CpuResource).manager.static else online
     of_class = managers.topology.core_classes.get(managers.placement.shared_core_class, CpuSet())
     return pool & of_class or pool
 
@@ -263,7 +270,7 @@ def _container_cgroup(
     pool: CpuSet,
 ) -> DesiredCgroup:
     promises, uid = state.promises, entry.pod.uid
-    own = promises.own_set(uid, container.name)
+    own = own_set_of(promises, uid, container.name)
     cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
     mems = _decided_nodes(kernel, promises, entry.pod, container) or kernel.memory_nodes
     amounts = container_cgroup_amounts(
@@ -310,7 +317,7 @@ def _is_unlimited_pod(
     if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
         return False
     exclusive = [level.has_own_cpus for level in levels.values()]
-    if managers.is_pod_level(pod) or promises.pod_set(pod.uid) is not None:
+    if managers.is_pod_level(pod) or promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus is not None:
         return all(exclusive)
     return any(level is not Isolation.HOST for level in levels.values())
 

@@ -196,7 +196,7 @@ class _SetJudge:
             return Verdict.MORE_NODES
         if self._topology.prefer_most_allocated:
             a, b = mask.bit_length() - 1, winner.bit_length() - 1
-            if preferred_of_two(self._managers.providers.managers, self._promises, a, b) == b:
+            if preferred_of_two(self._managers.providers.resources, self._promises, a, b) == b:
                 return Verdict.LESS_ALLOCATED
         fit = fitness(self._topology.rules)
         return Verdict.FARTHER if fit(mask)[1] > fit(winner)[1] else Verdict.HIGHER

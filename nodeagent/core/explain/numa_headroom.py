@@ -10,6 +10,9 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.memory.holdings import memory_accounts
 
 
 class HeldOnNode(Struct, frozen=True):
@@ -68,10 +71,11 @@ def headroom(
     held = [
         HeldOnNode(names.get(uid, uid), name, cpus)
         for uid, of_pod in promises.pods
-        for name, cpus in (of_pod.cpus if of_pod.pod_cpus is None else ((None, of_pod.pod_cpus),))
+        for own in (of_pod.of(CpuHoldings),)
+        for name, cpus in (own.cpus if own.pod_cpus is None else ((None, own.pod_cpus),))
     ]
     held.sort(key=lambda holder: (holder.pod, holder.container or ""))
-    cpu = managers.providers.cpu
+    cpu = managers.providers.of(CpuResource).manager
     free = CpuSet(cpu.free_cpus(promises)) | lent if cpu.static else CpuSet()
     topology = managers.topology
     counted = topology.online if core_class is None else topology.core_classes[core_class]
@@ -88,7 +92,7 @@ def _node_headroom(
     cores = [core.bits for core in topology.cores_of_nodes.get(node, ()) if core.bits & bits == core.bits]
     whole = CpuSet(CpuMask(reduce(or_, cores, 0)))
     caches = topology.uncores_of_nodes.get(node, ())
-    books = next((n for n in promises.memory if n.id == node), None)
+    books = next((n for n in memory_accounts(promises) if n.id == node), None)
     return NodeHeadroom(
         id=node,
         cpus=cpus,

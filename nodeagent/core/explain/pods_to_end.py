@@ -8,6 +8,9 @@ from nodeagent.core.admission.node_capacity import Insufficient, usage_of
 from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 MOST_ALIKE = 8
 """Up to this many pods that hold equally much and are each enough alone are listed."""
@@ -116,8 +119,10 @@ def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
         others = [own.get(name, 0) for name in sorted(wanted)]  # the resource that it may lack next
     held = what_if.promises.of_pod(pod.uid)
     cpus = 0
-    for _, given in held.cpus:
+    for _, given in held.of(CpuHoldings).cpus:
         cpus |= given.bits
-    blocks = held.pod_memory or tuple(block for _, each in held.memory for block in each)
-    devices = sum(len(each) for _, each in held.devices)
+    blocks = held.of(MemoryHoldings).pod_memory or tuple(
+        block for _, each in held.of(MemoryHoldings).memory for block in each
+    )
+    devices = sum(len(each) for _, each in held.of(DeviceHoldings).devices)
     return requested, cpus.bit_count(), sum(block.size_bytes for block in blocks), devices, *others

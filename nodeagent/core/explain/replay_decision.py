@@ -13,6 +13,8 @@ from nodeagent.core.explain.trace import Trace, trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 
 class ReplayedDecision(Struct, frozen=True):
@@ -70,4 +72,9 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
 def _lasting(held: PodPromises, entry: PodEntry) -> object:
     """What doesn't change while the pod runs: init containers return their memory after they have run."""
     apps = {c.name for c in entry.pod.apps()}
-    return held.cpus, held.pod_cpus, tuple(item for item in held.memory if item[0] in apps), held.pod_memory
+    return (
+        held.of(CpuHoldings).cpus,
+        held.of(CpuHoldings).pod_cpus,
+        tuple(item for item in held.of(MemoryHoldings).memory if item[0] in apps),
+        held.of(MemoryHoldings).pod_memory,
+    )

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.explain.what_if import Fits, WhatIf
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.refusals import NotResized
 
 MOST_TRIED = 100
 """Pods whose end is tried, one by one."""

@@ -28,7 +28,9 @@ from nodeagent.core.model.pod_amounts import (
     unit_of,
     with_amounts,
 )
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.groups import fewest_nodes
+from nodeagent.core.resources.memory.holdings import memory_accounts
 
 _MOST = 2**62
 """No machine has more of anything, and ranges end there."""
@@ -142,7 +144,7 @@ def _whole_cores_each(attempts: Attempts, carry: Carry) -> Sequence[Remedy]:
 def _on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
     """Return the pod with the next whole cores below, and above, for each container that asks for parts of one."""
     managers, pod = attempts.what_if.managers, attempts.pod
-    cpu = managers.providers.cpu
+    cpu = managers.providers.of(CpuResource).manager
     if not cpu.options.full_pcpus_only:
         return ()
     core = cpu.layout.per_core
@@ -265,7 +267,7 @@ def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
 
     if not _takes_alone(attempts, sought):
         return first_by_halving(range(min(sought.asked, _MOST) - 1, max(sought.floor, 1) - 1, -1), fits)
-    cpu = attempts.what_if.managers.providers.cpu
+    cpu = attempts.what_if.managers.providers.of(CpuResource).manager
     step = MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
     most = (min(sought.asked, _MOST) - sought.shared - 1) // step * step + sought.shared
     counts = range(most, max(sought.floor, 1) - 1, -step)
@@ -285,17 +287,17 @@ def _takes_alone(attempts: Attempts, sought: _Sought) -> bool:
     """Whether the amount decides how many exclusive CPUs it gets."""
     managers = attempts.what_if.managers
     little, all_of_it = (demand_of(managers.rules, sought.pod_with(amount)) for amount in (1, sought.asked))
-    return managers.providers.cpu.static and not all_of_it.is_skipped and little != all_of_it
+    return managers.providers.of(CpuResource).manager.static and not all_of_it.is_skipped and little != all_of_it
 
 
 def _fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
     """How many NUMA nodes the CPUs, and the memory, of each container and of the pod as a whole need on an empty machine."""
     managers, books = attempts.what_if.managers, attempts.what_if.promises
     demand = demand_of(managers.rules, pod)
-    nodes_for = managers.providers.cpu.layout.fewest_nodes
+    nodes_for = managers.providers.of(CpuResource).manager.layout.fewest_nodes
     parts = [(demand.cpus, demand.memory), *((c.cpus, c.memory) for c in demand.containers)]
     cpus = tuple(nodes_for(count) if count else 0 for count, _ in parts)
-    return cpus + tuple(fewest_nodes(books, amounts or ()) if books.memory else 0 for _, amounts in parts)
+    return cpus + tuple(fewest_nodes(books, amounts or ()) if memory_accounts(books) else 0 for _, amounts in parts)
 
 
 def _first_of_alike(attempts: Attempts, sought: _Sought, amounts: range) -> int | None:
@@ -321,7 +323,7 @@ def _alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[
 
 def _whole_cores(attempts: Attempts, sought: _Sought) -> int | None:
     """Find the next whole cores, if only those are allocated."""
-    cpu = attempts.what_if.managers.providers.cpu
+    cpu = attempts.what_if.managers.providers.of(CpuResource).manager
     if not cpu.options.full_pcpus_only or not _takes_alone(attempts, sought):
         return None
     rounded = _up(sought.asked - sought.shared, MILLI * cpu.layout.per_core) + sought.shared
@@ -360,7 +362,7 @@ def _larger_budget(attempts: Attempts) -> Iterator[Remedy]:
     least = {
         name: _up(max(asked, asked_alone(pod, name) + unit_of(name)), unit_of(name)) for name, asked in own.items()
     }
-    for more in range(2 * attempts.what_if.managers.providers.cpu.layout.per_core):
+    for more in range(2 * attempts.what_if.managers.providers.of(CpuResource).manager.layout.per_core):
         wanted = {name: amount + (more * MILLI if name == CPU else 0) for name, amount in least.items()}
         changed = with_amounts(pod, None, wanted)
         if wanted != own and attempts.admits(changed):

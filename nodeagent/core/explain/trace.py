@@ -16,8 +16,13 @@ from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Blocks, HeldDevice, Hint, Promises
+from nodeagent.core.model.promises import Hint, Promises
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
 from nodeagent.core.resources.cpu.observing import Choosing, PluginAnswered, Rule, Source, Spread, Took
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
+from nodeagent.core.resources.resource import Resource
 
 
 class TakenTogether(Struct, frozen=True):
@@ -87,7 +92,16 @@ class DeviceStep(Struct, frozen=True):
     refused: bool
 
 
-TraceStep = MergeTrace | CpuStep | MemoryStep | DeviceStep
+class ResourceStep(Struct, frozen=True):
+    """What a further resource did for a container, or for all of a pod, in its own words."""
+
+    container: str | None
+    resource: str
+    given: str
+    """Empty if it was refused."""
+
+
+TraceStep = MergeTrace | CpuStep | MemoryStep | DeviceStep | ResourceStep
 
 
 class Trace(Struct, frozen=True):
@@ -124,8 +138,8 @@ def _observed(managers: Managers, seen: list[_Seen]) -> Managers:
         else:
             seen.append(event)
 
-    watched = managers.providers.cpu.observed_by(seen.append)
-    return replace(managers, providers=replace(managers.providers, cpu=watched, observer=allocated))
+    watched = CpuResource(managers.providers.of(CpuResource).manager.observed_by(seen.append))
+    return replace(managers, providers=replace(managers.providers.having(watched), observer=allocated))
 
 
 def _steps(
@@ -157,7 +171,7 @@ def _steps(
         if merges and (merges[0].container is None or merges[0].container == event.container):
             steps.append(merge())
         promises = event.after
-        step = _step(event, picks, pod)
+        step = _step(what_if.managers, event, picks, pod)
         if step is not None:
             steps.append(step)
         picks = []
@@ -167,32 +181,48 @@ def _steps(
     return steps
 
 
-def _step(event: Allocated, picks: list[_Pick], pod: Pod) -> TraceStep | None:
+def _step(managers: Managers, event: Allocated, picks: list[_Pick], pod: Pod) -> TraceStep | None:
     match event.manager:
         case "cpu":
             return _cpu_step(event, picks, pod)
+        case "memory":
+            return _memory_step(event, pod)
         case "devices":
             return _device_step(event, pod)
-        case _:
-            return _memory_step(event, pod)
+        case name:
+            return _resource_step(next(one for one in managers.providers.resources if one.name == name), event, pod)
+
+
+def _resource_step(resource: Resource, event: Allocated, pod: Pod) -> ResourceStep | None:
+    names = [c.name for c in pod.containers] if event.container is None else [event.container]
+    held = event.after.of_pod(pod.uid)
+    given = ", ".join(filter(None, (resource.describe(held, name) for name in names)))
+    if event.refusal is not None:
+        return ResourceStep(event.container, resource.name, "")
+    is_new = held.of(resource.holdings) != event.before.of_pod(pod.uid).of(resource.holdings)
+    return ResourceStep(event.container, resource.name, given) if is_new else None
 
 
 def _device_step(event: Allocated, pod: Pod) -> DeviceStep | None:
     before, after = event.before.of_pod(pod.uid), event.after.of_pod(pod.uid)
     if event.refusal is not None:
         return DeviceStep(event.container, (), refused=True)
-    if after.devices == before.devices:
+    if after.of(DeviceHoldings).devices == before.of(DeviceHoldings).devices:
         return None
-    given = tuple(one for name, own in after.devices for one in own if event.container in {None, name})
+    given = tuple(
+        one for name, own in after.of(DeviceHoldings).devices for one in own if event.container in {None, name}
+    )
     return DeviceStep(event.container, given, refused=False)
 
 
 def _cpu_step(event: Allocated, picks: list[_Pick], pod: Pod) -> CpuStep | None:
     before, after = event.before.of_pod(pod.uid), event.after.of_pod(pod.uid)
-    given = after.pod_cpus if event.container is None else after.own_set(event.container)
-    if event.refusal is None and (given is None or after.cpus == before.cpus):
+    given = (
+        after.of(CpuHoldings).pod_cpus if event.container is None else after.of(CpuHoldings).own_set(event.container)
+    )
+    if event.refusal is None and (given is None or after.of(CpuHoldings).cpus == before.of(CpuHoldings).cpus):
         return None
-    reuse = event.before.cpu_reuse
+    reuse = event.before.of(CpuBooks).reuse
     reusable = CpuSet() if reuse is None or reuse.pod_uid != pod.uid else reuse.cpus
     cpus = CpuSet() if event.refusal is not None or given is None else given
     answers = tuple(pick for pick in picks if isinstance(pick, PluginAnswered))
@@ -234,8 +264,12 @@ def _joined(groups: tuple[TakenTogether, ...], group: TakenTogether) -> tuple[Ta
 
 def _memory_step(event: Allocated, pod: Pod) -> MemoryStep | None:
     after = event.after.of_pod(pod.uid)
-    given = after.pod_memory if event.container is None else after.blocks(event.container)
-    if event.refusal is None and (given is None or event.after.memory == event.before.memory):
+    given = (
+        after.of(MemoryHoldings).pod_memory
+        if event.container is None
+        else after.of(MemoryHoldings).blocks(event.container)
+    )
+    if event.refusal is None and (given is None or memory_accounts(event.after) == memory_accounts(event.before)):
         return None
     name = pod.containers[0].name if event.container is None else event.container
     blocks = () if event.refusal is not None or given is None else given
@@ -251,7 +285,7 @@ def _memory_step(event: Allocated, pod: Pod) -> MemoryStep | None:
 def _taken(before: Promises, after: Promises) -> tuple[tuple[int, str, int], ...]:
     return tuple(
         (node.id, resource, old.free - new.free)
-        for node, then in zip(before.memory, after.memory, strict=True)
+        for node, then in zip(memory_accounts(before), memory_accounts(after), strict=True)
         for (resource, old), (_, new) in zip(node.tables, then.tables, strict=True)
         if old.free != new.free
     )

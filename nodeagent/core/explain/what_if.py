@@ -18,12 +18,12 @@ from nodeagent.core.admission.managers import (
     resume,
 )
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
-from nodeagent.core.admission.resize import NotResized, resized
+from nodeagent.core.admission.resize import resized
 from nodeagent.core.admission.units import UnitTaken, unit_taken
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.refusals import NotResized, StartRefused
 
 Refused = Rejected | Insufficient | UnitTaken
 
@@ -72,7 +72,7 @@ class WhatIf(Struct, frozen=True):
         if taken is not None:
             return taken
         if self.allocatable is not None:
-            there = self.managers.with_devices(self.allocatable, self.promises)
+            there = self.managers.with_amounts(self.allocatable, self.promises)
             short = insufficient(pod, self.usage, there, pod_level_resources=self._gate)
             if short is not None:
                 return short
@@ -129,8 +129,7 @@ class WhatIf(Struct, frozen=True):
         managers = build(self.managers.topology, placement)
         if isinstance(managers, StartRefused):
             return managers
-        own = self.managers.providers.owned
-        managers = managers.knowing(self.managers.providers.devices, () if own is None else own.plugged)
+        managers = managers.knowing(self.managers.providers.devices, self.managers.plugged)
         promises = resume(managers, self.promises)
         if isinstance(promises, StartRefused):
             return promises

@@ -7,6 +7,8 @@ from msgspec import Struct
 from nodeagent.core.host.settings import Setting
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 
 _WITH_QUEUES = frozenset({"network", "infiniband"})
 """Kinds of devices whose interrupts go to their owner's CPUs. Interrupts of other kinds follow the submitting CPU, or can't be moved."""
@@ -40,21 +42,21 @@ def interrupt_requests(state: NodeState) -> tuple[InterruptRequest, ...]:
         InterruptRequest(
             device,
             f"container {container.name} of pod {entry.pod.full_name}",
-            state.promises.own_set(entry.pod.uid, container.name) or CpuSet(),
+            own_set_of(state.promises, entry.pod.uid, container.name) or CpuSet(),
         )
         for entry in active
         for container in entry.pod.containers
         for device in container.interrupts
     ]
-    if not state.promises.taken_devices():
+    if not taken_devices(state.promises):
         return tuple(asked)
     return (*asked, *_owners_of_devices(state, active))
 
 
 def _owners_of_devices(state: NodeState, active: Iterable[PodEntry]) -> Iterator[InterruptRequest]:
     for entry in active:
-        for name, devices in state.promises.of_pod(entry.pod.uid).devices:
-            cpus = state.promises.own_set(entry.pod.uid, name)
+        for name, devices in state.promises.of_pod(entry.pod.uid).of(DeviceHoldings).devices:
+            cpus = own_set_of(state.promises, entry.pod.uid, name)
             for device in devices if cpus else ():
                 if device.kind in _WITH_QUEUES:
                     who = f"container {name} of pod {entry.pod.full_name}"

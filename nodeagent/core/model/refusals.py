@@ -60,6 +60,28 @@ class Refusal(Struct, frozen=True):
     message: str
 
 
+class NotResized(Struct, frozen=True):
+    """Why a running pod stays as it is."""
+
+    reason: str
+    message: str
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether the resize may succeed once other pods give something back."""
+        return self.reason == RESIZE_DEFERRED
+
+
+def never_resized(message: str) -> NotResized:
+    """Refuse a resize that can't succeed while the pod runs."""
+    return NotResized(RESIZE_INFEASIBLE, message)
+
+
+def resized_later(message: str) -> NotResized:
+    """Refuse a resize that may succeed later."""
+    return NotResized(RESIZE_DEFERRED, message)
+
+
 class StartRefused(Struct, frozen=True):
     """Refusal to start, because configuration, machine and saved state don't match. Nothing is managed."""
 

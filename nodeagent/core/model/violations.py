@@ -1,11 +1,11 @@
 """Violated invariants of promises and of the node's state, and promises that the present machine can't keep, as values."""
 
 import enum
+from typing import Protocol
 
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.promises import MemoryTable
 
 
 class Invariant(enum.StrEnum):
@@ -30,7 +30,8 @@ class Invariant(enum.StrEnum):
 class Violation(Struct, frozen=True, kw_only=True):
     """Violation of an invariant. The invariant determines which fields are set."""
 
-    invariant: Invariant
+    invariant: Invariant | str
+    """One of those above, or one that a resource names itself."""
     pod: str = ""
     """UID of the pod, or its full name for ONE_ENTRY_PER_NAME."""
     container: str = ""
@@ -43,9 +44,8 @@ class Violation(Struct, frozen=True, kw_only=True):
     expected_statuses: tuple[str, ...] = ()
     node: int | None = None
     resource: str = ""
-    table: MemoryTable | None = None
     difference: str = ""
-    """Difference in the memory manager's accounting, in kubelet's words."""
+    """HoldingChange in the memory manager's accounting, in kubelet's words."""
 
     @property
     def text(self) -> str:
@@ -71,18 +71,12 @@ class Violation(Struct, frozen=True, kw_only=True):
                 return f"{who}: CPUs {self.cpus} are not all among the pod's {self.expected_cpus}"
             case Invariant.CONTAINERS_SHARE_NO_CPUS:
                 return f"{who}: CPUs {self.cpus} are also held by container {self.beside}"
-            case Invariant.MEMORY_ADDS_UP:
-                assert self.table is not None
-                return (
-                    f"NUMA node {self.node}: {self.table.reserved} + {self.table.free} bytes of {self.resource} "
-                    f"reserved and free, {self.table.allocatable} allocatable"
-                )
-            case Invariant.MEMORY_IS_OF_THE_PROMISES:
-                return self.difference
             case Invariant.CLAIMS_ARE_HELD:
                 return f"pod {self.pod}: claim {self.beside} has {self.resource}, which none of its containers holds"
             case Invariant.DEVICES_HAVE_ONE_OWNER:
                 return f"{who}: device {self.resource} is also held by {self.beside}"
+            case _:
+                return self.difference
 
 
 class CpusOffline(Struct, frozen=True):
@@ -92,6 +86,10 @@ class CpusOffline(Struct, frozen=True):
     container: str
     offline: CpuSet
     held: CpuSet
+
+    @property
+    def holder(self) -> tuple[str, str | None]:
+        return (self.uid, self.container)
 
     @property
     def text(self) -> str:
@@ -108,6 +106,10 @@ class NodesGone(Struct, frozen=True):
     nodes: NumaSet
 
     @property
+    def holder(self) -> tuple[str, str | None]:
+        return (self.uid, self.container)
+
+    @property
     def text(self) -> str:
         who = f"pod {self.uid}, container {self.container}" if self.container else f"pod {self.uid}"
         return f"{who}: {self.resource} is promised on NUMA nodes {self.nodes}, which are gone"
@@ -119,6 +121,10 @@ class NodeOverdrawn(Struct, frozen=True):
     node: int
     resource: str
     missing_bytes: int
+
+    @property
+    def holder(self) -> None:
+        return None
 
     @property
     def text(self) -> str:
@@ -134,6 +140,10 @@ class DevicesGone(Struct, frozen=True):
     ids: tuple[str, ...]
 
     @property
+    def holder(self) -> tuple[str, str | None]:
+        return (self.uid, self.container)
+
+    @property
     def text(self) -> str:
         which = ", ".join(self.ids)
         return (
@@ -142,4 +152,20 @@ class DevicesGone(Struct, frozen=True):
         )
 
 
-Shortfall = CpusOffline | NodesGone | NodeOverdrawn | DevicesGone
+class Shortage(Struct, frozen=True):
+    """Shortfall of the node as a whole, in a resource's own words."""
+
+    text: str
+    holder: None = None
+
+
+class Shortfall(Protocol):
+    """Something promised that the machine can't keep at present: a frozen struct."""
+
+    @property
+    def holder(self) -> tuple[str, str | None] | None:
+        """Return the UID of the pod and the name of its container, where it is of one."""
+
+    @property
+    def text(self) -> str:
+        """Return the text that people read."""

@@ -51,6 +51,19 @@ class TopologyManager(Struct, frozen=True):
     prefer_cpus_node: bool = False
     """Where devices and the rest have no preferred set in common, take a single node that the rest prefers."""
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether the policy insists on the NUMA nodes of its hint."""
+        return self.policy in {TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE}
+
+    @property
+    def stays(self) -> str:
+        """End of a message about a container that can't leave its NUMA nodes."""
+        return (
+            f": there it stays while it runs (topologyManagerPolicy {self.policy.value}); "
+            "end the pod, and start it anew, to let the topology manager choose again"
+        )
+
     def merge(self, hints: Sequence[Hints], compare: Comparison) -> Merged:
         lists = [each for each in hints if not isinstance(each, HintFamily)]
         if len(lists) < len(hints):

@@ -4,31 +4,38 @@ Happens only when the state was lost or could not be used: pods keep their entry
 passes what was observed.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import is_by_pod
-from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
+from nodeagent.core.admission.records import Records
+from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_of_systemd, pod_path
-from nodeagent.core.model.claims import card_name
-from nodeagent.core.model.demand import PodDemand, demand_of
-from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
-from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass
-from nodeagent.core.model.promises import NOTHING, Block, Blocks, LostPod, PodPromises, dropped, put
-from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records
+from nodeagent.core.model.claims import ClaimAllocation, card_name
+from nodeagent.core.model.demand import demand_of
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.pod import ContainerKind, Pod, QosClass
+from nodeagent.core.model.promises import NOTHING, PodPromises, UnrecoveredPod
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_prefix
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
+from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.core.turn.lifecycle import Run, Runs, with_units_seen
-from nodeagent.core.turn.recovery import Claim
+from nodeagent.core.turn.recovery import RecoveredPod
 
 
 class Found(Struct, frozen=True):
     """A pod that is known to have been admitted."""
 
     entry: PodEntry
-    claim: Claim
+    recovered: RecoveredPod
 
 
 def found(
@@ -48,7 +55,7 @@ def found(
         observed: the current cgroups.
         runs: what the launcher knows.
         recorded: what other files say that pods hold, by UID: trusted unless it contradicts a cgroup. The cards of claims are under no
-            container's name, as in `LostPod`.
+            container's name, as in `UnrecoveredPod`.
         now_ms: wall clock.
     """
     pods = []
@@ -68,7 +75,7 @@ def found(
         is_running = entry.is_of_systemd or any(group is not None and group.is_populated for group in there)
         known = _with_past(entry, past, observed, now_ms)
         held = _held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
-        pods.append(Found(known, Claim(entry.pod, held, is_running)))
+        pods.append(Found(known, RecoveredPod(entry.pod, held, is_running)))
     return tuple(sorted(pods, key=lambda pod: pod.entry.decided_at_ms))
 
 
@@ -143,145 +150,46 @@ def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]
 def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
     recorded = with_claims(recorded, entry.pod)
     groups = {c.name: _of_pod(entry, c.name, observed) for c in entry.containers}
-    found = _found(managers, entry, groups, observed)
-    online = managers.topology.online
-    if any(_contradicts(recorded, container, groups[container.name], online) for container in entry.pod.containers):
-        return replace(found, devices=recorded.devices, device_answers=recorded.device_answers, claims=recorded.claims)
-    # Each of the two has a file, and one may be lost.
-    cpus = recorded if recorded.cpus or recorded.pod_cpus is not None else found
-    memory = recorded if recorded.memory or recorded.pod_memory is not None else found
-    # What devices it has, no cgroup shows.
-    return PodPromises(
-        cpus.cpus,
-        cpus.pod_cpus,
-        memory.memory,
-        memory.pod_memory,
-        recorded.hints,
-        recorded.devices,
-        cpus.first_cpus,
-        recorded.device_answers,
-        recorded.claims,
+    demand = demand_of(managers.rules, entry.pod)
+    by_pod = is_by_pod(managers.providers.topology, demand)
+    resources = managers.providers.resources
+    is_contradicted = any(
+        group is not None and resource.is_contradicted(recorded, container.name, group, is_mixed=container.is_mixed)
+        for container in entry.pod.containers
+        for group in (groups[container.name],)
+        for resource in resources
     )
+    held = replace(recorded, hints=()) if is_contradicted else recorded
+    for resource in resources:
+        found = resource.found(entry, demand, groups, observed, by_pod=by_pod)
+        if found is None:
+            continue
+        # The exclusive CPUs of a skipped pod, if it got any before its gate was turned off, look just like a small shared pool.
+        found = resource.holdings() if demand.is_skipped else found
+        # Each record is a file of its own, and one may be lost.
+        if is_contradicted or recorded.of(resource.holdings) == resource.holdings():
+            held = held.having(found)
+    return held
 
 
 def with_claims(recorded: PodPromises, pod: Pod) -> PodPromises:
     """Return what a pod has, each card of its claims for the containers that use it: no record says which these are."""
-    known, cards = {claim.claim: claim for claim in recorded.claims}, recorded.devices_of("")
-    held = replace(recorded, claims=(), devices=dropped(recorded.devices, ""))
+    known, devices = {claim.claim: claim for claim in recorded.of(ClaimHoldings).claims}, recorded.of(DeviceHoldings)
+    cards, devices = devices.devices_of(""), devices.without("")
+    claims: list[ClaimAllocation] = []
     for claim in pod.claims:
         found = known.get(f"{pod.namespace}/{claim.claim_name(pod.name)}")
         if found is None:
             continue
-        held = replace(held, claims=(*held.claims, replace(found, name=claim.name, is_own=bool(claim.template))))
+        claims.append(replace(found, name=claim.name, is_own=bool(claim.template)))
         requests = {one.device: one.request.partition("/")[0] for one in found.devices}
         for card in (card for card in cards if card.claim == found.claim):
             request = requests.get(card_name(card.id), "")
             for container in pod.containers:
                 if any(one.uses(claim.name, request) for one in container.claims):
-                    own = {*held.devices_of(container.name), card}
-                    sorted_own = tuple(sorted(own, key=lambda one: (one.resource, one.id)))
-                    held = replace(held, devices=put(held.devices, container.name, sorted_own))
-    return held
-
-
-def _found(
-    managers: Managers, entry: PodEntry, groups: Mapping[str, ObservedCgroup | None], observed: ObservedCgroups
-) -> PodPromises:
-    """Return what a pod has according to its cgroups."""
-    demand = demand_of(managers.rules, entry.pod)
-    cpus = {name: own for name, group in groups.items() if group is not None and (own := _cpus(group))}
-    for container in entry.pod.containers:
-        if container.is_mixed and container.name in cpus:
-            cpus[container.name] -= _of_others(entry, container, observed)
-    nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
-    if demand.is_skipped:
-        # Its exclusive CPUs, if it got any before its gate was turned off, look just like a small shared pool.
-        return NOTHING
-    if is_by_pod(managers.providers.topology, demand):
-        return _held_by_pod(demand, cpus, nodes)
-    # A set larger than what is asked for is not an exclusive one: the container is in the shared pool.
-    sets = tuple(sorted((c.name, cpus[c.name]) for c in demand.containers if 0 < len(cpus.get(c.name, ())) <= c.cpus))
-    return PodPromises(cpus=sets, memory=tuple(sorted(_memory(entry, demand, nodes))))
-
-
-def _of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
-    """CPUs that other containers have too, so the shared pool: not init containers of its pod, which may have had its exclusive ones."""
-    apart = {entry.container_path(c.name) for c in entry.pod.containers if c is mixed or c.kind is ContainerKind.INIT}
-    above = {path.rpartition("/")[0] for path in observed}
-    cpus = CpuSet()
-    for path, group in observed.items():
-        if path not in above and path not in apart:
-            cpus |= _cpus(group)
-    return cpus
-
-
-def _memory(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> Iterator[tuple[str, Blocks]]:
-    """Return each container's blocks. What init containers have beyond what later ones took over counts once: for the first."""
-    lasting: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for container in demand.containers:
-        sums = peak if container.kind is ContainerKind.INIT else lasting
-        for resource, size in container.memory or ():
-            sums[resource] = max(sums.get(resource, 0), size) if sums is peak else sums.get(resource, 0) + size
-    left = {resource: max(0, size - lasting.get(resource, 0)) for resource, size in peak.items()}
-    for position, container in enumerate(demand.containers):
-        if not container.memory or container.name not in nodes:
-            continue
-        amounts = container.memory
-        if container.kind is ContainerKind.INIT:
-            if any(status.attempt for status in entry.containers[position + 1 :]):
-                continue  # released when the container after it was started
-            amounts = tuple((resource, left.pop(resource, 0)) for resource, _ in amounts)
-        yield container.name, _blocks(nodes[container.name], amounts)
-
-
-def _held_by_pod(demand: PodDemand, cpus: Mapping[str, CpuSet], nodes: Mapping[str, NumaSet]) -> PodPromises:
-    """Reassemble a pod's set from the slices and the pool that its containers are in."""
-    whole = CpuSet()
-    for each in cpus.values():
-        whole |= each
-    if len(whole) != demand.cpus or len(cpus) != len(demand.containers):
-        return NOTHING
-    groups = set(nodes.values())
-    if len(groups) != 1 or not demand.memory or any(c.memory is None for c in demand.containers):
-        return PodPromises(cpus=tuple(sorted(cpus.items())), pod_cpus=whole)
-    group = groups.pop()
-    left = dict(demand.memory)
-    for container in demand.containers:
-        for resource, size in container.memory or () if container.kind is not ContainerKind.INIT else ():
-            left[resource] = max(0, left.get(resource, 0) - size)
-    pool = tuple(sorted((resource, size) for resource, size in left.items() if size))
-    parts = [(c.name, _blocks(group, c.memory or pool)) for c in demand.containers]
-    return PodPromises(
-        cpus=tuple(sorted(cpus.items())),
-        pod_cpus=whole,
-        memory=tuple(sorted(parts)),
-        pod_memory=_blocks(group, demand.memory),
-    )
-
-
-def _contradicts(recorded: PodPromises, container: Container, group: ObservedCgroup | None, online: CpuSet) -> bool:
-    """Whether a cgroup holds something that the record doesn't promise. Less is fine: CPUs may be offline. What a mixed one holds beside
-    its exclusive CPUs may be the shared pool.
-    """
-    own = recorded.own_set(container.name)
-    if group is None or own is None:
-        return False
-    return not own & online <= _cpus(group) if container.is_mixed else not _cpus(group) <= own
-
-
-def _cpus(group: ObservedCgroup) -> CpuSet:
-    value = group.get(Attribute.CPUSET_CPUS)
-    return value if isinstance(value, CpuSet) else CpuSet()
-
-
-def _mems(group: ObservedCgroup) -> NumaSet:
-    value = group.get(Attribute.CPUSET_MEMS)
-    return value if isinstance(value, NumaSet) else NumaSet()
-
-
-def _blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
-    return tuple(Block(nodes, resource, size) for resource, size in sorted(amounts))
+                    own = {*devices.devices_of(container.name), card}
+                    devices = devices.with_devices(container.name, own)
+    return recorded.having(devices, ClaimHoldings(tuple(claims)))
 
 
 def populated_pods(observed: ObservedCgroups) -> frozenset[str]:
@@ -293,39 +201,36 @@ def populated_pods(observed: ObservedCgroups) -> frozenset[str]:
     )
 
 
-def on_record(devices: Mapping[str, PodPromises], claiming: Iterable[LostPod]) -> dict[str, LostPod]:
+def on_record(devices: Mapping[str, PodPromises], claiming: Iterable[UnrecoveredPod]) -> dict[str, UnrecoveredPod]:
     """Return all pods that have what no cgroup shows, by UID in order.
 
     Args:
         devices: what pods have by kubelet's file, by UID.
         claiming: what pods have by the documents of claims.
     """
-    found = {
-        uid: LostPod(uid, PodPromises(devices=own.devices, device_answers=own.device_answers))
-        for uid, own in devices.items()
-    }
+    found = {uid: UnrecoveredPod(uid, own) for uid, own in devices.items()}
     for pod in claiming:
-        before = found[pod.uid].held if pod.uid in found else NOTHING
-        both = (*pod.held.devices, *(each for each in before.devices if each[0]))
-        found[pod.uid] = replace(pod, held=replace(before, devices=both, claims=pod.held.claims))
+        own = pod.held.of(DeviceHoldings)
+        before = found[pod.uid].held.of(DeviceHoldings) if pod.uid in found else DeviceHoldings()
+        both = (*own.devices, *(each for each in before.devices if each[0]))
+        held = NOTHING.having(DeviceHoldings(both, before.answers), pod.held.of(ClaimHoldings))
+        found[pod.uid] = replace(pod, held=held)
     return {uid: one for uid, one in sorted(found.items()) if not one.held.is_nothing}
 
 
-def with_record(held: PodPromises, one: LostPod | None) -> PodPromises:
-    """Add what a pod has by records to what else it has."""
-    if one is None:
-        return held
-    return replace(held, devices=one.held.devices, device_answers=one.held.device_answers, claims=one.held.claims)
+def with_record(held: PodPromises, record: PodPromises) -> PodPromises:
+    """Add what a pod has by records, and no cgroup shows, to what else it has."""
+    return held.having(record.of(DeviceHoldings), record.of(ClaimHoldings))
 
 
 def may_run(
-    lost: Iterable[LostPod],
+    lost: Iterable[UnrecoveredPod],
     observed: ObservedCgroups,
     known: Collection[str],
     *,
     is_all_told: bool,
     made: Collection[tuple[str, str]] = (),
-) -> tuple[LostPod, ...]:
+) -> tuple[UnrecoveredPod, ...]:
     """Return those lost pods that may have processes, with what those may use.
 
     Args:
@@ -341,27 +246,28 @@ def may_run(
         if not (is_all_told or one.uid in known) or any(pod_path(qos, one.uid) in running for qos in QosClass):
             left.append(one)
             continue
-        devices = tuple(each for each in one.held.devices if (one.uid, each[0]) in made)
-        answers = tuple(each for each in one.held.device_answers if (one.uid, each[0]) in made)
-        if devices:
-            left.append(replace(one, held=PodPromises(devices=devices, device_answers=answers)))
+        own = one.held.of(DeviceHoldings)
+        for name in [name for name in own.holders if (one.uid, name) not in made]:
+            own = own.without(name)
+        if own.devices:
+            left.append(replace(one, held=NOTHING.having(own)))
     return tuple(left)
 
 
-def claims_of(records: Records) -> dict[str, PodPromises]:
+def recorded_holdings(records: Records) -> dict[str, PodPromises]:
     """Read what kubelet's files say that pods hold, whatever else they say: claims are judged one by one. Invalid sets count as missing."""
-    pods: dict[str, PodPromises] = {}
+    cpus, memory = defaultdict[str, CpuHoldings](CpuHoldings), defaultdict[str, MemoryHoldings](MemoryHoldings)
     if isinstance(records.cpu, CpuRecord):
         for uid, containers in records.cpu.entries:
-            sets = tuple((name, cpus) for name, text in containers if (cpus := _parsed(text)))
-            pods[uid] = PodPromises(cpus=sets)
-        for uid, cpus in records.cpu.pod_entries:
-            pods[uid] = replace(pods.get(uid, NOTHING), pod_cpus=cpus)
+            cpus[uid] = CpuHoldings(tuple((name, own) for name, text in containers if (own := _parsed(text))))
+        for uid, whole in records.cpu.pod_entries:
+            cpus[uid] = replace(cpus[uid], pod_cpus=whole)
     if isinstance(records.memory, MemoryRecord):
-        for uid, blocks in records.memory.entries:
-            pods[uid] = replace(pods.get(uid, NOTHING), memory=blocks)
-        for uid, whole in records.memory.pod_entries:
-            pods[uid] = replace(pods.get(uid, NOTHING), pod_memory=whole)
+        for uid, parts in records.memory.entries:
+            memory[uid] = MemoryHoldings(parts)
+        for uid, blocks in records.memory.pod_entries:
+            memory[uid] = replace(memory[uid], pod_memory=blocks)
+    pods = {uid: NOTHING.having(cpus[uid], memory[uid]) for uid in (*cpus, *memory)}
     return {uid: held for uid, held in pods.items() if not held.is_nothing}
 
 

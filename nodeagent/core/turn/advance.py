@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import remove_pod, start_container
 from nodeagent.core.metrics.deltas import MetricDelta
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
@@ -27,7 +28,8 @@ def advance(draft: Draft, world: World) -> Draft:
             phase = (("phase", after.outcome.value),)
             events.append(TurnEvent(EventKind.POD_FINISHED, entry.pod, entry.origin, None, phase))
             last = (
-                replace(status, had_cpus=promises.own_set(entry.pod.uid, status.name)) for status in after.containers
+                replace(status, had_cpus=own_set_of(promises, entry.pod.uid, status.name))
+                for status in after.containers
             )
             after = replace(after, containers=tuple(last))
             promises, deltas = remove_pod(world.managers, promises, entry.pod.uid)

@@ -135,11 +135,11 @@ def _exchange(before: _Occupancy, new: Pod, world: World) -> _Occupancy | Insuff
         promises, _ = remove_pod(managers, promises, pod.uid)
         usage = usage.minus(pod, pod_level_resources=gate)
     if world.config.check_allocatable:
-        there = managers.with_devices(world.allocatable, promises)
+        there = managers.with_amounts(world.allocatable, promises)
         short = insufficient(new, usage, there, pod_level_resources=gate)
         if short is not None:
             return short
-    decision = admit(managers.unasking(), promises, new)
+    decision = admit(managers.tried_out(), promises, new)
     if isinstance(decision, Rejected):
         return decision
     return _Occupancy(decision.promises, (*left, new), usage.plus(new, pod_level_resources=gate))

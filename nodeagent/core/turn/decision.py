@@ -6,13 +6,15 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit
 from nodeagent.core.admission.node_capacity import Insufficient, Usage, insufficient, usage_of
-from nodeagent.core.admission.resize import NotResized, resized
+from nodeagent.core.admission.resize import resized
 from nodeagent.core.model.cgroup import unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.cpu.holdings import default_set, with_default_set
 from nodeagent.core.turn.adoption import populated_pods
 from nodeagent.core.turn.world import World
 
@@ -22,9 +24,9 @@ Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
 
 def admitted_beside(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
     """Decide a pod: first without the CPUs of orphaned processes, then with them."""
-    taken = promises.default & orphans
+    taken = default_set(promises) & orphans
     if taken:
-        decision = admit(managers, replace(promises, default=promises.default - taken), pod)
+        decision = admit(managers, with_default_set(promises, default_set(promises) - taken), pod)
         if isinstance(decision, Admitted):
             return replace(decision, promises=_with_shared(decision.promises, taken))
         if decision.is_of_a_failure:
@@ -34,7 +36,7 @@ def admitted_beside(managers: Managers, promises: Promises, pod: Pod, orphans: C
 
 
 def _with_shared(promises: Promises, cpus: CpuSet) -> Promises:
-    return replace(promises, default=promises.default | cpus)
+    return with_default_set(promises, default_set(promises) | cpus)
 
 
 def decide_pod(
@@ -42,7 +44,7 @@ def decide_pod(
 ) -> Admitted | Rejected | Insufficient:
     """Decide a pod: first by the node's allocatable resources, then by the managers."""
     if world.config.check_allocatable:
-        there = world.managers.with_devices(world.allocatable, state.promises)
+        there = world.managers.with_amounts(world.allocatable, state.promises)
         short = insufficient(pod, usage, there, pod_level_resources=world.pod_level_resources)
         if short is not None:
             return short

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from nodeagent.core.admission.units import unit_taken
-from nodeagent.core.model.promises import LostPod
+from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.turn.adoption import found, may_run, populated_pods
 from nodeagent.core.turn.draft import Draft
@@ -14,7 +14,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 def release_lost(draft: Draft, world: World) -> Draft:
     """Release the devices of lost pods that run no more."""
-    lost = draft.state.promises.lost_pods
+    lost = draft.state.promises.unrecovered
     if not lost:
         return draft
     own = {manifest.pod.uid for manifest in draft.manifests.values()}
@@ -42,14 +42,14 @@ def adopt_running(draft: Draft, world: World) -> Draft:
     draft = replace(draft, new=tuple(manifest for manifest in draft.new if manifest.pod.uid not in waiting))
     if not there or world.runs is None:  # the launcher alone knows whose processes these are
         return draft
-    lost = {one.uid: one.held for one in draft.state.promises.lost_pods}
+    lost = {one.uid: one.held for one in draft.state.promises.unrecovered}
     known = found(world.managers, there, observed=world.observed, runs=world.runs, recorded=lost, now_ms=world.now_ms)
-    pods = tuple(pod for pod in known if pod.claim.stays)
+    pods = tuple(pod for pod in known if pod.recovered.stays)
     origins = {pod.entry.pod.uid: pod.entry.origin for pod in pods}
     draft = draft.plus(
-        _with_lost(draft.state, tuple(one for one in draft.state.promises.lost_pods if one.uid not in origins))
+        _with_lost(draft.state, tuple(one for one in draft.state.promises.unrecovered if one.uid not in origins))
     )
-    placed = settled(world.managers, tuple(pod.claim for pod in pods), draft.state.promises)
+    placed = settled(world.managers, tuple(pod.recovered for pod in pods), draft.state.promises)
     assert not placed.refused, "running pods are never refused"
     state = replace(draft.state, promises=placed.promises, entries=(*draft.state.entries, *(pod.entry for pod in pods)))
     events = [TurnEvent(EventKind.POD_ADOPTED, pod.entry.pod, pod.entry.origin) for pod in pods]
@@ -69,5 +69,5 @@ def _has_pinned(entry: PodEntry, state: NodeState, world: World) -> bool:
     return all(unit is not None and unit.unit_before not in {None, unit.unit} for unit in units)
 
 
-def _with_lost(state: NodeState, lost: tuple[LostPod, ...]) -> NodeState:
-    return replace(state, promises=replace(state.promises, lost_pods=lost))
+def _with_lost(state: NodeState, lost: tuple[UnrecoveredPod, ...]) -> NodeState:
+    return replace(state, promises=replace(state.promises, unrecovered=lost))

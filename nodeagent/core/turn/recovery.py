@@ -1,7 +1,8 @@
 """Promises rebuilt from what pods are known to hold, on the current machine and under the current configuration.
 
 Running pods stay where they are as far as possible; what can't be kept is replaced by as much as is available; every remaining difference
-is reported per container. Knows no file and no cgroup: the caller passes what was held (core/turn/adoption.py, the saved state).
+is reported per container. Knows no file and no cgroup: the caller passes what was held (core/turn/adoption.py, the saved state). Each
+resource says what may stay of it, and what takes its place (`Resource.keep` and what follows it).
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,24 +10,24 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.admission.held_claims import with_held_claims
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
 from nodeagent.core.admission.one_pod import is_by_pod
-from nodeagent.core.model.demand import ContainerDemand, Gates, PodDemand, demand_of
-from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.demand import Gates, PodDemand, demand_of
 from nodeagent.core.model.pod import ContainerKind, Pod
-from nodeagent.core.model.promises import NOTHING, Blocks, HeldDevice, Hint, PodPromises, Promises, put, with_pod
+from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import TopologyPolicy
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
 from nodeagent.core.resources.cpu.invariants import pod_violations
-from nodeagent.core.resources.cpu.manager import choose_near, release_container
-from nodeagent.core.resources.cpu.points import CpuShortage
-from nodeagent.core.resources.cpu.restore import given_cpus
-from nodeagent.core.resources.memory.accounting import breaks_group, charge
-
-_AGAIN = "remove its manifest and add it again when there is room"
+from nodeagent.core.resources.cpu.keep import due_cpus
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.resource import HoldingChange
 
 
-class Claim(Struct, frozen=True):
+class RecoveredPod(Struct, frozen=True):
     """What an admitted pod is known to hold."""
 
     pod: Pod
@@ -38,24 +39,22 @@ class Claim(Struct, frozen=True):
 
 
 class Deviation(Struct, frozen=True):
-    """Something that a container, or a pod as a whole, no longer has as before."""
+    """Something that a container no longer has as before."""
 
     pod: Pod
-    container: str | None
-    resource: str
-    """`CPUs` or `memory nodes`."""
-    before: str
-    after: str
-    why: str
+    container: str
+    what: HoldingChange
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
         """For the log and `inspect`."""
-        return (("resource", self.resource), ("before", self.before), ("after", self.after), ("why", self.why))
+        what = self.what
+        return (("resource", what.resource), ("before", what.before), ("after", what.after), ("why", what.why))
 
     def __str__(self) -> str:
-        who = f"pod {self.pod.full_name}" + ("" if self.container is None else f", container {self.container}")
-        return f"{who}: {self.resource} {self.before} → {self.after}: {self.why}"
+        what = self.what
+        who = f"pod {self.pod.full_name}, container {self.container}"
+        return f"{who}: {what.resource} {what.before} → {what.after}: {what.why}"
 
 
 class Settled(Struct, frozen=True):
@@ -65,22 +64,24 @@ class Settled(Struct, frozen=True):
     differences: tuple[Deviation, ...] = ()
 
 
-def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | None = None) -> Settled:
-    """Place every claim.
+def settled(managers: Managers, pods: Sequence[RecoveredPod], promises: Promises | None = None) -> Settled:
+    """Place every recovered.
 
     Args:
         managers: for the current machine and configuration.
-        claims: in the order of the pods' admission: if two claim the same, the first gets it.
+        pods: in the order of their admission. If two hold the same, the first keeps it.
         promises: to the pods that are already placed, and to lost ones; None: to none.
     """
     promises = initial(managers) if promises is None else promises
-    for claim in claims:
-        promises = _with_kept(managers, promises, claim)
+    if any(recovered.held.of(DeviceHoldings).devices for recovered in pods):
+        managers = managers.knowing(managers.providers.devices, has_devices=True)
+    for recovered in pods:
+        promises = _with_kept(managers, promises, recovered)
     refused: list[tuple[str, Rejected]] = []
-    for claim in claims:
-        after = _completed(managers, promises, claim)
+    for recovered in pods:
+        after = _completed(managers, promises, recovered)
         if isinstance(after, Rejected):
-            refused.append((claim.pod.uid, after))
+            refused.append((recovered.pod.uid, after))
             promises = after.promises
         else:
             promises = after
@@ -89,253 +90,85 @@ def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | No
     gone = {uid for uid, _ in refused}
     differences = [
         difference
-        for claim in claims
-        if claim.pod.uid not in gone and not claim.ends
-        for difference in _differences(managers, claim, balanced)
+        for recovered in pods
+        if recovered.pod.uid not in gone and not recovered.ends
+        for difference in _differences(managers, recovered, balanced)
     ]
     return Settled(balanced, tuple(refused), tuple(differences))
 
 
 def lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) -> int:
-    """How many exclusive CPUs a container of an admitted pod asks for but was not promised: a recovery had no more."""
+    """Return how many exclusive CPUs a container of an admitted pod asks for but was not promised: a recovery had no more."""
     demand = demand_of(managers.rules, pod)
     wanted = next(c for c in demand.containers if c.name == name)
-    own = promises.own_set(pod.uid, name) or ()
+    own = own_set_of(promises, pod.uid, name) or ()
+    by_pod = is_by_pod(managers.providers.topology, demand)
+    due = due_cpus(managers.providers.of(CpuResource).manager, demand, wanted, by_pod=by_pod)
     # Plain init containers may have passed theirs on to later ones.
-    return 0 if wanted.kind is ContainerKind.INIT else max(0, _due_cpus(managers, demand, wanted) - len(own))
-
-
-def _due_cpus(managers: Managers, demand: PodDemand, container: ContainerDemand) -> int:
-    """How many exclusive CPUs a container should have, if available."""
-    if not managers.providers.cpu.static or demand.is_skipped:
-        return 0
-    return 0 if is_by_pod(managers.providers.topology, demand) and not demand.cpus else container.cpus
+    return 0 if wanted.kind is ContainerKind.INIT else max(0, due - len(own))
 
 
 # What can be kept
 
 
-def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises:
+def _with_kept(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:
     """Promise a pod what it holds and may keep: the rest follows once every pod has what it keeps."""
-    demand = _demand_behind(managers, claim)
-    held = _kept_cpus(managers, promises, claim.pod, demand, claim.held)
-    taken = held.pod_cpus or CpuSet()
-    for _, cpus in held.cpus:
-        taken |= cpus
-    machine = promises.memory
-    held, charged = _kept_memory(managers, promises, demand, held, claim.held)
-    for block in charged:
-        machine = charge(machine, block.nodes, block.resource, block.size_bytes)
-    names = {c.name for c in claim.pod.containers}
-    if claim.held.devices:
-        answers = tuple((name, own) for name, own in claim.held.device_answers if name in names)
-        held = replace(held, devices=kept_devices(promises, claim.pod, claim.held), device_answers=answers)
-    if claim.held.claims:
-        held = replace(held, claims=claim.held.claims)
-        held = replace(held, claims=held.held_claims)
+    demand = _demand_behind(managers, recovered)
+    for resource in managers.providers.resources:
+        promises = resource.keep(promises, recovered.pod, demand, recovered.held)
+    held = with_held_claims(promises.of_pod(recovered.pod.uid).having(recovered.held.of(ClaimHoldings)))
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
-        held = replace(held, hints=tuple((n, h) for n, h in claim.held.hints if n in names and _is_here(managers, h)))
-    return with_pod(replace(promises, default=promises.default - taken, memory=machine), claim.pod.uid, held)
+        names = {c.name for c in recovered.pod.containers}
+        held = replace(
+            held, hints=tuple((n, h) for n, h in recovered.held.hints if n in names and _is_here(managers, h))
+        )
+    return with_pod(promises, recovered.pod.uid, held)
 
 
-def _demand_behind(managers: Managers, claim: Claim) -> PodDemand:
+def _demand_behind(managers: Managers, recovered: RecoveredPod) -> PodDemand:
     """What the pod asked for when it got what it holds: that stays, even with the gates turned off (KEP-5526)."""
-    demand = demand_of(managers.rules, claim.pod)
-    if not demand.is_skipped or not claim.held.has_resources:
+    demand = demand_of(managers.rules, recovered.pod)
+    if not demand.is_skipped or not recovered.held.parts:
         return demand
-    return demand_of(replace(managers.rules, gates=Gates(True, True)), claim.pod)
-
-
-def kept_devices(promises: Promises, pod: Pod, before: PodPromises) -> tuple[tuple[str, tuple[HeldDevice, ...]], ...]:
-    """Return what a pod keeps of its devices, be they there or not: all but those that another container has claimed first.
-    What plain init containers have, later ones of their pod may have, too.
-    """
-    kinds, mine = {container.name: container.kind for container in pod.containers}, dict(before.devices).keys()
-    taken: dict[tuple[str, str], str] = {}
-    """By key, the claim."""
-    own: dict[tuple[str, str], str] = {}
-    for uid, held in promises.pods:
-        for name, devices in held.devices:
-            if uid != pod.uid:
-                taken |= {one.key: one.claim for one in devices}
-            elif name not in mine and kinds.get(name) is not ContainerKind.INIT:
-                own |= {one.key: one.claim for one in devices}
-    kept = []
-    for name, devices in before.devices:
-        if name not in kinds:
-            continue
-        lends, left = kinds[name] is ContainerKind.INIT, list[HeldDevice]()
-        for one in devices:
-            of = taken.get(one.key) if lends else taken.get(one.key, own.get(one.key))
-            if of is None or (one.claim and of == one.claim):
-                left.append(one)
-                own |= {} if lends else {one.key: one.claim}
-        kept += [(name, tuple(left))] if left else []
-    return tuple(kept)
+    return demand_of(replace(managers.rules, gates=Gates(True, True)), recovered.pod)
 
 
 def _is_here(managers: Managers, hint: Hint) -> bool:
     return hint.mask is None or hint.mask <= managers.topology.node_ids
 
 
-def _kept_cpus(managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> PodPromises:
-    cpu = managers.providers.cpu
-    if not cpu.static:
-        return NOTHING
-    there = managers.topology.online | managers.topology.offline
-    barred = managers.reserved | given_cpus(promises)
-    if before.pod_cpus is not None:
-        # Slices and pool are one decision: all of it can be kept, or none.
-        whole = before.pod_cpus
-        fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= there
-        slices = [(c.name, before.own_set(c.name)) for c in pod.containers]
-        own = tuple(sorted((name, cpus) for name, cpus in slices if cpus and cpus <= whole))
-        return PodPromises(cpus=own, pod_cpus=whole) if fits and len(own) == len(slices) else NOTHING
-    kept: tuple[tuple[str, CpuSet], ...] = ()
-    beside = CpuSet()
-    for wanted in demand.containers:
-        cpus = (before.own_set(wanted.name) or CpuSet()) & there - barred - beside
-        if not cpus or len(cpus) > wanted.cpus:
-            continue
-        kept = put(kept, wanted.name, cpus)
-        if wanted.kind is not ContainerKind.INIT:
-            beside |= cpus
-    return PodPromises(cpus=kept)
-
-
-def _kept_memory(
-    managers: Managers, promises: Promises, demand: PodDemand, held: PodPromises, before: PodPromises
-) -> tuple[PodPromises, Blocks]:
-    """Return the pod with the memory that it keeps, and what to charge to the accounting."""
-    memory = managers.providers.memory
-    if not memory.static or not demand.is_guaranteed:
-        return held, ()
-    books = {node.id: {resource for resource, _ in node.tables} for node in promises.memory}
-
-    def fits(blocks: Blocks) -> bool:
-        return all(
-            b.nodes
-            and all(b.resource in books.get(node, ()) for node in b.nodes)
-            and not breaks_group(promises.memory, b.nodes)
-            for b in blocks
-        )
-
-    if before.pod_memory is not None:
-        whole, names = before.pod_memory, {c.name for c in demand.containers}
-        parts = tuple((name, blocks) for name, blocks in before.memory if name in names and fits(blocks))
-        if not whole or not fits(whole) or _amounts(whole) != dict(demand.memory or ()) or parts != before.memory:
-            return held, ()
-        return replace(held, memory=parts, pod_memory=whole), whole
-    wanted = {c.name: c for c in demand.containers}
-    parts = tuple(
-        (name, blocks)
-        for name, blocks in before.memory
-        if name in wanted and fits(blocks) and _is_asked_for(wanted[name], _amounts(blocks))
-    )
-    groups = {block.nodes for _, blocks in parts for block in blocks}
-    if len(groups) > 1 and any(not a.isdisjoint(b) for a in groups for b in groups if a != b):
-        return held, ()
-    return replace(held, memory=parts), tuple(block for _, blocks in parts for block in blocks)
-
-
-def _amounts(blocks: Blocks) -> dict[str, int]:
-    return {block.resource: block.size_bytes for block in blocks}
-
-
-def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
-    if container.memory is None:
-        return False
-    wanted = dict(container.memory)
-    if container.kind is ContainerKind.INIT:  # later ones may have taken some over
-        return all(size <= wanted.get(resource, -1) for resource, size in held.items())
-    return bool(held) and held == wanted
-
-
 # What is missing
 
 
-def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises | Rejected:
+def _completed(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises | Rejected:
     """Get a pod what it lacks, moving as little of it as possible."""
-    if claim.ends:
+    if recovered.ends:
         return promises
-    held = promises.of_pod(claim.pod.uid)
-    demand = demand_of(managers.rules, claim.pod)
-    lacks = _lacks(managers, demand, held)
-    waits = not claim.stays and _is_offline(managers, held)
+    held = promises.of_pod(recovered.pod.uid)
+    demand = demand_of(managers.rules, recovered.pod)
+    resources, topology = managers.providers.resources, managers.providers.topology
+    by_pod = is_by_pod(topology, demand)
+    lacks = not demand.is_skipped and any(resource.lacks(held, demand, by_pod=by_pod) for resource in resources)
+    waits = not recovered.stays and any(resource.is_away(held) for resource in resources)
     # What its claims allow, only they know: what runs gets the nearest instead, all else is decided on anew.
-    has_lost = not claim.stays and held.claims != claim.held.claims
+    has_lost = not recovered.stays and held.of(ClaimHoldings) != recovered.held.of(ClaimHoldings)
     if not lacks and not waits and not has_lost:
-        return _with_hints(managers, promises, claim.pod)
-    topped = None if waits or has_lost else _topped_up(managers, promises, demand)
-    attempts = [] if topped is None else [topped, _without_inits(managers, topped, claim.pod)]
-    attempts.append(remove_pod(managers, promises, claim.pod.uid)[0])
+        return _with_hints(managers, promises, recovered.pod)
+    attempts = [] if waits or has_lost else [promises]
+    for resource in resources:
+        attempts = [way for one in attempts for way in resource.fill(topology, one, recovered.pod, demand)]
+    attempts.append(remove_pod(managers, promises, recovered.pod.uid)[0])
     last: Rejected | None = None
     for attempt in attempts:
-        decision = admit(managers, attempt, claim.pod)
+        decision = admit(managers, attempt, recovered.pod)
         if isinstance(decision, Rejected):
             last = decision
-        elif not any(pod_violations(claim.pod, decision.promises.of_pod(claim.pod.uid))):
+        elif not any(pod_violations(recovered.pod, decision.promises.of_pod(recovered.pod.uid).of(CpuHoldings))):
             # A later container may already have what init containers lend, if an earlier one is looked after only now.
             return decision.promises
     assert last is not None
     # CPUs that are only offline may return: until then D14 holds.
-    return promises if claim.stays or not (lacks or has_lost) else last
-
-
-def _without_inits(managers: Managers, promises: Promises, pod: Pod) -> Promises:
-    """Take back what only plain init containers have: they have run, or are not worth moving the others for."""
-    for container in pod.containers:
-        if container.kind is ContainerKind.INIT:
-            promises, _ = release_container(managers.providers.cpu, promises, pod.uid, container.name)
-    return promises
-
-
-def _lacks(managers: Managers, demand: PodDemand, held: PodPromises) -> bool:
-    if demand.is_skipped:
-        return False
-    cpu, memory, owned = managers.providers.cpu, managers.providers.memory, managers.providers.owned
-    if is_by_pod(managers.providers.topology, demand):
-        lacks_cpus = cpu.static and bool(demand.cpus) and held.pod_cpus is None
-        return lacks_cpus or (memory.static and bool(demand.memory) and held.pod_memory is None)
-    lasting = [c for c in demand.containers if c.kind is not ContainerKind.INIT]
-    # Plain init containers may have run, and have passed theirs on to later ones.
-    return any(
-        (cpu.static and len(held.own_set(c.name) or ()) < c.cpus)
-        or (memory.static and bool(c.memory) and held.blocks(c.name) is None)
-        or (owned is not None and not owned.has_container(held, c))
-        for c in lasting
-    )
-
-
-def _is_offline(managers: Managers, held: PodPromises) -> bool:
-    return any(not cpus <= managers.topology.online for _, cpus in held.cpus)
-
-
-def _topped_up(managers: Managers, promises: Promises, demand: PodDemand) -> Promises | None:
-    """Add CPUs to the sets that are too small, close to those that are there. None: the options allow no such set, or plugins choose: they
-    are asked about the whole pod then.
-    """
-    cpu, layout = managers.providers.cpu, managers.providers.cpu.layout
-    if cpu.plugins:
-        return None
-    held = promises.of_pod(demand.uid)
-    for wanted in demand.containers:
-        own = held.own_set(wanted.name)
-        if own is None or len(own) >= wanted.cpus:
-            continue
-        near = managers.topology.numa_of(own)
-        missing = cpu.asking(promises, demand, wanted.name, cpu.free_cpus(promises), wanted.cpus - len(own))
-        chosen = choose_near(cpu, missing, near.bits)
-        if isinstance(chosen, CpuShortage):
-            return None
-        whole = own | chosen
-        splits_core = cpu.options.full_pcpus_only and layout.whole_cores(whole.bits) != whole.bits
-        is_spread = managers.providers.memory.keeps_one_node and not managers.topology.numa_of(whole) <= near
-        if splits_core or is_spread:
-            return None
-        held = replace(held, cpus=put(held.cpus, wanted.name, whole))
-        promises = with_pod(replace(promises, default=promises.default - chosen), demand.uid, held)
-    return promises
+    return promises if recovered.stays or not (lacks or has_lost) else last
 
 
 def _with_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
@@ -351,66 +184,10 @@ def _with_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
 # What differs
 
 
-def _differences(managers: Managers, claim: Claim, promises: Promises) -> Iterator[Deviation]:
-    before, after = claim.held, promises.of_pod(claim.pod.uid)
-    whole = demand_of(managers.rules, claim.pod)
-    demand = {c.name: c for c in whole.containers}
-    for container in claim.pod.containers:
-        had, has = before.own_set(container.name), after.own_set(container.name)
-        wanted = _due_cpus(managers, whole, demand[container.name])
-        if had != has or (len(has or ()) < wanted and container.kind is not ContainerKind.INIT):
-            why = _why(managers, claim.pod, promises, had or CpuSet(), has or CpuSet(), wanted)
-            yield Deviation(claim.pod, container.name, "CPUs", _text(had), _text(has), why)
-        stood, stands = _nodes(before, container.name), _nodes(after, container.name)
-        if stood != stands:
-            why = _why_elsewhere(
-                managers, stood, lacks=not stands and not whole.is_skipped and bool(demand[container.name].memory)
-            )
-            yield Deviation(claim.pod, container.name, "memory nodes", str(stood or "any"), str(stands or "any"), why)
-
-
-def _why_elsewhere(managers: Managers, stood: NumaSet, *, lacks: bool) -> str:
-    if not managers.providers.memory.static:
-        return "memoryManagerPolicy is None now"
-    gone = stood - managers.topology.node_ids
-    parts = [f"NUMA nodes {gone} are gone"] if gone else []
-    if lacks:
-        parts.append(f"degraded: no NUMA node has room for what it asks for; {_AGAIN}")
-    elif not parts:
-        parts.append("memory of its own is available now" if not stood else "its memory could not stay where it was")
-    return "; ".join(parts)
-
-
-def _text(cpus: CpuSet | None) -> str:
-    return str(cpus) if cpus else "shared"
-
-
-def _nodes(held: PodPromises, name: str) -> NumaSet:
-    nodes = NumaSet()
-    for block in held.blocks(name) or ():
-        nodes |= block.nodes
-    return nodes
-
-
-def _why(managers: Managers, pod: Pod, promises: Promises, had: CpuSet, has: CpuSet, wanted: int) -> str:
-    if not managers.providers.cpu.static:
-        return "cpuManagerPolicy is none now"
-    others = CpuSet()
-    for uid, held in promises.pods:
-        if uid != pod.uid:
-            others |= held.pod_cpus or CpuSet()
-            for _, cpus in held.cpus:
-                others |= cpus
-    lost = had - has
-    parts = []
-    if lost & managers.reserved:
-        parts.append(f"CPUs {lost & managers.reserved} are reserved")
-    if lost & others:
-        parts.append(f"CPUs {lost & others} belong to another pod")
-    if lost - managers.topology.online:
-        parts.append(f"CPUs {lost - managers.topology.online} are not online")
-    if len(has) < wanted:
-        parts.append(f"degraded: has {len(has)} of {wanted} CPUs of its own, no more are available; {_AGAIN}")
-    elif not parts:
-        parts.append("whole CPUs of its own are available now" if not had else "its set could not stay as it was")
-    return "; ".join(parts)
+def _differences(managers: Managers, recovered: RecoveredPod, promises: Promises) -> Iterator[Deviation]:
+    demand = demand_of(managers.rules, recovered.pod)
+    by_pod = is_by_pod(managers.providers.topology, demand)
+    for container in recovered.pod.containers:
+        for resource in managers.providers.resources:
+            found = resource.differences(promises, recovered.pod, demand, recovered.held, container.name, by_pod=by_pod)
+            yield from (Deviation(recovered.pod, container.name, each) for each in found)

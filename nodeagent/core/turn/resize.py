@@ -3,14 +3,14 @@
 from msgspec.structs import replace
 
 from nodeagent.core.admission.resize import (
-    NotResized,
     differences,
-    gives_back,
     is_resizable,
     is_resize,
+    lowers_request,
     moves_instead,
     restarted,
 )
+from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.decision import resize_pod
@@ -31,7 +31,7 @@ def resize(draft: Draft, world: World) -> Draft:
         and is_resize(entry.pod, draft.changed[entry.pod.uid].pod)
     ]
     # Pods that lower a request come first: others may have waited for that.
-    for entry, manifest in sorted(found, key=lambda one: not gives_back(one[0].pod, one[1].pod)):
+    for entry, manifest in sorted(found, key=lambda one: not lowers_request(one[0].pod, one[1].pod)):
         uid, state = entry.pod.uid, draft.state
         left = {other: changed for other, changed in draft.changed.items() if other != uid}
         if not is_to_try(entry, manifest, world):

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from nodeagent.core.model.promises import HeldDevice
+from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.daemon.reports.logs import Log

@@ -14,6 +14,8 @@ import structlog
 
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.world import EventKind, TurnEvent
 from nodeagent.edge.observability.journal import SOCKET, Journal, is_journal
 
@@ -175,10 +177,10 @@ def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, 
         **dict(event.fields),
     }
     if event.kind in {EventKind.POD_ADMITTED, EventKind.POD_RESUMED}:
-        own = {c.name: state.promises.own_set(event.pod.uid, c.name) for c in event.pod.containers}
+        own = {c.name: own_set_of(state.promises, event.pod.uid, c.name) for c in event.pod.containers}
         fields["cpus"] = " ".join(f"{name}={cpus}" for name, cpus in own.items() if cpus is not None) or "shared"
         fields["numa"] = " ".join(
-            f"{name}={nodes}" for name in own if (nodes := state.promises.memory_nodes(event.pod.uid, name))
+            f"{name}={nodes}" for name in own if (nodes := memory_nodes_of(state.promises, event.pod.uid, name))
         )
         if event.report is not None:
             fields["why_shared"] = "; ".join(

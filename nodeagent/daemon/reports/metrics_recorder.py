@@ -18,6 +18,8 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.cpu.holdings import exclusive_sets, own_set_of
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.decision import admitted_beside
 from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.core.turn.world import EventKind, Turn
@@ -105,7 +107,7 @@ class MetricsRecorder:
                     level = isolation(managers, state.promises, entry.pod, container.name)
                     _add(values, names.CONTAINERS, ("isolation", level.value))
                     values[_container_info(state.promises, entry.pod, container.name)] = 1
-                    own = state.promises.own_set(entry.pod.uid, container.name)
+                    own = own_set_of(state.promises, entry.pod.uid, container.name)
                     if own is not None:
                         holder = Holder(entry.pod.uid, entry.pod.namespace, entry.pod.name, container.name)
                         held[holder] = own
@@ -113,7 +115,9 @@ class MetricsRecorder:
                             claims[holder] = devices
         self.cpu_counters.follow(held, claims)
         online = view.node.topology.online
-        values[Series(names.DEGRADED_CONTAINERS)] = sum(not cpus <= online for _, _, cpus in state.promises.containers)
+        values[Series(names.DEGRADED_CONTAINERS)] = sum(
+            not cpus <= online for _, _, cpus in exclusive_sets(state.promises)
+        )
         values[Series(names.STARVED_CONTAINERS)] = _starved(managers, state, online)
         values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
         values[Series(names.STATE_GENERATION)] = state.generation
@@ -125,7 +129,7 @@ class MetricsRecorder:
 
 
 def _container_info(promises: Promises, pod: Pod, container: str) -> Series:
-    cpus, mems = promises.own_set(pod.uid, container), promises.memory_nodes(pod.uid, container)
+    cpus, mems = own_set_of(promises, pod.uid, container), memory_nodes_of(promises, pod.uid, container)
     labels = {
         "container": container,
         "cpus": "" if cpus is None else str(cpus),
@@ -142,7 +146,7 @@ def _starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
     if pool:
         return 0
     return sum(
-        not usable_cpus(state.promises.own_set(entry.pod.uid, container.name), pool, online)
+        not usable_cpus(own_set_of(state.promises, entry.pod.uid, container.name), pool, online)
         for entry in state.entries
         if entry.is_active
         for container, status in entry.pairs()

@@ -7,9 +7,10 @@ from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.promises import LostPod
+from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.world import TurnEvent
 from nodeagent.errors import printable
 
@@ -93,12 +94,12 @@ def units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
     )
 
 
-def lost_pods_problem(lost: Iterable[LostPod]) -> str:
+def lost_pods_problem(lost: Iterable[UnrecoveredPod]) -> str:
     """Tell of pods that aren't known since the state was lost, and have devices by records; empty: there are none."""
     said = "; ".join(
-        f"pod {one.name or one.uid} has {', '.join(sorted({card.id for _, own in one.held.devices for card in own}))}"
+        f"pod {one.name or one.uid} has {', '.join(sorted({card.id for _, own in one.held.of(DeviceHoldings).devices for card in own}))}"
         for one in lost
-        if one.held.devices
+        if one.held.of(DeviceHoldings).devices
     )
     return (
         f"{said}: records say so, as the state that knew the pod was lost; nobody else gets it before the pod is known again, or has no "

@@ -13,19 +13,22 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, initial, resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.admission.records import Records
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, PodPromises
-from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.core.turn.adoption import claims_of, found, may_run, on_record, with_record
+from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.memory.records import MemoryRecord
+from nodeagent.core.turn.adoption import found, may_run, on_record, recorded_holdings, with_record
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import Manifest, new_entry, wanted
-from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
+from nodeagent.core.turn.recovery import Deviation, RecoveredPod, Settled, settled
 from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.reports.logs import Log, about
@@ -143,13 +146,13 @@ def _carried_over(
     evidence = look()
     if evidence is None:
         return None
-    claims = tuple(
-        _claim(entry, saved.state.promises.of_pod(entry.pod.uid), evidence.observed)
+    pods = tuple(
+        _recovered(entry, saved.state.promises.of_pod(entry.pod.uid), evidence.observed)
         for entry in saved.state.entries
         if entry.holds
     )
-    managers = _knowing(node, (claim.pod for claim in claims), devices)
-    placed = settled(managers, claims, initial(node.managers, saved.state.promises.lost_pods))
+    managers = _knowing(node, (one.pod for one in pods), devices)
+    placed = settled(managers, pods, initial(node.managers, saved.state.promises.unrecovered))
     state = replace(saved.state, promises=placed.promises)
     for entry in saved.state.entries:
         state = state.with_entry(_judged(entry, placed, now_ms))
@@ -173,12 +176,12 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
     return Start(after, Recovery((f"the machine or its reservation differs from {STATE_FILE}: accepted",)))
 
 
-def _claim(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> Claim:
+def _recovered(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> RecoveredPod:
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
     runs = entry.is_of_runtime or any(group is not None and group.is_populated for group in groups)
     ends = not runs and entry.deleting_since_ms is not None
     # A unit that isn't active has what systemd was told, and a pod that is refused gives nothing back.
-    return Claim(entry.pod, held, stays=runs or entry.is_of_systemd, ends=ends)
+    return RecoveredPod(entry.pod, held, stays=runs or entry.is_of_systemd, ends=ends)
 
 
 def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:
@@ -201,7 +204,7 @@ def _made_anew(
     recorded = _recorded(node, problems, unusable)
     devices_of = recorded_devices(Path(node.config.state_directory), problems, unusable)
     records = on_record(devices_of, recorded_claims(node.config))
-    recorded |= {uid: with_record(recorded.get(uid, NOTHING), one) for uid, one in records.items()}
+    recorded |= {uid: with_record(recorded.get(uid, NOTHING), one.held) for uid, one in records.items()}
     gate = node.config.placement.gate("PodLevelResources")
     entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in wanted(manifests)]
     pods = found(
@@ -213,7 +216,7 @@ def _made_anew(
     is_all_told = not node.config.nri_socket and not UnitRecords(node.config).look()
     lost = may_run(unknown, evidence.observed, known, is_all_told=is_all_told)
     managers = _knowing(node, (pod.entry.pod for pod in pods), devices)
-    placed = settled(managers, tuple(pod.claim for pod in pods), initial(node.managers, lost))
+    placed = settled(managers, tuple(pod.recovered for pod in pods), initial(node.managers, lost))
     state = NodeState(placed.promises, tuple(_judged(pod.entry, placed, now_ms) for pod in pods))
     if not problems and not pods and not lost:
         return Start(state)
@@ -238,7 +241,7 @@ def _recorded(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict
         if isinstance(record, Unreadable):
             problems.append(f"cannot use {directory / name}: {record.message}")
             unusable.append(name)
-    return claims_of(
+    return recorded_holdings(
         Records(
             cpu=records.cpu if isinstance(records.cpu, CpuRecord) else None,
             memory=records.memory if isinstance(records.memory, MemoryRecord) else None,

@@ -64,4 +64,4 @@ def _job_group(config: Config) -> str | None:
 
 def promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
     """Return the promises adapted to another machine or configuration. If no pod holds any, start afresh."""
-    return resume(node.managers, promises) if promises.pods else initial(node.managers, promises.lost_pods)
+    return resume(node.managers, promises) if promises.pods else initial(node.managers, promises.unrecovered)

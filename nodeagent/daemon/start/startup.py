@@ -9,6 +9,7 @@ from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.edge.files import state_files
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
@@ -106,7 +107,7 @@ def plugged(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
 
 def begin_turn(node: NodeSetup, alive: Callable[[], None]) -> None:
     """Let CPU plugins have the time for a turn, or for a start, from now on; each of their answers is a sign of life."""
-    for plugin in node.managers.providers.cpu.plugins:
+    for plugin in node.managers.providers.of(CpuResource).manager.plugins:
         if plugin.code is not None:
             plugin.code.begin_turn(alive)
 

@@ -7,16 +7,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from nodeagent.core.admission.held_claims import with_held_claims
 from nodeagent.core.admission.managers import start, sweep
 from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.admission.records import Records
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.model.promises import LostPod, PodPromises, Promises, with_pod
-from nodeagent.core.model.records import Records, Unreadable
+from nodeagent.core.model.promises import PodPromises, Promises, UnrecoveredPod, with_pod
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.keep import kept_devices
 from nodeagent.core.turn.adoption import on_record, with_claims, with_record
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
-from nodeagent.core.turn.recovery import kept_devices
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
     DEVICE_CHECKPOINT,
@@ -97,15 +100,15 @@ def _recorded_devices(directory: Path) -> dict[str, PodPromises]:
     return found
 
 
-def _with_devices(promises: Promises, kept: tuple[Manifest, ...], records: dict[str, LostPod]) -> Promises:
+def _with_devices(promises: Promises, kept: tuple[Manifest, ...], records: dict[str, UnrecoveredPod]) -> Promises:
     """Give back to each pod what it has by records; what others have stays theirs until it is known whether they run."""
     for manifest in kept:
         pod = manifest.pod
         if pod.uid in records:
-            held = with_claims(with_record(promises.of_pod(pod.uid), records.pop(pod.uid)), pod)
-            held = replace(held, devices=kept_devices(promises, pod, held))
-            promises = with_pod(promises, pod.uid, replace(held, claims=held.held_claims))
-    return replace(promises, lost_pods=tuple(records.values()))
+            held = with_claims(with_record(promises.of_pod(pod.uid), records.pop(pod.uid).held), pod)
+            held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
+            promises = with_pod(promises, pod.uid, with_held_claims(held))
+    return replace(promises, unrecovered=tuple(records.values()))
 
 
 def decoded_devices(content: bytes | None) -> dict[str, PodPromises] | Unreadable:

@@ -15,6 +15,7 @@ from nodeagent.core.host.irq_owners import interrupt_requests
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.domains.all import DomainWriter, take_back_all
 from nodeagent.daemon.host.host_settings import Wanted, alone_of
 from nodeagent.daemon.reports.problems import refused_partitions, unserved_interrupts
@@ -81,7 +82,7 @@ def _keep_host_away(
     Where a partition is refused, systemd keeps its units off, as it does where the kernel has none.
     """
     edges.alive()
-    node, exclusive = memory.node, memory.state.promises.exclusive()
+    node, exclusive = memory.node, exclusive_cpus(memory.state.promises)
     partitioned = CpuSet()
     for want in wanted:
         partitioned |= want.partition_cpus()

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from nodeagent.core.model.claims import shortened
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.promises import LostPod
+from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.claims.holdings import taken_claims
 from nodeagent.daemon.turn.kept_files import keep_files
 from nodeagent.daemon.turn.machine import node_name
 from nodeagent.daemon.turn.troubles import Trouble, trouble_of
@@ -37,7 +38,7 @@ class ClaimStatuses:
     def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Trouble, ...]:
         """Make the files as the claims are. Returns what could not be done, once for each reason: it is tried again in the next turn."""
         wanted: dict[str, bytes] = {}
-        if state.promises.claims():
+        if taken_claims(state.promises):
             from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
                 allocated_claims,
                 claim_text,
@@ -54,7 +55,7 @@ class ClaimStatuses:
         return keep_files(self._files, self._held, wanted, bytes, alive)
 
 
-def recorded_claims(config: Config) -> tuple[LostPod, ...]:
+def recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
     """Return what pods have by the documents, as an earlier agent has left them; what can't be read is missing."""
     try:
         files = PlacementFiles(claim_directory(config)).read()

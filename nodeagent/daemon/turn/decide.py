@@ -106,5 +106,4 @@ def managers_with_devices(edges: Edges, memory: TurnMemory) -> Managers:
 
 def device_pools(edges: Edges, memory: TurnMemory) -> "tuple[DevicePool, ...]":
     """Return the devices that pods may ask for by number."""
-    owned = managers_with_devices(edges, memory).providers.owned
-    return () if owned is None else owned.manager.pools
+    return managers_with_devices(edges, memory).pools

@@ -29,7 +29,7 @@ def plan(edges: Edges, node: NodeSetup, state: NodeState, world: World) -> Plann
     assert world.kernel is not None
     wanted = desired_cgroups(node.config, node.managers, world.kernel, state)
     wanted += tuple(one for domain in edges.domains for one in domain.desired(world.observed))
-    conditions = (units_without_cpus(wanted), lost_pods_problem(state.promises.lost_pods))
+    conditions = (units_without_cpus(wanted), lost_pods_problem(state.promises.unrecovered))
     if world.runs is None:
         wanted = tuple(want for want in wanted if want.path in world.observed)
     changes = diff(wanted, world.observed)

@@ -8,6 +8,7 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.devices.holdings import count_devices
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
@@ -99,7 +100,7 @@ class Recorder:
                 self._project_one(name, content)
             except state_files.StateFileError as err:
                 troubles.append(trouble_of(err))
-        if pools or promises.devices_given() or self._has_devices:
+        if pools or count_devices(promises) or self._has_devices:
             troubles += self._project_devices(promises, pools)
         return tuple(troubles)
 

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import shortfalls
 from nodeagent.core.metrics.agent_metrics import MOVED
-from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.core.model.violations import NodeOverdrawn, Shortfall
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.violations import Shortfall
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.lifecycle import is_unsettled
 from nodeagent.core.turn.world import EventKind, World
 from nodeagent.daemon.reports.logs import about, log_event
@@ -196,7 +197,7 @@ class Reporter(Struct, frozen=True):
         yield from self.standing
         domains = [domain.standing_problem() for domain in self.edges.domains]
         yield from filter(None, (memory.withheld, *memory.conditions, memory.misplaced, *domains))
-        plugins = memory.node.managers.providers.cpu.plugins
+        plugins = memory.node.managers.providers.of(CpuResource).manager.plugins
         if plugins:
             from nodeagent.core.resources.cpu.plugins import held_off  # noqa: PLC0415 - only where there are plugins
 
@@ -220,5 +221,6 @@ class Reporter(Struct, frozen=True):
 
 def _about(short: Shortfall, state: NodeState) -> dict[str, str]:
     """Return the log fields of a promise that the machine can't keep."""
-    entry: PodEntry | None = None if isinstance(short, NodeOverdrawn) else state.entry(short.uid)
-    return {} if entry is None or isinstance(short, NodeOverdrawn) else about(entry.pod, short.container)
+    uid, container = short.holder or ("", None)
+    entry = state.entry(uid)
+    return {} if entry is None else about(entry.pod, container)

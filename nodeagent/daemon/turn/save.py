@@ -9,6 +9,7 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import NodeState, PodEntry, with_endings
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.pod_sources import is_unclear
 from nodeagent.core.turn.world import EventKind, Turn
 from nodeagent.daemon.domains.all import withdraw_all
@@ -98,7 +99,7 @@ def _undone(state: NodeState, decided: Decided, problem: Trouble | None) -> dict
 
 def _log_returned_cpus(edges: Edges, memory: TurnMemory, state: NodeState) -> None:
     """Log the notes of CPU plugins on CPUs that have been released, once this is on disk."""
-    plugins, before = memory.node.managers.providers.cpu.plugins, memory.state
+    plugins, before = memory.node.managers.providers.of(CpuResource).manager.plugins, memory.state
     if not plugins or before.promises.pods == state.promises.pods:
         return
     from nodeagent.core.resources.cpu.plugins import notes_on  # noqa: PLC0415 - only where there are plugins

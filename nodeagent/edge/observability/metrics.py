@@ -9,6 +9,7 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from nodeagent.core.admission import resource_kinds
 from nodeagent.core.metrics.agent_metrics import BUCKETS, METRICS, old_name
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricSpec
@@ -53,7 +54,7 @@ class _Published(Collector):
             *self.read().items(),
         ):
             samples[one.name].append((one, value))
-        for spec in METRICS:
+        for spec in (*METRICS, *(spec for kind in resource_kinds.RESOURCES for spec in kind.metrics)):
             alias = old_name(spec.name) if self.aliases else None
             for name in (spec.name,) if alias is None else (spec.name, alias):
                 yield _family(spec, name, samples[spec.name], self.snapshot.distributions)

@@ -5,7 +5,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.model.promises import Blocks, HeldDevice, Promises
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
+from nodeagent.core.resources.devices.holdings import HeldDevice, pods_with_devices
+from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
 from nodeagent.formats.checkpoint.checkpoint_versions import DEVICES, OWN, Checkpoint, CheckpointError
 
 _POD_LEVEL = frozenset({"cpu-v3", "cpu-v4", "memory-v2", "memory-v3"})
@@ -81,25 +84,27 @@ def _plain_value(text: str) -> _Value:
 
 
 def _cpu_values(promises: Promises, *, pod_level: bool) -> Iterator[tuple[_Key, _Value]]:
-    yield ("", "", "defaultCpuSet"), _plain_value(str(promises.default))
+    yield ("", "", "defaultCpuSet"), _plain_value(str(default_set(promises)))
     for uid, pod in promises.pods:
-        for name, cpus in pod.cpus:
+        held = pod.of(CpuHoldings)
+        for name, cpus in held.cpus:
             yield (uid, name, "cpus"), _plain_value(str(cpus))
-        if pod_level and pod.pod_cpus is not None:
-            yield (uid, "", "cpus"), _plain_value(str(pod.pod_cpus))
+        if pod_level and held.pod_cpus is not None:
+            yield (uid, "", "cpus"), _plain_value(str(held.pod_cpus))
 
 
 def _memory_values(promises: Promises, *, pod_level: bool) -> Iterator[tuple[_Key, _Value]]:
-    for node in promises.memory:
+    for node in memory_accounts(promises):
         yield ("", "", f"NUMA node {node.id}"), _plain_value(f"{node.assignments} assignments, with {node.cells}")
         for resource, t in node.tables:
             amounts = f"total {t.total}, reserved for the system {t.system_reserved}, promised {t.reserved}"
             yield ("", "", f"NUMA node {node.id}, {resource}"), _plain_value(f"{amounts}, free {max(t.free, 0)}")
     for uid, pod in promises.pods:
-        for name, blocks in pod.memory:
+        own = pod.of(MemoryHoldings)
+        for name, blocks in own.memory:
             yield (uid, name, "memory"), _plain_value(_format_blocks(blocks))
-        if pod_level and pod.pod_memory is not None:
-            yield (uid, "", "memory"), _plain_value(_format_blocks(pod.pod_memory))
+        if pod_level and own.pod_memory is not None:
+            yield (uid, "", "memory"), _plain_value(_format_blocks(own.pod_memory))
 
 
 def _format_blocks(blocks: Blocks) -> str:
@@ -107,7 +112,7 @@ def _format_blocks(blocks: Blocks) -> str:
 
 
 def _device_values(promises: Promises) -> Iterator[tuple[_Key, _Value]]:
-    for uid, pod in promises.with_devices():
+    for uid, pod in pods_with_devices(promises):
         for name, devices in pod.devices:
             of_the_manager = [
                 device for device in devices if not device.claim

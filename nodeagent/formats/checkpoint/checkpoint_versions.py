@@ -12,8 +12,13 @@ from msgspec.structs import replace
 from nodeagent.core.model.config import CPU_MANAGER_POLICIES, MEMORY_MANAGER_POLICIES
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import Blocks, HeldDevice, MemoryNode, PodPromises, Promises
-from nodeagent.core.model.records import CpuRecord, MemoryRecord, Unreadable
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
+from nodeagent.core.model.records import Unreadable
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, exclusive_sets
+from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.memory.holdings import Blocks, MemoryBooks, MemoryHoldings, MemoryNode, memory_accounts
+from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.cpu_checkpoint import (
     CpuContents,
@@ -122,14 +127,15 @@ def _decode_cpus(contents: CpuContents) -> Checkpoint:
     pods: PodMap[PodPromises] = PodMap()
     for uid, sets in contents.entries.items():
         own = tuple(sorted((c, _parse_cpu_set(text, f"pod {uid}, container {c}")) for c, text in sets.items()))
-        pods = pods.put(uid, PodPromises(cpus=own))
+        pods = pods.put(uid, NOTHING.having(CpuHoldings(own)))
     for uid, cpus in contents.pods.items():
-        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), pod_cpus=cpus))
+        held = pods.get(uid) or NOTHING
+        pods = pods.put(uid, held.having(replace(held.of(CpuHoldings), pod_cpus=cpus)))
     return Checkpoint(
         version=f"cpu-v{name[0]}",
         checksum=str(contents.checksum),
         policies={"cpuManagerPolicy": contents.policy},
-        promises=Promises(default=_parse_cpu_set(contents.default, "defaultCpuSet"), pods=pods),
+        promises=Promises(pods=pods).having(CpuBooks(_parse_cpu_set(contents.default, "defaultCpuSet"))),
         by_id={each: _parse_cpu_set(text, f"container {each}") for each, text in contents.containers.items()},
         problem=problem,
         note=_describe_variant(name) or note,
@@ -182,10 +188,11 @@ def _decode_memory(text: str) -> Checkpoint:
 def _promises_of_memory(record: MemoryRecord) -> Promises:
     pods: PodMap[PodPromises] = PodMap()
     for uid, blocks in record.entries:
-        pods = pods.put(uid, PodPromises(memory=blocks))
+        pods = pods.put(uid, NOTHING.having(MemoryHoldings(memory=blocks)))
     for uid, whole in record.pod_entries:
-        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), pod_memory=whole))
-    return Promises(memory=record.machine, pods=pods)
+        held = pods.get(uid) or NOTHING
+        pods = pods.put(uid, held.having(replace(held.of(MemoryHoldings), pod_memory=whole)))
+    return Promises(pods=pods).having(MemoryBooks(nodes=record.machine))
 
 
 # Device manager
@@ -282,19 +289,27 @@ def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy:
     promises = _assign_owners(checkpoint, containers) if to != "cpu-v1" else checkpoint.promises
     if about == "memory":
         _check_pods(
-            checkpoint, [uid for uid, pod in promises.pods if pod.pod_memory is not None], number == "2" or lossy, to
+            checkpoint,
+            [uid for uid, pod in promises.pods if pod.of(MemoryHoldings).pod_memory is not None],
+            number == "2" or lossy,
+            to,
         )
-        if any(table.free < 0 for node in promises.memory for _, table in node.tables) and not lossy:
+        if any(table.free < 0 for node in memory_accounts(promises) for _, table in node.tables) and not lossy:
             raise CheckpointError(
                 "more memory is allocated than a NUMA node has, which kubelet's file can't express",
                 hint="with --lossy, the free memory is written as 0",
             )
         return encode_memory_state(policy, promises, pod_level=number == "2").encode()
-    _check_pods(checkpoint, [uid for uid, pod in promises.pods if pod.pod_cpus is not None], number == "3" or lossy, to)
+    _check_pods(
+        checkpoint,
+        [uid for uid, pod in promises.pods if pod.of(CpuHoldings).pod_cpus is not None],
+        number == "3" or lossy,
+        to,
+    )
     if to == "cpu-v1":
         by_id = checkpoint.by_id or _sets_by_id(promises, containers)
         return encode_cpu_state_1(
-            policy, str(promises.default), {key: str(cpus) for key, cpus in by_id.items()}
+            policy, str(default_set(promises)), {key: str(cpus) for key, cpus in by_id.items()}
         ).encode()
     return encode_cpu_state(policy, promises, pod_level=number == "3").encode()
 
@@ -317,17 +332,18 @@ def _assign_owners(checkpoint: Checkpoint, containers: Containers) -> Promises:
         if each not in containers:
             raise CheckpointError(f"the pod and container of {each} are unknown", hint=_IDS_HINT)
         uid, name = containers[each]
-        held = pods.get(uid) or PodPromises()
-        if any(name == other for other, _ in held.cpus):
+        held = pods.get(uid) or NOTHING
+        own = held.of(CpuHoldings)
+        if any(name == other for other, _ in own.cpus):
             raise CheckpointError(f"container {name} of pod {uid} has two IDs", hint=_IDS_HINT)
-        pods = pods.put(uid, replace(held, cpus=tuple(sorted((*held.cpus, (name, cpus))))))
+        pods = pods.put(uid, held.having(replace(own, cpus=tuple(sorted((*own.cpus, (name, cpus)))))))
     return replace(checkpoint.promises, pods=pods)
 
 
 def _sets_by_id(promises: Promises, containers: Containers) -> dict[str, CpuSet]:
     ids = {owner: each for each, owner in containers.items()}
     found = {}
-    for uid, name, cpus in promises.containers:
+    for uid, name, cpus in exclusive_sets(promises):
         if (uid, name) not in ids:
             raise CheckpointError(f"the ID of container {name} of pod {uid} is unknown", hint=_IDS_HINT)
         found[ids[uid, name]] = cpus
@@ -355,10 +371,10 @@ def checkpoint_document(checkpoint: Checkpoint) -> Document:
     if checkpoint.version == DEVICES:
         document["registeredDevices"] = {resource: list(ids) for resource, ids in sorted(checkpoint.registered.items())}
     elif checkpoint.version.startswith("cpu"):
-        document["defaultCpuSet"] = str(promises.default)
+        document["defaultCpuSet"] = str(default_set(promises))
         document["containerIds"] = {each: str(cpus) for each, cpus in sorted(checkpoint.by_id.items())}
     else:
-        document["machineState"] = [_format_node(node) for node in promises.memory]
+        document["machineState"] = [_format_node(node) for node in memory_accounts(promises)]
     document["pods"] = {uid: _format_pod(pod) for uid, pod in promises.pods}
     return document
 
@@ -381,17 +397,29 @@ def _format_pod(pod: PodPromises) -> Document:
     document: Document = {
         "containers": {
             name: {
-                **({} if pod.own_set(name) is None else {"cpus": str(pod.own_set(name))}),
-                **({} if pod.blocks(name) is None else {"memory": _format_blocks(pod.blocks(name) or ())}),
-                **({"devices": _format_devices(pod.devices_of(name))} if pod.devices_of(name) else {}),
+                **(
+                    {}
+                    if pod.of(CpuHoldings).own_set(name) is None
+                    else {"cpus": str(pod.of(CpuHoldings).own_set(name))}
+                ),
+                **(
+                    {}
+                    if pod.of(MemoryHoldings).blocks(name) is None
+                    else {"memory": _format_blocks(pod.of(MemoryHoldings).blocks(name) or ())}
+                ),
+                **(
+                    {"devices": _format_devices(pod.of(DeviceHoldings).devices_of(name))}
+                    if pod.of(DeviceHoldings).devices_of(name)
+                    else {}
+                ),
             }
             for name in pod.holders
         }
     }
-    if pod.pod_cpus is not None:
-        document["podCpus"] = str(pod.pod_cpus)
-    if pod.pod_memory is not None:
-        document["podMemory"] = _format_blocks(pod.pod_memory)
+    if pod.of(CpuHoldings).pod_cpus is not None:
+        document["podCpus"] = str(pod.of(CpuHoldings).pod_cpus)
+    if (whole := pod.of(MemoryHoldings).pod_memory) is not None:
+        document["podMemory"] = _format_blocks(whole)
     return document
 
 

@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.promises import PodPromises, Promises
-from nodeagent.core.model.records import CpuRecord, InitialContainers, Unreadable
+from nodeagent.core.model.records import Unreadable
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
+from nodeagent.core.resources.cpu.records import CpuRecord, InitialContainers
 from nodeagent.formats.syntax.fnv import Text, fnv1a_32
 from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, string
 from nodeagent.formats.syntax.long_text import pieces_of
@@ -30,7 +32,7 @@ def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str
         promises: the allocations to store.
         pod_level: the gate PodLevelResourceManagers, with which version 3 is written instead of 2.
     """
-    default = str(promises.default)
+    default = str(default_set(promises))
     entries, entries_dump = promises.pods.fold(_ENTRIES)
     members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
     if entries:
@@ -61,9 +63,9 @@ def _dump(
 
 
 def _encode_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
-    if not pod.cpus:
+    sets = [(name, str(cpus)) for name, cpus in pod.of(CpuHoldings).cpus]
+    if not sets:
         return None
-    sets = [(name, str(cpus)) for name, cpus in pod.cpus]
     text = ",".join([f'{quoted(name)}:"{cpus}"' for name, cpus in sets])
     return f"{quoted(uid)}:{{{text}}}", _dump_entry(uid, sets)
 
@@ -73,10 +75,11 @@ def _dump_entry(uid: str, sets: Iterable[tuple[str, str]]) -> str:
 
 
 def _encode_pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
-    if pod.pod_cpus is None:
+    whole = pod.of(CpuHoldings).pod_cpus
+    if whole is None:
         return None
-    body = f'{{"cpuSet":"{pod.pod_cpus}"}}' if pod.pod_cpus else "{}"
-    return f"{quoted(uid)}:{body}", _dump_pod_entry(uid, pod.pod_cpus)
+    body = f'{{"cpuSet":"{whole}"}}' if whole else "{}"
+    return f"{quoted(uid)}:{body}", _dump_pod_entry(uid, whole)
 
 
 def _dump_pod_entry(uid: str, cpus: CpuSet) -> str:

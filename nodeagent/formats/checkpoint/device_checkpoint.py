@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from nodeagent.core.model.idset import MAX_ID, NumaSet
-from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, pods_with_devices
 from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.formats.syntax.fnv import fnv1a_32
 from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
@@ -48,7 +49,7 @@ def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
     """
     entries = [
         _Entry(uid, name, resource, _group_by_node(devices), pod.answer_of(name, resource) or b"")
-        for uid, pod in promises.with_devices()
+        for uid, pod in pods_with_devices(promises)
         for name, own in pod.devices
         for resource, devices in _group_by_resource(
             one for one in own if not one.claim
@@ -89,14 +90,16 @@ class DeviceContents(Struct, frozen=True):
             if entry.answer:
                 answers.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = entry.answer
         return {
-            uid: PodPromises(
-                devices=tuple(
-                    (name, tuple(sorted(devices, key=lambda one: (one.resource, one.id))))
-                    for name, devices in sorted(containers.items())
-                ),
-                device_answers=tuple(
-                    (name, tuple(sorted(given.items()))) for name, given in sorted(answers.get(uid, {}).items())
-                ),
+            uid: NOTHING.having(
+                DeviceHoldings(
+                    devices=tuple(
+                        (name, tuple(sorted(devices, key=lambda one: (one.resource, one.id))))
+                        for name, devices in sorted(containers.items())
+                    ),
+                    answers=tuple(
+                        (name, tuple(sorted(given.items()))) for name, given in sorted(answers.get(uid, {}).items())
+                    ),
+                )
             )
             for uid, containers in found.items()
         }

@@ -8,8 +8,17 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.model.promises import Block, Blocks, MemoryNode, MemoryTable, PodPromises, Promises
-from nodeagent.core.model.records import MemoryRecord, Unreadable
+from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.records import Unreadable
+from nodeagent.core.resources.memory.holdings import (
+    Block,
+    Blocks,
+    MemoryHoldings,
+    MemoryNode,
+    MemoryTable,
+    memory_accounts,
+)
+from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.formats.syntax.fnv import Text, fnv1a_32
 from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
 from nodeagent.formats.syntax.long_text import pieces_of
@@ -31,8 +40,10 @@ def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> 
         promises: the allocations to store.
         pod_level: the gate PodLevelResourceManagers, with which version 2 is written instead of 1.
     """
-    machine = ",".join([_encode_node(node) for node in sorted(promises.memory, key=lambda node: str(node.id))])
-    machine_dump = " ".join([_dump_node(node) for node in promises.memory])
+    machine = ",".join(
+        [_encode_node(node) for node in sorted(memory_accounts(promises), key=lambda node: str(node.id))]
+    )
+    machine_dump = " ".join([_dump_node(node) for node in memory_accounts(promises)])
     entries, entries_dump = promises.pods.fold(_ENTRIES)
     members = [f'"policyName":{quoted(policy)}', f'"machineState":{{{machine}}}']
     if entries:
@@ -95,18 +106,20 @@ def _join_ids(nodes: Iterable[int], separator: str) -> str:
 
 
 def _encode_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
-    if not pod.memory:
+    memory = pod.of(MemoryHoldings).memory
+    if not memory:
         return None
-    text = ",".join([f"{quoted(name)}:{_encode_blocks(blocks)}" for name, blocks in pod.memory])
-    dump = " ".join([f"{name}:{_dump_blocks(blocks)}" for name, blocks in pod.memory])
+    text = ",".join([f"{quoted(name)}:{_encode_blocks(blocks)}" for name, blocks in memory])
+    dump = " ".join([f"{name}:{_dump_blocks(blocks)}" for name, blocks in memory])
     return f"{quoted(uid)}:{{{text}}}", f"{uid}:map[{dump}]"
 
 
 def _encode_pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
-    if pod.pod_memory is None:
+    whole = pod.of(MemoryHoldings).pod_memory
+    if whole is None:
         return None
-    body = f'{{"memoryBlocks":{_encode_blocks(pod.pod_memory)}}}' if pod.pod_memory else "{}"
-    return f"{quoted(uid)}:{body}", f"{uid}:{{MemoryBlocks:([]state.Block){_dump_blocks(pod.pod_memory)}}}"
+    body = f'{{"memoryBlocks":{_encode_blocks(whole)}}}' if whole else "{}"
+    return f"{quoted(uid)}:{body}", f"{uid}:{{MemoryBlocks:([]state.Block){_dump_blocks(whole)}}}"
 
 
 _ENTRIES = pieces_of(_encode_entry)

@@ -4,32 +4,18 @@ A sealed file (`sealed.py`) with the state as JSON with sorted keys. Equal state
 A reader of version N reads all lower versions and refuses higher ones by name.
 """
 
-import base64
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import UnitSettings
-from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation
 from nodeagent.core.model.config import Placement
-from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import OWN, Pod, QosClass
 from nodeagent.core.model.podmap import Fold, PodMap
-from nodeagent.core.model.promises import (
-    Block,
-    Blocks,
-    CpuReuse,
-    HeldDevice,
-    Hint,
-    LostPod,
-    MemoryNode,
-    MemoryReuse,
-    MemoryTable,
-    PodPromises,
-    Promises,
-)
+from nodeagent.core.model.promises import Hint, PodPromises, Promises, UnrecoveredPod
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import (
     MANIFEST_DIRECTORY,
@@ -44,10 +30,11 @@ from nodeagent.core.model.state import (
 )
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
+from nodeagent.formats.holdings.by_resource import decode_books, decode_holdings, encode_books, encode_holdings
 from nodeagent.formats.manifest.pod_fields import pod_to_document
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
 from nodeagent.formats.syntax.findings import DocumentError
-from nodeagent.formats.syntax.json_values import MAX_WHOLE, JsonValue, MisfitError
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 VERSION = 1
 FORMAT = "nodeagent_state"
@@ -189,73 +176,32 @@ def _promises_document(promises: Promises) -> Document:
 
 def _books_document(promises: Promises) -> Document:
     """Return everything except the pods."""
-    document: Document = {"default": str(promises.default)}
-    if promises.lost_pods:
+    document = encode_books(promises)
+    if promises.unrecovered:
         document["lostPods"] = [
-            {"uid": one.uid, "name": one.name, "held": _pod_document(one.held)} for one in promises.lost_pods
+            {"uid": one.uid, "name": one.name, "held": _pod_document(one.held)} for one in promises.unrecovered
         ]
-    if promises.memory:
-        document["memory"] = [_memory_node_document(node) for node in promises.memory]
-    if promises.cpu_reuse is not None:
-        document["cpuReuse"] = {"pod": promises.cpu_reuse.pod_uid, "cpus": str(promises.cpu_reuse.cpus)}
-    if promises.memory_reuse is not None:
-        amounts = [[str(nodes), resource, size] for (nodes, resource), size in promises.memory_reuse.amounts]
-        document["memoryReuse"] = {"pod": promises.memory_reuse.pod_uid, "amounts": amounts}
     return document
 
 
 def _promises(document: JsonValue) -> Promises:
-    memory, cpu_reuse = document.optional("memory"), document.optional("cpuReuse")
-    memory_reuse, lost = document.optional("memoryReuse"), document.optional("lostPods")
+    unrecovered = document.optional("lostPods")
     pods: PodMap[PodPromises] = PodMap()
     for uid, pod in document.field("pods").by_name(_pod):
         pods = pods.put(uid, pod)
-    return Promises(
-        default=document.field("default").cpus(),
-        pods=pods,
-        memory=() if memory is None else memory.each(_memory_node),
-        cpu_reuse=None if cpu_reuse is None else _cpu_reuse(cpu_reuse),
-        memory_reuse=None if memory_reuse is None else _memory_reuse(memory_reuse),
-        lost_pods=() if lost is None else lost.each(_lost_pod),
-    )
+    found = Promises(pods, () if unrecovered is None else unrecovered.each(_unrecovered_pod))
+    return decode_books(document, found)
 
 
-def _lost_pod(item: JsonValue) -> LostPod:
-    return LostPod(item.field("uid").text(), _pod(item.field("held")), item.field("name").text())
-
-
-def _cpu_reuse(document: JsonValue) -> CpuReuse:
-    return CpuReuse(document.field("pod").text(), document.field("cpus").cpus())
-
-
-def _memory_reuse(document: JsonValue) -> MemoryReuse:
-    rows = document.field("amounts").each(lambda row: row.row(3))
-    amounts = tuple(((nodes.nodes(), resource.text()), size.whole()) for nodes, resource, size in rows)
-    return MemoryReuse(document.field("pod").text(), amounts)
+def _unrecovered_pod(item: JsonValue) -> UnrecoveredPod:
+    return UnrecoveredPod(item.field("uid").text(), _pod(item.field("held")), item.field("name").text())
 
 
 def _pod_document(pod: PodPromises) -> Document:
-    document: Document = {
-        "cpus": {name: str(cpus) for name, cpus in pod.cpus},
-        "memory": {name: _blocks_document(blocks) for name, blocks in pod.memory},
-        "hints": {name: [None if h.mask is None else str(h.mask), h.preferred] for name, h in pod.hints},
-    }
-    if pod.first_cpus:
-        document["firstCpus"] = {name: str(cpus) for name, cpus in pod.first_cpus}
-    if pod.devices:
-        document["devices"] = {name: [_device_document(one) for one in devices] for name, devices in pod.devices}
-    if pod.device_answers:
-        document["deviceAnswers"] = {
-            name: {resource: base64.b64encode(answer).decode() for resource, answer in answers}
-            for name, answers in pod.device_answers
-        }
-    if pod.claims:
-        document["claims"] = [_claim_document(claim) for claim in pod.claims]
-    if pod.pod_cpus is not None:
-        document["podCpus"] = str(pod.pod_cpus)
-    if pod.pod_memory is not None:
-        document["podMemory"] = _blocks_document(pod.pod_memory)
-    return {key: value for key, value in document.items() if value != {}}
+    document = encode_holdings(pod)
+    if pod.hints:
+        document["hints"] = {name: [None if h.mask is None else str(h.mask), h.preferred] for name, h in pod.hints}
+    return document
 
 
 _POD_TEXTS: Fold[PodPromises, tuple[str, ...]] = Fold(
@@ -264,100 +210,13 @@ _POD_TEXTS: Fold[PodPromises, tuple[str, ...]] = Fold(
 
 
 def _pod(document: JsonValue) -> PodPromises:
-    cpus, memory, hints = (document.optional(name) for name in ("cpus", "memory", "hints"))
-    pod_cpus, pod_memory = document.optional("podCpus"), document.optional("podMemory")
-    first_cpus = document.optional("firstCpus")
-    devices, answers, claims = (document.optional(name) for name in ("devices", "deviceAnswers", "claims"))
-    return PodPromises(
-        cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),
-        pod_cpus=None if pod_cpus is None else pod_cpus.cpus(),
-        memory=() if memory is None else memory.by_name(_blocks),
-        pod_memory=None if pod_memory is None else _blocks(pod_memory),
-        hints=() if hints is None else hints.by_name(_hint),
-        first_cpus=() if first_cpus is None else first_cpus.by_name(JsonValue.cpus),
-        devices=() if devices is None else devices.by_name(lambda own: own.each(_device)),
-        device_answers=() if answers is None else answers.by_name(lambda own: own.by_name(_answer)),
-        claims=() if claims is None else claims.each(_claim),
-    )
-
-
-def _claim_document(claim: ClaimAllocation) -> Document:
-    devices = [[each.request, each.driver, each.device, dict(each.capacity)] for each in claim.devices]
-    own = {"own": True} if claim.is_own else {}
-    return {"claim": claim.claim, "name": claim.name, "devices": devices} | own
-
-
-def _claim(document: JsonValue) -> ClaimAllocation:
-    devices = document.field("devices").each(_allocated_device)
-    own = document.optional("own")
-    name, claim = document.field("name").text(), document.field("claim").text()
-    return ClaimAllocation(claim, name, devices, own is not None and own.flag())
-
-
-def _allocated_device(item: JsonValue) -> AllocatedDevice:
-    request, driver, device, capacity = item.row(4)
-    return AllocatedDevice(request.text(), driver.text(), device.text(), capacity.by_name(JsonValue.whole))
-
-
-def _answer(document: JsonValue) -> bytes:
-    try:
-        return base64.b64decode(document.text(), validate=True)
-    except ValueError as err:
-        raise document.misfit("base64") from err
-
-
-def _device_document(device: HeldDevice) -> Document:
-    rest = {"nodes": str(device.nodes), "kind": device.kind, "names": list(device.names), "claim": device.claim}
-    return {"resource": device.resource, "id": device.id} | {key: value for key, value in rest.items() if value}
-
-
-def _device(document: JsonValue) -> HeldDevice:
-    nodes, kind, names, claim = (document.optional(key) for key in ("nodes", "kind", "names", "claim"))
-    return HeldDevice(
-        document.field("resource").text(),
-        document.field("id").text(),
-        NumaSet() if nodes is None else nodes.nodes(),
-        "" if kind is None else kind.text(),
-        () if names is None else names.each(JsonValue.text),
-        "" if claim is None else claim.text(),
-    )
+    hints = document.optional("hints")
+    return replace(decode_holdings(document), hints=() if hints is None else hints.by_name(_hint))
 
 
 def _hint(item: JsonValue) -> Hint:
     mask, preferred = item.row(2)
     return Hint(mask.or_none(JsonValue.nodes), preferred.flag())
-
-
-def _blocks_document(blocks: Blocks) -> list[list[str | int]]:
-    return [[str(b.nodes), b.resource, b.size_bytes] for b in blocks]
-
-
-def _blocks(items: JsonValue) -> Blocks:
-    return items.each(_block)
-
-
-def _block(item: JsonValue) -> Block:
-    nodes, resource, size = item.row(3)
-    return Block(nodes.nodes(), resource.text(), size.whole())
-
-
-def _memory_node_document(node: MemoryNode) -> Document:
-    tables = {r: [t.total, t.system_reserved, t.allocatable, t.reserved, t.free] for r, t in node.tables}
-    return {"id": node.id, "assignments": node.assignments, "cells": str(node.cells), "tables": tables}
-
-
-def _memory_node(document: JsonValue) -> MemoryNode:
-    return MemoryNode(
-        id=document.field("id").whole(),
-        assignments=document.field("assignments").whole(),
-        cells=document.field("cells").nodes(),
-        tables=document.field("tables").by_name(_memory_table),
-    )
-
-
-def _memory_table(item: JsonValue) -> MemoryTable:
-    # More may be allocated than exists. The free or allocatable amount is then negative.
-    return MemoryTable(*(amount.whole(-MAX_WHOLE) for amount in item.row(5)))
 
 
 def _entry_document(entry: PodEntry) -> Document:

@@ -15,9 +15,11 @@ from nodeagent.core.model.claims import (
     card_name,
     cpu_of,
 )
-from nodeagent.core.model.promises import NOTHING, HeldDevice, LostPod
+from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.formats.manifest.claim_documents import API_VERSION, devices_document
 from nodeagent.formats.manifest.pod_schema import CLAIM
 from nodeagent.formats.syntax.json_values import JsonValue, parsed
@@ -45,10 +47,10 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
     found: dict[str, AllocatedClaim] = {}
     specs = {entry.pod.uid: {claim.name: claim.spec for claim in entry.pod.claims} for entry in state.entries}
     known_pods = ((entry.pod.name, entry.pod.uid, state.promises.of_pod(entry.pod.uid)) for entry in state.entries)
-    lost_pods = ((one.name, one.uid, one.held) for one in state.promises.lost_pods)
-    for pod_name, uid, held in (*known_pods, *lost_pods):
-        devices = {one for _, own in held.devices for one in own}
-        for allocation in held.claims:
+    unrecovered = ((one.name, one.uid, one.held) for one in state.promises.unrecovered)
+    for pod_name, uid, held in (*known_pods, *unrecovered):
+        devices = {one for _, own in held.of(DeviceHoldings).devices for one in own}
+        for allocation in held.of(ClaimHoldings).claims:
             known = found.get(allocation.claim) or AllocatedClaim(replace(allocation, devices=()), ())
             # A pod holds only the devices that its containers use, so other pods may hold more devices of the same
             # claim.
@@ -141,14 +143,17 @@ def _parse_card(item: JsonValue, claim: str) -> HeldDevice:
     )
 
 
-def pods_on_record(recorded: Iterable[AllocatedClaim]) -> tuple[LostPod, ...]:
+def pods_on_record(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:
     """Return the recorded claims by the pods that hold them."""
-    found: dict[str, LostPod] = {}
+    found: dict[str, UnrecoveredPod] = {}
     for one in recorded:
         for holder in one.holders:
-            known = found.get(holder.uid) or LostPod(holder.uid, NOTHING, holder.pod)
-            cards = (*known.held.devices_of(""), *one.cards)
+            known = found.get(holder.uid) or UnrecoveredPod(holder.uid, NOTHING, holder.pod)
+            cards = (*known.held.of(DeviceHoldings).devices_of(""), *one.cards)
             devices = (("", cards),) if cards else ()
-            held = replace(known.held, claims=(*known.held.claims, one.allocation), devices=devices)
+            held = known.held.having(
+                replace(known.held.of(DeviceHoldings), devices=devices),
+                ClaimHoldings(claims=(*known.held.of(ClaimHoldings).claims, one.allocation)),
+            )
             found[holder.uid] = replace(known, held=held)
     return tuple(one for _, one in sorted(found.items()))

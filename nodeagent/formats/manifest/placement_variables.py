@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
-from nodeagent.core.model.promises import HeldDevice
+from nodeagent.core.resources.devices.holdings import HeldDevice
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@-]+")
 _PLAIN_LIST = re.compile(r"[A-Za-z0-9_.:@,-]*")

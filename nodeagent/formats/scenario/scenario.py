@@ -22,6 +22,8 @@ from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.placement_fields import PlacementReader
 from nodeagent.formats.manifest.pod_manifest import pod_from_document
@@ -289,9 +291,9 @@ def _format_pod(managers: Managers, promises: Promises, pod: Pod) -> Document:
     held = promises.of_pod(pod.uid)
     document: Document = {"containers": {}}
     for container in pod.containers:
-        own = held.own_set(container.name)
+        own = held.of(CpuHoldings).own_set(container.name)
         hint = held.hint(container.name)
-        nodes = promises.memory_nodes(pod.uid, container.name)
+        nodes = memory_nodes_of(promises, pod.uid, container.name)
         document["containers"][container.name] = {
             "cpuset": "" if own is None else str(own),
             "effectiveCpuset": str(_effective_cpus(promises, own, is_mixed=container.is_mixed)),
@@ -299,15 +301,15 @@ def _format_pod(managers: Managers, promises: Promises, pod: Pod) -> Document:
             "isolation": isolation(managers, promises, pod, container.name).value,
             "hint": {"mask": None if hint.mask is None else list(hint.mask), "preferred": hint.preferred},
         }
-    if held.pod_cpus is not None:
-        document["podCpuset"] = str(held.pod_cpus)
+    if held.of(CpuHoldings).pod_cpus is not None:
+        document["podCpuset"] = str(held.of(CpuHoldings).pod_cpus)
     return document
 
 
 def _effective_cpus(promises: Promises, own: CpuSet | None, *, is_mixed: bool) -> CpuSet:
     if own is None:
-        return promises.default
-    return own | promises.default if is_mixed else own
+        return default_set(promises)
+    return own | default_set(promises) if is_mixed else own
 
 
 def metrics_document(totals: Mapping[Series, int], names: frozenset[str]) -> Document:

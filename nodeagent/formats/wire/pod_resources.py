@@ -13,8 +13,12 @@ from nodeagent.core.model.claims import ClaimAllocation
 from nodeagent.core.model.demand import qualifies_alone
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind
-from nodeagent.core.model.promises import Blocks, Promises
+from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
 from nodeagent.formats.wire.protobuf import Field, Kind, MessageType
 
 if TYPE_CHECKING:
@@ -118,7 +122,7 @@ def allocatable(managers: Managers, promises: Promises, pools: "tuple[DevicePool
     cpus = managers.topology.online - managers.reserved if is_static else CpuSet()
     memory = [
         _format_memory(resource, table.allocatable, [node.id])
-        for node in promises.memory
+        for node in memory_accounts(promises)
         for resource, table in node.tables
         if table.allocatable
     ]
@@ -131,18 +135,20 @@ def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
     has none itself.
     """
     held = promises.of_pod(entry.pod.uid)
-    is_divided = held.pod_cpus is not None or held.pod_memory is not None
-    cpus, memory = dict(held.cpus), dict(held.memory)
+    is_divided = held.of(CpuHoldings).pod_cpus is not None or held.of(MemoryHoldings).pod_memory is not None
+    cpus, memory = dict(held.of(CpuHoldings).cpus), dict(held.of(MemoryHoldings).memory)
     containers = []
     for container in entry.pod.containers:
         if container.kind is ContainerKind.INIT:
             continue
         one: Value = {"name": container.name}
-        if held.devices:
-            own = [each for each in held.devices_of(container.name) if not each.claim]
+        if held.of(DeviceHoldings).devices:
+            own = [each for each in held.of(DeviceHoldings).devices_of(container.name) if not each.claim]
             one["devices"] = [_format_device(each.resource, each.id, each.nodes.bits or None) for each in own]
-        if held.claims:
-            one["dynamic_resources"] = [each for claim in held.claims for each in _format_claim(container, claim, node)]
+        if held.of(ClaimHoldings).claims:
+            one["dynamic_resources"] = [
+                each for claim in held.of(ClaimHoldings).claims for each in _format_claim(container, claim, node)
+            ]
         if not is_divided or qualifies_alone(container):
             one["cpu_ids"] = list(cpus.get(container.name, ()))
             one["memory"] = _format_blocks(memory.get(container.name, ()))
@@ -151,8 +157,8 @@ def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
         "name": entry.pod.name,
         "namespace": entry.pod.namespace,
         "containers": containers,
-        "cpu_ids": list(held.pod_cpus or ()),
-        "memory": _format_blocks(held.pod_memory or ()),
+        "cpu_ids": list(held.of(CpuHoldings).pod_cpus or ()),
+        "memory": _format_blocks(held.of(MemoryHoldings).pod_memory or ()),
     }
 
 

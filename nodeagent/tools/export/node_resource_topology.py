@@ -13,6 +13,8 @@ from nodeagent.core.model.pod import CPU, MEMORY
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.memory.holdings import memory_accounts
 
 Document = dict[str, Any]
 API_VERSION, KIND = "topology.node.k8s.io/v1alpha2", "NodeResourceTopology"
@@ -75,7 +77,7 @@ def _zone_name(node: int) -> str:
 
 
 def _cpus(cpus: CpuSet, managers: Managers, promises: Promises) -> Document:
-    cpu = managers.providers.cpu
+    cpu = managers.providers.of(CpuResource).manager
     given_out = CpuSet(cpu.grantable) & cpus - managers.reserved if cpu.static else CpuSet()
     free = CpuSet(cpu.free_cpus(promises)) & given_out
     return _resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(given_out)), Quantity.of(len(free)))
@@ -83,7 +85,7 @@ def _cpus(cpus: CpuSet, managers: Managers, promises: Promises) -> Document:
 
 def _memory(node: NumaNode, promises: Promises) -> list[Document]:
     """Follow the memory manager's accounting: memory of a group of nodes is taken from its lowest node first."""
-    accounts = next((each for each in promises.memory if each.id == node.id), None)
+    accounts = next((each for each in memory_accounts(promises) if each.id == node.id), None)
     found = []
     for name, capacity in sorted(((MEMORY, node.memory_bytes), *node.hugepages), key=lambda each: each[0] != MEMORY):
         table = None if accounts is None else accounts.table(name)

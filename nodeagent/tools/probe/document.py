@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
 from nodeagent.tools.probe.latency import Delays, DelaysByCpu, histogram_of
@@ -76,7 +77,7 @@ def memory_of(
             entry.pod.full_name,
             entry.pod.uid,
             one.name,
-            view.state.promises.memory_nodes(entry.pod.uid, one.name),
+            memory_nodes_of(view.state.promises, entry.pod.uid, one.name),
             by_path[entry.container_path(one.name)],
         )
         for entry in view.state.entries

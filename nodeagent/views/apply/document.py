@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, container_reports
-from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.explain.what_if import Fits, Refused
 from nodeagent.core.model.pod import OWN, SYSTEMD, Container, Pod
+from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.manifest.pod_fields import hashed_uid

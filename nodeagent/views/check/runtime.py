@@ -4,46 +4,15 @@ configured.
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
-from nodeagent.core.model.nri import MARGIN_MS, Runtime
+from nodeagent.core.model.nri import MARGIN_MS
 from nodeagent.formats.config.containerd_config import PLUGIN, NriConfig
+from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
 _LEAST_MS = 1000
 """Minimum for a plugin's timeout. A decision is written to disk before the answer, and disks are sometimes slow."""
 _TABLE = f'[plugins."{PLUGIN}"]'
 _RESTART = "sudo systemctl restart containerd"
-
-
-class PodsApiFacts(Struct, frozen=True):
-    """Answer of kubelet's pods API about a pod that doesn't exist."""
-
-    problem: str = ""
-    """Problem with the answer. Empty if the API answered."""
-    hint: str = ""
-    is_absent: bool = False
-    """Whether the socket is missing."""
-    is_hidden: bool = False
-    """Whether only root may use the socket."""
-
-
-class RuntimeFacts(Struct, frozen=True):
-    """Facts about the runtime behind `nriSocket`."""
-
-    found: Runtime | None = None
-    """Runtime that accepts the agent as a plugin."""
-    problem: str = ""
-    """Reason why it doesn't. Empty if it wasn't asked, because the node is a copy."""
-    hint: str = ""
-    is_hidden: bool = False
-    """Whether only root may use the socket."""
-    config: NriConfig | None = None
-    """NRI settings of containerd. None without configuration files."""
-    config_problem: str = ""
-    """Reason why the files can't be read."""
-    pods_api: PodsApiFacts | None = None
-    """Facts about kubelet's pods API. None if it wasn't asked."""
 
 
 def checks(facts: NodeFacts) -> Iterator[CheckResult]:

@@ -14,7 +14,7 @@ from nodeagent.formats.kernel.settings import Settings
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
-    from nodeagent.views.check.runtime import RuntimeFacts
+    from nodeagent.views.check.runtime_facts import RuntimeFacts
 
 
 class Level(enum.Enum):

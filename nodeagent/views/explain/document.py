@@ -17,7 +17,7 @@ from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
 from nodeagent.core.explain.remedy import Remedy
-from nodeagent.core.explain.trace import CpuChoice, CpuStep, DeviceStep, MemoryStep, Trace, TraceStep
+from nodeagent.core.explain.trace import CpuChoice, CpuStep, DeviceStep, MemoryStep, ResourceStep, Trace, TraceStep
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.config import Config
@@ -27,7 +27,9 @@ from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.observing import PluginAnswered
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.config.config_text import plugin_entries
 from nodeagent.views.explain.words import remedy_text, why_refused
 from nodeagent.views.wording.runtime_pods import known_documents
@@ -168,7 +170,7 @@ def _describe_claims(explained: Explained) -> list[Document]:
 
     decision = explained.trace.decision
     held = decision.promises.of_pod(explained.trace.pod.uid) if isinstance(decision, Admitted) else None
-    return claim_documents(held.claims if held else ())
+    return claim_documents(held.of(ClaimHoldings).claims if held else ())
 
 
 def _describe_near(explained: Explained) -> list[Document]:
@@ -245,7 +247,7 @@ def placed_containers(
     for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
         report = reports[container.name]
         level = isolation(managers, promises, pod, container.name)
-        nodes = promises.memory_nodes(pod.uid, container.name)
+        nodes = memory_nodes_of(promises, pod.uid, container.name)
         found.append(
             {
                 "coreClasses": list(managers.topology.classes_of(report.cpus or CpuSet())),
@@ -353,6 +355,8 @@ def step_document(step: TraceStep) -> Document:
                 "refused": step.refused,
                 "step": "devices",
             }
+        case ResourceStep():
+            return {"container": step.container, "given": step.given, "resource": step.resource, "step": "resource"}
         case MemoryStep():
             hint = step.hint
             return {

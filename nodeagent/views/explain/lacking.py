@@ -8,7 +8,9 @@ from msgspec.structs import replace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.demand import Amounts
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.groups import fewest_nodes
+from nodeagent.core.resources.memory.holdings import memory_accounts
 from nodeagent.views.wording.words import bytes_text, counted
 
 _MOST_HOLDERS = 8
@@ -57,9 +59,9 @@ class Demanded(Struct, frozen=True):
 
 def demands_of(cpus: int, memory: Amounts, before: WhatIf) -> list[Demanded]:
     """Return the requested amount of each resource. Memory counts only if the memory manager is static."""
-    cpu, books = before.managers.providers.cpu, before.promises
+    cpu, books = before.managers.providers.of(CpuResource).manager, before.promises
     demands = [Demanded("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
-    wanted = tuple((resource, size) for resource, size in memory if size and books.memory)
+    wanted = tuple((resource, size) for resource, size in memory if size and memory_accounts(books))
     return demands + [Demanded(resource, size, fewest_nodes(books, wanted)) for resource, size in wanted]
 
 

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodeagent.core.admission.managers import container_reports
-from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Container, Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.refusals import NotResized
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.views.explain.document import Document, placed_containers
 
 
@@ -92,7 +94,7 @@ def refused_lines(one: Resizing, *, is_final: bool) -> list[str]:
 
 
 def _describe_change(was: Container, now: Container, before: Promises, after: Promises, uid: str) -> dict[str, Any]:
-    old, new = (None if (own := held.own_set(uid, now.name)) is None else own for held in (before, after))
+    old, new = (None if (own := own_set_of(held, uid, now.name)) is None else own for held in (before, after))
     return {
         "cpus": None if new is None else str(new),
         "cpusBefore": None if old is None else str(old),
@@ -104,7 +106,7 @@ def _describe_change(was: Container, now: Container, before: Promises, after: Pr
 
 def _format_memory(promises: Promises, uid: str, container: Container) -> str | None:
     """Format the allocated memory with its NUMA nodes, or the limit if no memory is allocated."""
-    blocks = promises.of_pod(uid).blocks(container.name) or ()
+    blocks = promises.of_pod(uid).of(MemoryHoldings).blocks(container.name) or ()
     parts = [
         f"{Quantity.of_bytes(block.size_bytes)} on NUMA {NumaSet(block.nodes.bits)}"
         for block in blocks

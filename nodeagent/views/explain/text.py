@@ -255,6 +255,8 @@ def _format_step(number: int, step: Document, config: Document, width: int, node
             title = f"{who}: which CPUs? {step['cpus'] or 'refused'}"
         case "devices":
             title = f"{who}: which devices? {', '.join(map(device_text, step['devices'])) or 'refused'}"
+        case "resource":
+            title = f"{who}: which {step['resource']}? {step['given'] or 'refused'}"
         case _:
             title = f"{who}: memory of which NUMA nodes? {_format_blocks(step)}"
     yield from _wrap(f"{_INDENT}{number}. {title}", width)

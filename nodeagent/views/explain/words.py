@@ -20,8 +20,12 @@ from nodeagent.core.model.pod import CPU, ContainerKind
 from nodeagent.core.model.pod_resources import is_device
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
+from nodeagent.core.resources.cpu.holdings import CpuBooks
 from nodeagent.core.resources.cpu.pods import check_pod as check_cpus
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.memory.holdings import MemoryBooks
 from nodeagent.core.resources.memory.pods import check_pod as check_memory
+from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.views.explain.lacking import (
     MOST_NODES,
     demands_of,
@@ -59,7 +63,7 @@ def why_refused(before: WhatIf, trace: Trace) -> list[str]:
     before = replace(before, managers=replace(before.managers, providers=own))
     last = trace.steps[-1] if trace.steps else None
     there = decision.attempted  # including the allocations of the pod's earlier containers
-    reuse = there.cpu_reuse
+    reuse = there.of(CpuBooks).reuse
     lent = CpuSet() if reuse is None or reuse.pod_uid != trace.pod.uid else reuse.cpus
     nodes = headroom(before.managers, there, (*before.pods, trace.pod), lent, trace.demand.core_class)
     if trace.demand.numa_node is not None:
@@ -194,7 +198,7 @@ def _explain_reuse(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> I
             f"{'CPU' if len(lent) == 1 else 'CPUs'} {lent} of the pod's init containers, on NUMA {before.managers.topology.numa_of(lent)}, "
             f"{'counts' if len(lent) == 1 else 'count'} as free for the pod, which must run there"
         )
-    reuse = there.memory_reuse
+    reuse = there.of(MemoryBooks).reuse
     for (nodes, resource), size in () if reuse is None or reuse.pod_uid != uid else reuse.amounts:
         if size:
             yield (
@@ -208,9 +212,13 @@ def _explain_invalid_budget(before: WhatIf, trace: Trace) -> str | None:
     demand, providers = trace.demand, before.managers.providers
     if not demand.is_managed:
         return None
-    refusal = check_cpus(providers.cpu, demand) if providers.cpu.static and demand.cpus else None
-    if refusal is None and providers.memory.static and demand.memory is not None:
-        refusal = check_memory(providers.memory, demand)
+    refusal = (
+        check_cpus(providers.of(CpuResource).manager, demand)
+        if providers.of(CpuResource).manager.static and demand.cpus
+        else None
+    )
+    if refusal is None and providers.of(MemoryResource).manager.static and demand.memory is not None:
+        refusal = check_memory(providers.of(MemoryResource).manager, demand)
     return None if refusal is None else refusal.message
 
 
@@ -222,9 +230,9 @@ def _format_request(cpus: int, memory: Amounts, core_class: str | None) -> str:
 
 def _explain_cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
     who, cpus, _ = _find_request(trace, step.container)
-    layout = before.managers.providers.cpu.layout
+    layout = before.managers.providers.of(CpuResource).manager.layout
     free = sum(len(node.free) for node in nodes)
-    options = before.managers.providers.cpu.options
+    options = before.managers.providers.of(CpuResource).manager.options
     if options.full_pcpus_only:
         cores = sum(node.whole_cores for node in nodes)
         split = [str(node.split) for node in nodes if node.split]

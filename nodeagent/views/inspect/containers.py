@@ -21,11 +21,15 @@ from nodeagent.core.model.pod import Container, ContainerKind
 from nodeagent.core.model.pod_resources import container_cgroup_amounts
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_id
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.core.turn.recovery import lacking_cpus
 from nodeagent.formats.kernel.cgroup_values import print_value
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.wording.cpu_places import Places
+from nodeagent.views.wording.further_holdings import further_holdings
 
 Document = dict[str, Any]
 
@@ -79,14 +83,17 @@ class ContainerView(Struct, frozen=True):
 def container_document(observed: ContainerView, places: Places) -> Document:
     entry, container, status = observed.entry, observed.container, observed.status
     uid, topology = entry.pod.uid, observed.view.node.topology
-    own = observed.promises.own_set(uid, container.name)
+    own = own_set_of(observed.promises, uid, container.name)
     level = isolation(observed.managers, observed.promises, entry.pod, container.name) if entry.is_active else None
-    nodes = observed.promises.memory_nodes(uid, container.name)
+    nodes = memory_nodes_of(observed.promises, uid, container.name)
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
     lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
+    held = observed.promises.of_pod(uid)
+    further = further_holdings(observed.managers.providers.resources, held, container.name)
     return {
         "cgroup": observed.view.shown_cgroup(observed.path),
+        **({"further": further} if further else {}),
         "closedToHost": _find_isolation(observed, own),
         "near": list(observed.container.near),
         "devices": _describe_devices(observed),
@@ -117,7 +124,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
 
 def _describe_devices(observed: ContainerView) -> list[Document]:
     """Describe the container's devices, whether or not they still exist."""
-    held = observed.promises.of_pod(observed.entry.pod.uid).devices_of(observed.container.name)
+    held = observed.promises.of_pod(observed.entry.pod.uid).of(DeviceHoldings).devices_of(observed.container.name)
     there = {(pool.resource, one.id): one.is_healthy for pool in observed.view.pools for one in pool.devices}
     known = {pool.resource for pool in observed.view.pools}
     return [

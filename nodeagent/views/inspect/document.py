@@ -20,6 +20,10 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.containers import ContainerView, container_document, kernel_values
 from nodeagent.views.inspect.differences import Difference, differences
@@ -129,9 +133,9 @@ def _describe_node(view: NodeView) -> Document:
     topology, promises = view.node.topology, view.state.promises
     placement = view.node.config.placement
     shared = shared_pool(view.node.managers, promises, topology.online)
-    cpu = view.node.managers.providers.cpu
+    cpu = view.node.managers.providers.of(CpuResource).manager
     available = CpuSet(cpu.free_cpus(promises)) & topology.online if cpu.static else CpuSet()
-    exclusive = promises.exclusive()
+    exclusive = exclusive_cpus(promises)
     return {
         "agent": {
             "known": view.is_agent_known,
@@ -182,7 +186,7 @@ def _describe_node(view: NodeView) -> Document:
 
 def _describe_devices(view: NodeView) -> list[Document]:
     """Describe the number of free and unhealthy devices of each extended resource."""
-    taken = view.state.promises.taken_devices()
+    taken = taken_devices(view.state.promises)
     return [
         {
             "resource": pool.resource,
@@ -227,7 +231,7 @@ def _describe_pod(
             closing=closed.get(container.name),
         )
         containers.append(container_document(subject, places))
-    pool = view.state.promises.pod_set(pod.uid)
+    pool = view.state.promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus
     return {
         "cgroup": None if entry.refusal is not None or entry.is_of_systemd else entry.pod_path,
         **({"claims": _describe_claims(view, entry)} if pod.claims else {}),
@@ -256,7 +260,7 @@ def _describe_pod(
 def _describe_claims(view: NodeView, entry: PodEntry) -> list[Document]:
     from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
 
-    return claim_documents(view.state.promises.of_pod(entry.pod.uid).claims)
+    return claim_documents(view.state.promises.of_pod(entry.pod.uid).of(ClaimHoldings).claims)
 
 
 def _describe_estimates(view: NodeView, entry: PodEntry) -> list[Document]:
@@ -324,8 +328,12 @@ def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:
 
 def _find_lost_devices(state: NodeState, path: str) -> list[str]:
     """Return the devices recorded for the pod in a cgroup."""
-    pods = (one for one in state.promises.lost_pods if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass))
-    return sorted({device.id for one in pods for _, devices in one.held.devices for device in devices})
+    pods = (
+        one for one in state.promises.unrecovered if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass)
+    )
+    return sorted(
+        {device.id for one in pods for _, devices in one.held.of(DeviceHoldings).devices for device in devices}
+    )
 
 
 def _describe_host(host: HostProcesses) -> Document:

@@ -454,6 +454,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
         *([] if container["unit"] is None else [("unit", container["unit"])]),
         *([("near", ", ".join(container["near"]))] if container["near"] else []),
         *(("device", _format_device(device)) for device in container["devices"]),
+        *container.get("further", {}).items(),
         ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
         ("process", _format_processes(container)),
         ("allocated", f"{cpus}{_format_core_classes(container)}{mems}"),

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.formats.node_view import NodeView
 
 
@@ -39,7 +40,7 @@ def _owners_in_pod(view: NodeView, entry: PodEntry) -> Iterator[ExclusiveCpus]:
     """
     names: dict[CpuSet, list[str]] = {}
     for container in entry.pod.containers:
-        own = view.state.promises.own_set(entry.pod.uid, container.name)
+        own = own_set_of(view.state.promises, entry.pod.uid, container.name)
         if own is not None and own & view.node.topology.online:
             names.setdefault(own & view.node.topology.online, []).append(container.name)
     for cpus in names:

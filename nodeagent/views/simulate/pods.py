@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
@@ -17,9 +16,14 @@ from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, Isolation, PodPromises
+from nodeagent.core.model.refusals import NotResized
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.manager import NOBODY
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
 from nodeagent.views.explain.resizes import resize_part
+from nodeagent.views.wording.further_holdings import further_holdings
 
 Document = dict[str, Any]
 VERSION = 1
@@ -134,7 +138,7 @@ def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
     one node.
     """
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
-    cpu = what_if.managers.providers.cpu
+    cpu = what_if.managers.providers.of(CpuResource).manager
     anyone = cpu.asking(what_if.promises, NOBODY, None, 0, 0)
     return (
         [{**headroom_document(node), "fragmentationPercent": _fragmentation_percent(node)} for node in left],
@@ -155,15 +159,18 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
     if isinstance(decision, Admitted):
         held = (decision.promises if replaced else run.after.promises).of_pod(pod.uid)
     resize = next((one for one in run.resizes if one.new is pod), None)
+    resources = run.after.managers.providers.resources
+    further = {c.name: found for c in pod.containers if (found := further_holdings(resources, held, c.name))}
     return {
         "containers": []
         if not isinstance(decision, Admitted)
         else placed_containers(
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
-        **({"claims": _describe_claims(held)} if held.claims else {}),
+        **({"claims": _describe_claims(held)} if held.of(ClaimHoldings).claims else {}),
         "decision": "admitted" if refusal is None else "refused",
-        **({"devices": _describe_devices(held)} if held.devices else {}),
+        **({"devices": _describe_devices(held)} if held.of(DeviceHoldings).devices else {}),
+        **({"further": further} if further else {}),
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
         "namespace": pod.namespace,
@@ -183,7 +190,7 @@ def _describe_devices(held: PodPromises) -> list[Document]:
             "numaNodes": str(device.nodes) if device.nodes else None,
             "resource": device.claim or device.resource,
         }
-        for name, own in held.devices
+        for name, own in held.of(DeviceHoldings).devices
         for device in own
     ]
 
@@ -191,7 +198,7 @@ def _describe_devices(held: PodPromises) -> list[Document]:
 def _describe_claims(held: PodPromises) -> list[Document]:
     from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
 
-    return claim_documents(held.claims)
+    return claim_documents(held.of(ClaimHoldings).claims)
 
 
 def _describe_capacity(capacity: Capacity, copied: Sequence[Pod]) -> Document:

@@ -101,7 +101,7 @@ def _format_pods(document: Document, width: int) -> Iterator[str]:
     if placed:
         yield ""
         yield from placed
-    with_more = [pod for pod in staying if pod.get("devices") or pod.get("claims")]
+    with_more = [pod for pod in staying if pod.get("devices") or pod.get("claims") or pod.get("further")]
     if with_more:
         yield ""
         yield "Devices and claims"
@@ -141,6 +141,8 @@ def _format_devices(pod: Document) -> Iterator[str]:
             devices.setdefault(device["container"], []).append(device_text(device))
     for name, found in devices.items():
         yield f", container {name}: {', '.join(found)}"
+    for name, further in pod.get("further", {}).items():
+        yield f", container {name}: {', '.join(f'{resource} {said}' for resource, said in further.items())}"
     if claims:
         from nodeagent.views.wording.claims import claim_text  # noqa: PLC0415 - few pods have claims
 

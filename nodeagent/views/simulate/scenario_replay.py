@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
+from nodeagent.core.admission.records import Records
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.metrics.manager_metrics import CPU_PER_NUMA, METRICS, TOPOLOGY_DURATION, MetricDeltas
@@ -18,8 +19,11 @@ from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.resources.cpu.holdings import default_set
+from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.memory.holdings import memory_accounts
+from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, encode_memory_state
 from nodeagent.formats.scenario.scenario import (
@@ -125,7 +129,9 @@ class Replay:
             raise _StartRefusedError(promises.message)
         cpu = records.cpu
         self.cpu_file.start(
-            managers, promises, was_filled=isinstance(cpu, CpuRecord) and CpuSet.parse(cpu.default) != promises.default
+            managers,
+            promises,
+            was_filled=isinstance(cpu, CpuRecord) and CpuSet.parse(cpu.default) != default_set(promises),
         )
         self.count(core.started_deltas(managers, promises))
         self.gauge(managers, promises)
@@ -133,7 +139,7 @@ class Replay:
         if isinstance(promises, StartRefused):
             raise _StartRefusedError(promises.message)
         memory = records.memory
-        was_filled = isinstance(memory, MemoryRecord) and not memory.machine and bool(promises.memory)
+        was_filled = isinstance(memory, MemoryRecord) and not memory.machine and bool(memory_accounts(promises))
         self.memory_file.start(managers, promises, was_filled=was_filled)
         self.promises = promises
         self.is_swept = False

@@ -14,6 +14,7 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.promises import Isolation
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.errors import printable
 from nodeagent.formats.scenario.scenario import Scenario
 from nodeagent.views.explain.document import configuration, machine
@@ -182,7 +183,7 @@ def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: 
     known = {pod.uid for pod in end.pods}
     for uid, of_pod in end.promises.pods:
         if uid not in known:
-            own = [_describe_exclusive(scenario, name, cpus) for name, cpus in of_pod.cpus]
+            own = [_describe_exclusive(scenario, name, cpus) for name, cpus in of_pod.of(CpuHoldings).cpus]
             placed.append((f"{_format_name(uid)} (from the files)", own))
     return list(placement_text(placed, width))
 

@@ -7,6 +7,8 @@ from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation, Promises
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.cpu.resource import CpuResource
 
 
 def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
@@ -22,7 +24,7 @@ def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[
     holders: dict[int, dict[str, list[str]]] = {}
     for pod in pods:
         for container in pod.containers:
-            own = promises.own_set(pod.uid, container.name)
+            own = own_set_of(promises, pod.uid, container.name)
             level = isolation(managers, promises, pod, container.name)
             name = "(the pod's pool)" if level is Isolation.POD else container.name
             for cpu in own or ():
@@ -32,7 +34,7 @@ def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[
     held = {cpu: "; ".join(f"{pod} {', '.join(names)}" for pod, names in pods.items()) for cpu, pods in holders.items()}
     shared = dict.fromkeys(shared_pool(managers, promises, managers.topology.online), "shared")
     # With sharedCoreClass, some CPUs are neither allocated nor in the shared pool.
-    manager = managers.providers.cpu
+    manager = managers.providers.of(CpuResource).manager
     left = CpuSet(manager.free_cpus(promises)) & managers.topology.online if manager.static else CpuSet()
     free = dict.fromkeys(left, "free")
     return free | shared | held | dict.fromkeys(managers.reserved, "reserved")

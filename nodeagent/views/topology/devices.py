@@ -9,6 +9,7 @@ from msgspec import Struct
 from nodeagent.core.model.devices import Device, DevicePlace, NodeDoubt, by_node, place_of
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.devices.holdings import pods_with_devices
 from nodeagent.views.topology.parts import DeviceSection
 from nodeagent.views.wording.words import counted
 
@@ -33,8 +34,8 @@ def device_owners(state: NodeState) -> Owners:
     """Return the owners of the discovered devices."""
     found: dict[str, tuple[DeviceOwner, ...]] = {}
     names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
-    names |= {one.uid: one.name or one.uid for one in state.promises.lost_pods}
-    for uid, held in state.promises.with_devices():
+    names |= {one.uid: one.name or one.uid for one in state.promises.unrecovered}
+    for uid, held in pods_with_devices(state.promises):
         for container, devices in held.devices:
             for device in devices:
                 owner = DeviceOwner(names.get(uid, uid), container, device.resource, device.claim)

@@ -18,13 +18,17 @@ from nodeagent.core.admission.managers import (
     violations,
 )
 from nodeagent.core.admission.node_capacity import usage_of
-from nodeagent.core.admission.resize import NotResized, resized
+from nodeagent.core.admission.resize import resized
 from nodeagent.core.model.claims import ClaimRequest, ContainerClaim, DeviceRequest, MatchAttribute, PodClaim
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import HeldDevice, Promises
-from nodeagent.core.model.refusals import Reason
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import NotResized, Reason
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.formats.manifest.pod_rules import is_subdomain
 from tests.support import builders, pods
 from tests.support.builders import GIB, MACHINE_A, hybrid, machine, managers
@@ -73,11 +77,11 @@ def test_a_claim_says_which_cpus_and_the_rest_follows(policy: str) -> None:
     here = node(topology_manager_policy=policy)
     one = claiming("a", "4", template(request("cpus", "dra.cpu", ON_NODE_1, count=4)))
     held = promised(here, one).of_pod("a")
-    assert held.own_set("app") == CpuSet.of(4, 5, 12, 13), "whole cores, as the policy packs them"
+    assert held.of(CpuHoldings).own_set("app") == CpuSet.of(4, 5, 12, 13), "whole cores, as the policy packs them"
     if policy != "none":
-        assert [block.nodes for block in held.blocks("app") or ()] == [NumaSet.of(1)]
+        assert [block.nodes for block in held.of(MemoryHoldings).blocks("app") or ()] == [NumaSet.of(1)]
         assert held.hint("app").mask == NumaSet.of(1)
-    (claim,) = held.claims
+    (claim,) = held.of(ClaimHoldings).claims
     assert (claim.claim, claim.name) == ("default/a-own", "own")
     assert [(each.request, each.device) for each in claim.devices] == [
         ("cpus", f"cpudev{cpu:03}") for cpu in (4, 5, 12, 13)
@@ -91,7 +95,7 @@ def test_cpus_are_where_the_rest_of_the_pod_fits(policy: str) -> None:
     full = builders.pod("full", pods.app("app", "1", "7Gi"), numa_node=0)
     one = claiming("a", "2", template(request("cpus", count=2)), memory="2Gi")
     promises = promised(here, full, one)
-    assert here.topology.numa_of(promises.own_set("a", "app") or CpuSet()) == NumaSet.of(1)
+    assert here.topology.numa_of(own_set_of(promises, "a", "app") or CpuSet()) == NumaSet.of(1)
 
 
 def test_cpus_and_a_card_of_one_node() -> None:
@@ -99,9 +103,9 @@ def test_cpus_and_a_card_of_one_node() -> None:
     claim = template(request("cpus", count=4), request("nic", "nodeagent.io", A_NIC), match=NUMA)
     promises = promised(here, claiming("a", "4", claim))
     held = promises.of_pod("a")
-    assert here.topology.numa_of(held.own_set("app") or CpuSet()) == NumaSet.of(1), "where eth0 is"
+    assert here.topology.numa_of(held.of(CpuHoldings).own_set("app") or CpuSet()) == NumaSet.of(1), "where eth0 is"
     card = HeldDevice("nodeagent.io", ETH0.address, NumaSet.of(1), "network", ("eth0",), "default/a-own")
-    assert held.devices_of("app") == (card,)
+    assert held.of(DeviceHoldings).devices_of("app") == (card,)
     said = refused(here, promises, claiming("b", "1", template(request("nic", "nodeagent.io", A_NIC))))
     assert said == "claim default/b-own, request nic: 1 wanted, 1 device meets its selectors, 0 of them free"
     gone, _ = remove_pod(here, promises, "a")
@@ -115,7 +119,7 @@ def test_cpus_and_a_card_of_one_root() -> None:
         request("nic", "nodeagent.io", A_NIC),
         match="resource.kubernetes.io/pcieRoot",
     )
-    cpus = promised(here, claiming("a", "4", claim)).own_set("a", "app")
+    cpus = own_set_of(promised(here, claiming("a", "4", claim)), "a", "app")
     assert here.topology.numa_of(cpus or CpuSet()) == NumaSet.of(1), "the CPUs near the root that eth0 is below"
 
 
@@ -123,7 +127,7 @@ def test_a_card_draws_the_cpus_to_it_without_a_constraint() -> None:
     here = node(topology_manager_policy="best-effort")
     claim = template(request("nic", "nodeagent.io", A_NIC))
     promises = promised(here, claiming("a", "4", claim))
-    assert here.topology.numa_of(promises.own_set("a", "app") or CpuSet()) == NumaSet.of(1)
+    assert here.topology.numa_of(own_set_of(promises, "a", "app") or CpuSet()) == NumaSet.of(1)
 
 
 def test_memory_of_a_node_is_claimed_with_the_cpus_of_it() -> None:
@@ -132,9 +136,9 @@ def test_memory_of_a_node_is_claimed_with_the_cpus_of_it() -> None:
         request("cpus", "dra.cpu", ON_NODE_1, count=2), request("zone", "dra.memory", size=2 * GIB), match=NUMA
     )
     promises = promised(here, claiming("a", "2", claim, memory="2Gi"))
-    blocks = promises.of_pod("a").blocks("app") or ()
+    blocks = promises.of_pod("a").of(MemoryHoldings).blocks("app") or ()
     assert [(block.nodes, block.size_bytes) for block in blocks] == [(NumaSet.of(1), 2 * GIB)]
-    assert promises.of_pod("a").claims[0].devices[-1].capacity == (("dra.memory/size", 2 * GIB),)
+    assert promises.of_pod("a").of(ClaimHoldings).claims[0].devices[-1].capacity == (("dra.memory/size", 2 * GIB),)
     said = refused(here, promises, claiming("b", "2", claim, memory="3Gi"))
     assert said == "container app asks for 3Gi, and its claims have 2Gi of memory: give it that as request and limit"
 
@@ -164,10 +168,10 @@ def test_containers_divide_a_claim_by_its_requests() -> None:
         claims=(claim,),
     )
     held = promised(here, one).of_pod("a")
-    assert [len(held.own_set(name) or ()) for name in ("one", "two")] == [2, 4]
-    assert here.topology.numa_of(CpuSet() | (held.own_set("one") or CpuSet()) | (held.own_set("two") or CpuSet())) == (
-        NumaSet.of(0)
-    )
+    assert [len(held.of(CpuHoldings).own_set(name) or ()) for name in ("one", "two")] == [2, 4]
+    assert here.topology.numa_of(
+        CpuSet() | (held.of(CpuHoldings).own_set("one") or CpuSet()) | (held.of(CpuHoldings).own_set("two") or CpuSet())
+    ) == (NumaSet.of(0))
 
 
 def test_a_request_of_few_choices_is_met_before_one_of_many() -> None:
@@ -177,7 +181,10 @@ def test_a_request_of_few_choices_is_met_before_one_of_many() -> None:
         request("two", "dra.cpu", 'device.attributes["dra.cpu"].cpuID in [1, 9]', count=2),
     )
     held = promised(here, claiming("a", "14", claim)).of_pod("a")
-    assert [each.device for each in held.claims[0].devices if each.request == "two"] == ["cpudev001", "cpudev009"]
+    assert [each.device for each in held.of(ClaimHoldings).claims[0].devices if each.request == "two"] == [
+        "cpudev001",
+        "cpudev009",
+    ]
 
 
 def test_alternatives_are_tried_in_order() -> None:
@@ -185,18 +192,21 @@ def test_alternatives_are_tried_in_order() -> None:
     first = way("dra.cpu", ON_NODE_1, count=8, name="near")
     claim = template(ClaimRequest("cpus", (first, way("dra.cpu", count=8, name="any"))))
     promises = promised(here, claiming("a", "8", claim))
-    assert {each.request for each in promises.of_pod("a").claims[0].devices} == {"cpus/near"}
+    assert {each.request for each in promises.of_pod("a").of(ClaimHoldings).claims[0].devices} == {"cpus/near"}
     both = claiming("b", "6", template(ClaimRequest("cpus", (first, way("dra.cpu", count=6, name="any")))))
     after = admit(here, promises, both)
     assert isinstance(after, Admitted)
-    assert {each.request for each in after.promises.of_pod("b").claims[0].devices} == {"cpus/any"}
+    assert {each.request for each in after.promises.of_pod("b").of(ClaimHoldings).claims[0].devices} == {"cpus/any"}
 
 
 def test_all_is_all_of_them_or_none() -> None:
     here = node(topology_manager_policy="none")
     everything = template(request("all", "nodeagent.io", count=None))
     promises = promised(here, claiming("a", "1", everything))
-    assert [one.id for one in promises.of_pod("a").devices_of("app")] == [ETH0.address, NVME0.address]
+    assert [one.id for one in promises.of_pod("a").of(DeviceHoldings).devices_of("app")] == [
+        ETH0.address,
+        NVME0.address,
+    ]
     nic = promised(here, claiming("a", "1", template(request("nic", "nodeagent.io", A_NIC))))
     said = refused(here, nic, claiming("b", "1", everything))
     assert said == "claim default/b-own, request all: all 2 wanted, 2 devices meet its selectors, 1 of them free"
@@ -206,8 +216,10 @@ def test_cards_are_shared_by_who_names_the_same_claim() -> None:
     here = node(topology_manager_policy="none")
     shared = PodClaim("net", "the-nic", spec=spec(request("nic", "nodeagent.io", A_NIC)))
     promises = promised(here, claiming("a", "1", shared), claiming("b", "1", replace(shared, name="nic")))
-    assert [promises.of_pod(uid).claims[0].claim for uid in "ab"] == ["default/the-nic"] * 2
-    assert promises.of_pod("a").devices_of("app") == promises.of_pod("b").devices_of("app")
+    assert [promises.of_pod(uid).of(ClaimHoldings).claims[0].claim for uid in "ab"] == ["default/the-nic"] * 2
+    assert promises.of_pod("a").of(DeviceHoldings).devices_of("app") == promises.of_pod("b").of(
+        DeviceHoldings
+    ).devices_of("app")
     first, _ = remove_pod(here, promises, "a")
     assert refused(here, first, claiming("c", "1", template(request("nic", "nodeagent.io", A_NIC))))
     last, _ = remove_pod(here, first, "b")
@@ -230,8 +242,10 @@ def test_a_pod_has_of_a_shared_claim_what_its_containers_use() -> None:
         return builders.pod(uid, *users, claims=(shared,))
 
     promises = promised(here, using("c", "nic", "disk"), using("b", "disk"), using("d", "nic"))
-    assert [one.request for one in promises.of_pod("b").claims[0].devices] == ["disk"]
-    assert promises.of_pod("b").devices == (("disk", promises.of_pod("c").devices_of("disk")),)
+    assert [one.request for one in promises.of_pod("b").of(ClaimHoldings).claims[0].devices] == ["disk"]
+    assert promises.of_pod("b").of(DeviceHoldings).devices == (
+        ("disk", promises.of_pod("c").of(DeviceHoldings).devices_of("disk")),
+    )
     promises, _ = remove_container(here, promises, "c", "nic")
     after = admit(here, promises, using("a", "nic"))
     assert isinstance(after, Admitted), "d has it still"
@@ -322,7 +336,7 @@ def test_what_is_said(one: Pod, said: str) -> None:
 def test_a_whole_socket_is_one_value() -> None:
     here = node(topology_manager_policy="none")
     one = claiming("a", "8", template(request("cpus", count=8), match="dra.cpu/socketID"))
-    assert promised(here, one).own_set("a", "app") == here.topology.sockets[1], "of the other one CPUs are reserved"
+    assert own_set_of(promised(here, one), "a", "app") == here.topology.sockets[1], "of the other one CPUs are reserved"
 
 
 def test_each_has_a_value_of_its_own() -> None:
@@ -332,8 +346,8 @@ def test_each_has_a_value_of_its_own() -> None:
     for requests in ((request("cpus", count=2),), (request("one"), request("other"))):
         one = claiming("a", "2", template(*requests, match=distinct))
         held = promised(here, one)
-        assert here.topology.numa_of(held.own_set("a", "app") or CpuSet()) == NumaSet.of(0, 1)
-        (claim,) = held.of_pod("a").claims
+        assert here.topology.numa_of(own_set_of(held, "a", "app") or CpuSet()) == NumaSet.of(0, 1)
+        (claim,) = held.of_pod("a").of(ClaimHoldings).claims
         assert len(claim.devices) == 2
     three = claiming("a", "3", template(request("cpus", count=3), match=distinct))
     assert refused(here, initial(here), three) == (
@@ -345,11 +359,15 @@ def test_an_init_container_may_have_the_card_of_another_or_one_alone() -> None:
     here = node(topology_manager_policy="none")
     shared = with_init(template(request("nic", "nodeagent.io", A_NIC)), "1", of_app=True)
     held = promised(here, shared).of_pod("a")
-    assert [[one.id for one in held.devices_of(name)] for name in ("setup", "app")] == [[ETH0.address]] * 2
+    assert [[one.id for one in held.of(DeviceHoldings).devices_of(name)] for name in ("setup", "app")] == [
+        [ETH0.address]
+    ] * 2
     alone = with_init(template(request("nic", "nodeagent.io", A_NIC)), "1")
     promises = promised(here, alone)
     started = start_container(here, promises, alone, "app")
-    assert started.of_pod("a").devices_of("setup"), "it has it until the pod ends, as it may run again"
+    assert started.of_pod("a").of(DeviceHoldings).devices_of("setup"), (
+        "it has it until the pod ends, as it may run again"
+    )
     assert remove_pod(here, started, "a")[0] == initial(here)
 
 
@@ -364,8 +382,8 @@ def test_a_class_of_cores_is_chosen_as_for_other_pods() -> None:
     assert isinstance(fast, Admitted)
     assert isinstance(other, Admitted)
     classes = {cpu.id: cpu.core_class for cpu in here.topology.cpus}
-    assert {classes[cpu] for cpu in fast.promises.own_set("a", "app") or ()} == {"performance"}
-    assert {classes[cpu] for cpu in other.promises.own_set("b", "app") or ()} == {"efficiency"}
+    assert {classes[cpu] for cpu in own_set_of(fast.promises, "a", "app") or ()} == {"performance"}
+    assert {classes[cpu] for cpu in own_set_of(other.promises, "b", "app") or ()} == {"efficiency"}
 
 
 def test_a_claim_for_another_node_than_the_pod_asks_for_is_refused_with_both() -> None:
@@ -381,7 +399,7 @@ def test_whole_cores_stay_whole() -> None:
     here = node(options=("full-pcpus-only",), topology_manager_policy="none")
     said = refused(here, initial(here), claiming("a", "3", template(request("cpus", count=3))))
     assert "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2" in said
-    held = promised(here, claiming("a", "4", template(request("cpus", count=4)))).own_set("a", "app")
+    held = own_set_of(promised(here, claiming("a", "4", template(request("cpus", count=4)))), "a", "app")
     assert held == CpuSet.of(1, 2, 9, 10)
 
 
@@ -396,7 +414,7 @@ def test_whole_cores_stay_whole_where_room_is_left_for_others(first: str, given:
     if given is None:
         assert "SMT Alignment Error" in refused(here, initial(here), one)
     else:
-        assert promised(here, one).own_set("a", "app") == CpuSet.of(1, 9, 3, 11, *given)
+        assert own_set_of(promised(here, one), "a", "app") == CpuSet.of(1, 9, 3, 11, *given)
 
 
 def test_what_is_had_by_a_claim_is_not_resized() -> None:
@@ -460,9 +478,9 @@ def test_whatever_comes_and_goes_every_promise_holds(history: list[Pod | str], p
             if isinstance(decision, Admitted):
                 promises = decision.promises
                 active[step.uid] = step
-                for claim in promises.of_pod(step.uid).claims:
+                for claim in promises.of_pod(step.uid).of(ClaimHoldings).claims:
                     named = CpuSet.from_ids(int(each.device.removeprefix("cpudev")) for each in claim.devices)
-                    assert named == promises.own_set(step.uid, "app")
+                    assert named == own_set_of(promises, step.uid, "app")
             else:
                 assert decision.promises == promises
         assert violations(here, promises, tuple(active.values())) == ()

@@ -31,6 +31,8 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.core.model.topology import CORE_CLASSES, Topology
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.cpu.resource import CpuResource
 from tests.support.builders import ALPHA, MACHINE_A, PLRM, admitted, hybrid, managers
 from tests.support.pods import app, exclusive, init, mixed, pod, sidecar
 from tests.support.strategies import Add, Event, lived, lives, nodes
@@ -41,8 +43,8 @@ SMALL = hybrid()
 
 
 def held(promises: Promises, of: Pod) -> CpuSet:
-    cpus = promises.pod_set(of.uid) or CpuSet()
-    for _, own in promises.of_pod(of.uid).cpus:
+    cpus = promises.of_pod(of.uid).of(CpuHoldings).pod_cpus or CpuSet()
+    for _, own in promises.of_pod(of.uid).of(CpuHoldings).cpus:
         cpus |= own
     return cpus
 
@@ -234,13 +236,13 @@ def test_a_pod_that_runs_keeps_what_it_has() -> None:
     promises = admitted(node, replace(there, core_class="efficiency"))
     (again,) = (result for _, result in readmit(node, promises, (there,)).results)
     assert isinstance(again, Admitted)
-    assert again.promises.of_pod(there.uid).cpus == promises.of_pod(there.uid).cpus
+    assert again.promises.of_pod(there.uid).of(CpuHoldings).cpus == promises.of_pod(there.uid).of(CpuHoldings).cpus
 
 
 def test_others_are_decided_by_the_same_managers() -> None:
     node = managers(SMALL, reserved="0")
     assert seen_by(node.providers, demand_of(node.rules, pod("other", app(cpu="2")))) is node.providers
-    assert managers(MACHINE_A).providers.cpu.classes == ()
+    assert managers(MACHINE_A).providers.of(CpuResource).manager.classes == ()
 
 
 def test_the_nodes_wish_is_the_default_and_the_pods_own_comes_first() -> None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.affinity_score import preferred_of_two
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, build
+from nodeagent.core.admission.records import Records
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import (
     CPU_PER_NUMA,
@@ -23,12 +24,23 @@ from nodeagent.core.model.demand import PodDemand, WhyShared, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import Block, CpuReuse, Hint, Isolation, PodPromises, Promises
-from nodeagent.core.model.records import CpuRecord, Records, Unreadable
+from nodeagent.core.model.promises import NOTHING, Hint, Isolation, PodPromises, Promises
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.numa.hints import UNSATISFIABLE
+from nodeagent.core.resources.cpu.holdings import (
+    CpuBooks,
+    CpuHoldings,
+    CpuReuse,
+    default_set,
+    own_set_of,
+    with_default_set,
+)
 from nodeagent.core.resources.cpu.options import OPTIONS
+from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings
 from tests.support.builders import ALPHA, MACHINE_A, MACHINE_B, PLRM, admitted, machine, managers, pod
 from tests.support.pods import app, exclusive, init, shared, sidecar
 
@@ -39,9 +51,9 @@ def given(node: Managers, free: str, count: int, near: int | None = None) -> str
     """The CPUs that a container of this size gets where only these are free beside the reserved ones, or why it gets none."""
     hint = Hint(None if near is None else NumaSet(near), preferred=False)
     pods = PodMap().put("p", PodPromises(hints=(("a", hint),)))
-    promises = replace(core.initial(node), default=CpuSet.parse(free) | node.reserved, pods=pods)
+    promises = with_default_set(replace(core.initial(node), pods=pods), CpuSet.parse(free) | node.reserved)
     decision = core.admit(node, promises, pod("p", app("a", str(count))))
-    return str(decision.promises.own_set("p", "a")) if isinstance(decision, Admitted) else decision.message
+    return str(own_set_of(decision.promises, "p", "a")) if isinstance(decision, Admitted) else decision.message
 
 
 def refusal(node: Managers, one: Pod) -> str:
@@ -145,7 +157,7 @@ def test_deviations_are_compared_in_thousandths_and_halves_are_rounded_up(
 
 def listed(node: Managers, promises: Promises, one: Pod, name: str | None = None) -> Any:
     """The CPU manager's hints for a container, or for the pod as a whole."""
-    demand, cpu = demanded(node, one), node.providers.managers[0]
+    demand, cpu = demanded(node, one), node.providers.resources[0]
     containers = {c.name: c for c in demand.containers}
     ((_, hints),) = (
         cpu.pod_hints(promises, demand) if name is None else cpu.container_hints(promises, demand, containers[name])
@@ -158,7 +170,7 @@ def test_hints_of_a_container_that_has_its_cpus_lead_to_them(errata: Errata) -> 
     node = managers(errata=errata, topology_manager_policy="best-effort")
     one = pod("p1", app("a", "2"))
     promises = admitted(node, one)
-    assert str(promises.own_set("p1", "a")) == "1,9"
+    assert str(own_set_of(promises, "p1", "a")) == "1,9"
     assert listed(node, promises, one, "a") == ((1, True), (3, False))
     assert listed(node, promises, pod("p2", app("a", "2")), "a") == ((1, True), (2, True), (3, False))
     assert listed(node, promises, pod("p1", app("a", "3")), "a") == UNSATISFIABLE
@@ -170,7 +182,7 @@ def test_hints_of_a_pod_contain_what_it_has() -> None:
     both = pod("p1", app("a", "2"), app("b", "2"))
     assert listed(node, promises, both) == ((1, True), (3, False))
     assert listed(node, promises, pod("p2", app("a", "2"), app("b", "2"))) == ((1, True), (2, True), (3, False))
-    reusing = replace(promises, cpu_reuse=CpuReuse("p1", CpuSet.of(4)))
+    reusing = promises.having(replace(promises.of(CpuBooks), reuse=CpuReuse("p1", CpuSet.of(4))))
     assert listed(node, reusing, both) == ((3, False),)
 
 
@@ -248,7 +260,7 @@ def test_a_hint_of_two_sockets_is_both_of_them() -> None:
 def test_whole_cores_are_distributed_over_nodes() -> None:
     node = managers(options=("full-pcpus-only", "distribute-cpus-across-numa"), reserved="0,8")
     promises = admitted(node, pod("p", app("a", "10")))
-    assert str(promises.own_set("p", "a")) == "1-2,4-6,9-10,12-14"
+    assert str(own_set_of(promises, "p", "a")) == "1-2,4-6,9-10,12-14"
 
 
 @pytest.mark.parametrize(
@@ -269,12 +281,12 @@ def test_half_a_core_is_not_available(count: str, message: str) -> None:
 def test_what_is_held_is_allocated_again_and_lent_on(kind: Any) -> None:
     node = managers(errata=KUBELET)
     one = pod("p", kind("c", "2"), app("z", "2"))
-    demand, cpu = demanded(node, one), node.providers.managers[0]
+    demand, cpu = demanded(node, one), node.providers.resources[0]
     first = cpu.allocate_container(core.initial(node), demand, demand.containers[0])
-    after = replace(first.promises, cpu_reuse=CpuReuse("other", CpuSet.of(5)))
+    after = first.promises.having(replace(first.promises.of(CpuBooks), reuse=CpuReuse("other", CpuSet.of(5))))
     again = cpu.allocate_container(after, demand, demand.containers[0])
-    assert str(again.promises.own_set("p", "c")) == "1,9"
-    assert again.promises.cpu_reuse == (CpuReuse("p", CpuSet.of(1, 9)) if kind is init else None)
+    assert str(own_set_of(again.promises, "p", "c")) == "1,9"
+    assert again.promises.of(CpuBooks).reuse == (CpuReuse("p", CpuSet.of(1, 9)) if kind is init else None)
     assert again.deltas == (plus(CPU_REQUESTS),)
     assert again.refusal is None
 
@@ -421,7 +433,7 @@ def test_booleans_as_go_reads_them(value: bool) -> None:
         placed = Placement(**STATIC, cpu_manager_policy_options=(("strict-cpu-reservation", word),))
         built = build(MACHINE_A, placed)
         assert isinstance(built, Managers)
-        assert str(core.initial(built).default) == ("1-15" if value else "0-15")
+        assert str(default_set(core.initial(built))) == ("1-15" if value else "0-15")
 
 
 @pytest.mark.parametrize("word", ["", "yes", "tRUE", "2", " true", "on"])
@@ -455,7 +467,7 @@ def test_options_need_their_gates(option: str, gates: Any, refused: str | None) 
     built = build(MACHINE_A, placed)
     if refused is None:
         assert isinstance(built, Managers)
-        options = built.providers.cpu.options
+        options = built.providers.of(CpuResource).manager.options
         assert [name for name in OPTIONS if getattr(options, name.replace("-", "_"))] == [option]
     else:
         assert start_refused(built) == (
@@ -553,8 +565,8 @@ def test_strictly_reserved_cpus_are_in_no_pool(errata: Errata) -> None:
 def test_what_a_pod_holds_beside_its_containers_is_not_free_after_a_start() -> None:
     node = managers(gates=PLRM, topology_manager_policy="best-effort", topology_manager_scope="pod")
     promises = admitted(node, pod("p", app("a", "4"), resources=exclusive("6", "4Gi")))
-    assert len(promises.pod_set("p") or CpuSet()) == 6
-    assert len(promises.own_set("p", "a") or CpuSet()) == 4
+    assert len(promises.of_pod("p").of(CpuHoldings).pod_cpus or CpuSet()) == 6
+    assert len(own_set_of(promises, "p", "a") or CpuSet()) == 4
     assert core.resume(node, promises) == promises
 
 
@@ -566,15 +578,15 @@ def test_what_a_pod_holds_beside_its_containers_is_not_free_after_a_start() -> N
 )
 def test_the_fuller_of_two_nodes(a: int, b: int, expected: int | None) -> None:
     node = managers(machine(nodes=3), reserved="0", topology_manager_policy="single-numa-node")
-    held = PodPromises(cpus=(("a", CpuSet.of(4, 5, 6)),))
+    held = NOTHING.having(CpuHoldings(cpus=(("a", CpuSet.of(4, 5, 6)),)))
     promises = replace(core.initial(node), pods=PodMap().put("p", held))
-    assert preferred_of_two(node.providers.managers, promises, a, b) == expected
+    assert preferred_of_two(node.providers.resources, promises, a, b) == expected
 
 
 def test_nodes_that_can_give_nothing_have_given_nothing() -> None:
     node = managers(machine(nodes=2, cores=1), reserved="1,3")
     providers, promises = node.providers, core.initial(node)
-    assert preferred_of_two(providers.managers, promises, 0, 1) is None
+    assert preferred_of_two(providers.resources, promises, 0, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -615,18 +627,90 @@ SINGLE = pod("p", app("a", "2"), app("b", "500m"))
 CPUS = (("a", CpuSet.of(1, 9)),)
 MEMORY = (("a", (BLOCK,)), ("b", (BLOCK,)))
 HOLDINGS: list[tuple[str, Pod, PodPromises, bool, bool, bool]] = [
-    ("a pod's both", WHOLE, PodPromises(CPUS, CpuSet.of(1, 9), MEMORY, (BLOCK,)), True, False, True),
-    ("a pod's, kept by containers", WHOLE, PodPromises(CPUS, None, MEMORY, None), True, False, True),
-    ("a pod's CPUs without memory", WHOLE, PodPromises(CPUS, CpuSet.of(1, 9)), True, True, False),
-    ("a pod's memory without CPUs", WHOLE, PodPromises((), None, MEMORY, (BLOCK,)), True, True, False),
-    ("a pod's nothing", WHOLE, PodPromises(), True, True, False),
-    ("sets without containers", WHOLE, PodPromises((), CpuSet.of(1, 9), (), (BLOCK,)), True, True, False),
-    ("no CPUs, but none are its own", FRACTION, PodPromises((), None, MEMORY, (BLOCK,)), True, True, True),
-    ("both", SINGLE, PodPromises(CPUS, None, MEMORY), False, False, True),
-    ("another container's", SINGLE, PodPromises((("b", CpuSet.of(1, 9)),), None, MEMORY), False, False, False),
-    ("no memory", SINGLE, PodPromises(CPUS), False, True, False),
-    ("memory of one only", SINGLE, PodPromises(CPUS, None, MEMORY[:1]), False, True, False),
-    ("no CPUs", SINGLE, PodPromises((), None, MEMORY), False, True, False),
+    (
+        "a pod's both",
+        WHOLE,
+        NOTHING.having(
+            CpuHoldings(cpus=CPUS, pod_cpus=CpuSet.of(1, 9)), MemoryHoldings(memory=MEMORY, pod_memory=(BLOCK,))
+        ),
+        True,
+        False,
+        True,
+    ),
+    (
+        "a pod's, kept by containers",
+        WHOLE,
+        NOTHING.having(CpuHoldings(cpus=CPUS, pod_cpus=None), MemoryHoldings(memory=MEMORY, pod_memory=None)),
+        True,
+        False,
+        True,
+    ),
+    (
+        "a pod's CPUs without memory",
+        WHOLE,
+        NOTHING.having(CpuHoldings(cpus=CPUS, pod_cpus=CpuSet.of(1, 9))),
+        True,
+        True,
+        False,
+    ),
+    (
+        "a pod's memory without CPUs",
+        WHOLE,
+        NOTHING.having(CpuHoldings(cpus=(), pod_cpus=None), MemoryHoldings(memory=MEMORY, pod_memory=(BLOCK,))),
+        True,
+        True,
+        False,
+    ),
+    ("a pod's nothing", WHOLE, NOTHING, True, True, False),
+    (
+        "sets without containers",
+        WHOLE,
+        NOTHING.having(CpuHoldings(cpus=(), pod_cpus=CpuSet.of(1, 9)), MemoryHoldings(memory=(), pod_memory=(BLOCK,))),
+        True,
+        True,
+        False,
+    ),
+    (
+        "no CPUs, but none are its own",
+        FRACTION,
+        NOTHING.having(CpuHoldings(cpus=(), pod_cpus=None), MemoryHoldings(memory=MEMORY, pod_memory=(BLOCK,))),
+        True,
+        True,
+        True,
+    ),
+    (
+        "both",
+        SINGLE,
+        NOTHING.having(CpuHoldings(cpus=CPUS, pod_cpus=None), MemoryHoldings(memory=MEMORY)),
+        False,
+        False,
+        True,
+    ),
+    (
+        "another container's",
+        SINGLE,
+        NOTHING.having(CpuHoldings(cpus=(("b", CpuSet.of(1, 9)),), pod_cpus=None), MemoryHoldings(memory=MEMORY)),
+        False,
+        False,
+        False,
+    ),
+    ("no memory", SINGLE, NOTHING.having(CpuHoldings(cpus=CPUS)), False, True, False),
+    (
+        "memory of one only",
+        SINGLE,
+        NOTHING.having(CpuHoldings(cpus=CPUS, pod_cpus=None), MemoryHoldings(memory=MEMORY[:1])),
+        False,
+        True,
+        False,
+    ),
+    (
+        "no CPUs",
+        SINGLE,
+        NOTHING.having(CpuHoldings(cpus=(), pod_cpus=None), MemoryHoldings(memory=MEMORY)),
+        False,
+        True,
+        False,
+    ),
 ]
 
 
@@ -657,10 +741,10 @@ def test_does_a_pod_hold_all(one: Pod, held: PodPromises, by_pod: bool, is_runni
 @pytest.mark.parametrize(
     ("held", "is_running", "expected"),
     [
-        (PodPromises(), True, True),
-        (PodPromises(), False, False),
-        (PodPromises(cpus=(("i", CpuSet.of(1, 9)),)), False, True),
-        (PodPromises(cpus=(("j", CpuSet.of(1, 9)),)), False, False),
+        (NOTHING, True, True),
+        (NOTHING, False, False),
+        (NOTHING.having(CpuHoldings(cpus=(("i", CpuSet.of(1, 9)),))), False, True),
+        (NOTHING.having(CpuHoldings(cpus=(("j", CpuSet.of(1, 9)),))), False, False),
     ],
 )
 def test_init_containers_that_have_run_lack_nothing(held: PodPromises, is_running: bool, expected: bool) -> None:
@@ -669,7 +753,7 @@ def test_init_containers_that_have_run_lack_nothing(held: PodPromises, is_runnin
 
 
 def test_kept_hints_lead_to_where_the_containers_are() -> None:
-    sets = PodPromises((("a", CpuSet.of(1, 9)), ("b", CpuSet.of(4, 12))))
+    sets = NOTHING.having(CpuHoldings(cpus=(("a", CpuSet.of(1, 9)), ("b", CpuSet.of(4, 12)))))
     by_cpu, by_pod = (managers(topology_manager_policy="best-effort", topology_manager_scope=s) for s in SCOPES)
     single = managers(topology_manager_policy="single-numa-node")
 
@@ -681,18 +765,25 @@ def test_kept_hints_lead_to_where_the_containers_are() -> None:
     def hint(*nodes: int) -> Hint:
         return Hint(NumaSet.of(*nodes), preferred=True)
 
-    assert kept(holding_node(), replace(sets, memory=MEMORY)) == {"a": hint(0, 1), "b": hint(1)}
+    assert kept(holding_node(), sets.having(replace(sets.of(MemoryHoldings), memory=MEMORY))) == {
+        "a": hint(0, 1),
+        "b": hint(1),
+    }
     assert kept(by_cpu, sets) == {"a": hint(0), "b": hint(1)}
     assert kept(by_pod, sets) == {"a": hint(0, 1), "b": hint(0, 1)}
-    assert kept(by_cpu, PodPromises(), "500m") == {"a": hint(0, 1), "b": hint(0, 1)}
-    assert kept(single, PodPromises(), "500m") == {"a": Hint(None, preferred=True), "b": Hint(None, preferred=True)}
+    assert kept(by_cpu, NOTHING, "500m") == {"a": hint(0, 1), "b": hint(0, 1)}
+    assert kept(single, NOTHING, "500m") == {"a": Hint(None, preferred=True), "b": Hint(None, preferred=True)}
     stored = (("a", HINT), ("b", HINT))
     assert kept(by_cpu, replace(sets, hints=stored)) == dict(stored)
 
 
 def test_what_is_kept_is_counted_as_kubelet_counts_it() -> None:
     node = holding_node(options=("full-pcpus-only",))
-    first, *deltas = readmitted(node, pod("p", app("a", "2"), app("b", "500m")), PodPromises(CPUS, None, MEMORY)).deltas
+    first, *deltas = readmitted(
+        node,
+        pod("p", app("a", "2"), app("b", "500m")),
+        NOTHING.having(CpuHoldings(cpus=CPUS, pod_cpus=None), MemoryHoldings(memory=MEMORY)),
+    ).deltas
     assert first == plus(TOPOLOGY_REQUESTS)
     full = aligned("container", "physical_cpu")
     assert deltas == [plus(CPU_REQUESTS), full, plus(MEMORY_REQUESTS), plus(MEMORY_REQUESTS)]
@@ -734,10 +825,10 @@ def test_what_is_found_in_place_is_admitted_as_it_is(scope: str) -> None:
     node = managers(topology_manager_policy="single-numa-node", topology_manager_scope=scope)
     one = pod("p", app("a", "2"))
     promises = admitted(node, one)
-    decision = core.admit(node, replace(promises, default=CpuSet.of(0, 8)), one)
+    decision = core.admit(node, with_default_set(promises, CpuSet.of(0, 8)), one)
     assert isinstance(decision, Admitted)
-    assert str(decision.promises.own_set("p", "a")) == "1,9"
-    assert str(decision.promises.default) == "0,8"
+    assert str(own_set_of(decision.promises, "p", "a")) == "1,9"
+    assert str(default_set(decision.promises)) == "0,8"
     assert str(decision.report.containers[0].cpus) == "1,9"
     assert decision.report.merges == ()
 

@@ -15,6 +15,7 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as StartNode
+from nodeagent.core.admission.records import Records
 from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
 from nodeagent.core.cgroups.write_order import SetAttribute, diff
 from nodeagent.core.metrics.deltas import Series, apply_deltas
@@ -26,12 +27,15 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.errata import ERRATA, Erratum, reproduced
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
-from nodeagent.core.model.promises import PodPromises, Promises, with_pod
+from nodeagent.core.model.promises import NOTHING, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.model.violations import CpusOffline
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
+from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, memory_accounts, memory_nodes_of
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.plugins import device_plugins
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
@@ -68,7 +72,9 @@ def refused(node: Managers, promises: Promises, one: Pod) -> str:
 
 def restarted(node: Managers, promises: Promises, pods: Sequence[Pod]) -> core.Readmitted:
     """Lose what is in no file, start again, and admit the running pods again."""
-    stored = Promises(default=promises.default, memory=promises.memory, pods=promises.pods)
+    stored = Promises(pods=promises.pods).having(
+        CpuBooks(default=default_set(promises)), MemoryBooks(nodes=memory_accounts(promises))
+    )
     for uid, held in promises.pods:
         stored = with_pod(stored, uid, replace(held, hints=()))
     resumed = core.resume(node, stored)
@@ -77,7 +83,7 @@ def restarted(node: Managers, promises: Promises, pods: Sequence[Pod]) -> core.R
 
 
 def own(promises: Promises, uid: str, name: str) -> str:
-    return str(promises.own_set(uid, name) or "")
+    return str(own_set_of(promises, uid, name) or "")
 
 
 def test_every_erratum_is_listed_once_and_in_order() -> None:
@@ -105,15 +111,15 @@ TWO_OF_POD = pod("p", app("a", "1"), shared("b"), resources=exclusive("2", "4Gi"
 def test_1_a_pod_is_allocated_once(errata: Errata) -> None:
     node = small(errata)
     before = admitted(node, core.initial(node), TWO_OF_POD)
-    assert str(before.pod_set("p")) == "1-2"
+    assert str(before.of_pod("p").of(CpuHoldings).pod_cpus) == "1-2"
     after = restarted(node, before, [TWO_OF_POD]).promises
     if errata is FIXED:
-        assert str(after.pod_set("p")) == "1-2"
-        assert after.default == before.default
+        assert str(after.of_pod("p").of(CpuHoldings).pod_cpus) == "1-2"
+        assert default_set(after) == default_set(before)
         assert restarted(node, after, [TWO_OF_POD]).promises == after
     else:
-        assert str(after.pod_set("p")) == "3-4"
-        assert str(after.default) == "0,5"
+        assert str(after.of_pod("p").of(CpuHoldings).pod_cpus) == "3-4"
+        assert str(default_set(after)) == "0,5"
         resumed = core.resume(node, after)
         assert resumed == StartRefused(
             'current set of available CPUs "0-5" doesn\'t match with CPUs in state "0,3-5"', "cpu_manager_state"
@@ -125,7 +131,7 @@ def test_1_its_memory_too(errata: Errata) -> None:
     node = small(errata, reserved_memory={0: "1Gi"})
     before = admitted(node, core.initial(node), TWO_OF_POD)
     after = restarted(node, before, [TWO_OF_POD]).promises
-    table = after.memory[0].table("memory")
+    table = memory_accounts(after)[0].table("memory")
     assert table is not None
     assert table.reserved == (4 * GIB if errata is FIXED else 8 * GIB)
 
@@ -158,8 +164,8 @@ def test_3_shared_containers_need_no_memory_of_their_own(errata: Errata, policy:
     one = pod("p", app("a", "2"), shared("b"), resources=exclusive("4", "4Gi"))
     if errata is FIXED:
         promises = admitted(node, core.initial(node), one)
-        assert promises.of_pod("p").blocks("a") is not None
-        assert promises.of_pod("p").blocks("b") is None
+        assert promises.of_pod("p").of(MemoryHoldings).blocks("a") is not None
+        assert promises.of_pod("p").of(MemoryHoldings).blocks("b") is None
     else:
         assert "[memorymanager]" in refused(node, core.initial(node), one)
 
@@ -196,7 +202,7 @@ def test_5_reusable_cores_count(errata: Errata) -> None:
 def test_6_everything_may_be_allocated(errata: Errata) -> None:
     node = managers(MACHINE_A, errata=errata, options=("strict-cpu-reservation",))
     before = admitted(node, core.initial(node), pod("p", app("a", "14")))
-    assert not before.default
+    assert not default_set(before)
     resumed = core.resume(node, before)
     assert resumed == (
         before if errata is FIXED else StartRefused("default cpuset cannot be empty", "cpu_manager_state")
@@ -219,7 +225,7 @@ def test_8_distribution_ends(errata: Errata) -> None:
         options=("full-pcpus-only", "distribute-cpus-across-numa"),
     )  # fmt: skip
     promises = admitted(node, core.initial(node), pod("p", app("a", "22")))
-    assert len(promises.own_set("p", "a") or ()) == 22
+    assert len(own_set_of(promises, "p", "a") or ()) == 22
 
 
 HYBRID = Topology.of([Cpu(c, c // 2 * 2 if c < 8 else c, 0, 0) for c in range(16)], [NumaNode(0, 8 * GIB)])
@@ -242,8 +248,8 @@ def test_10_reuse_ends_with_the_pod(errata: Errata) -> None:
     if errata is FIXED:
         assert after == before
     else:
-        assert after.cpu_reuse is not None
-        assert after.cpu_reuse.pod_uid == "p"
+        assert after.of(CpuBooks).reuse is not None
+        assert after.of(CpuBooks).reuse.pod_uid == "p"
 
 
 @BOTH
@@ -297,14 +303,14 @@ def test_12_the_group_rule_holds(errata: Errata) -> None:
     )
     wide, narrow = pod("wide", app("a", "500m", "10Gi")), pod("narrow", app("a", "2", "1Gi"))
     promises = admitted(node, core.initial(node), wide)
-    assert promises.memory_nodes("wide", "a") == NumaSet.of(0, 1)
+    assert memory_nodes_of(promises, "wide", "a") == NumaSet.of(0, 1)
     promises = admitted(node, promises, narrow)
     assert promises.hint("narrow", "a").mask == NumaSet.of(1)
     if errata is FIXED:
-        assert promises.memory_nodes("narrow", "a") == NumaSet.of(0, 1)
+        assert memory_nodes_of(promises, "narrow", "a") == NumaSet.of(0, 1)
         assert core.violations(node, promises, (wide, narrow)) == ()
     else:
-        assert promises.memory_nodes("narrow", "a") == NumaSet.of(1)
+        assert memory_nodes_of(promises, "narrow", "a") == NumaSet.of(1)
         after, _ = core.remove_pod(node, promises, "narrow")
         assert core.violations(node, promises, (wide, narrow)) != () or core.violations(node, after, (wide,)) != ()
 
@@ -338,7 +344,7 @@ def test_15_whole_bytes_are_whole_bytes(errata: Errata) -> None:
     node = managers(MACHINE_A, errata=errata, reserved_memory={0: "1Gi"})
     one = pod("p", app("a", "2", "1.5Gi"))
     if errata is FIXED:
-        blocks = admitted(node, core.initial(node), one).of_pod("p").blocks("a")
+        blocks = admitted(node, core.initial(node), one).of_pod("p").of(MemoryHoldings).blocks("a")
         assert blocks is not None
         assert blocks[0].size_bytes == 3 * GIB // 2
     else:
@@ -356,7 +362,7 @@ def test_15_in_pods_with_resources_of_their_own_too(errata: Errata, policy: str,
     )  # fmt: skip
     one = pod("p", of("a", "1", amount), app("b", "1"), shared("c"), resources=exclusive("4", "4Gi"))
     if errata is FIXED:
-        own = admitted(node, core.initial(node), one).of_pod("p").blocks("a") or ()
+        own = admitted(node, core.initial(node), one).of_pod("p").of(MemoryHoldings).blocks("a") or ()
         assert [block.size_bytes for block in own] == [Quantity.parse(amount).value()]
         return
     decision = core.admit(node, core.initial(node), one)
@@ -395,7 +401,7 @@ def test_16_amounts_do_not_wrap(errata: Errata) -> None:
             "but only 4294967296 available in the pod, which is unexpected"
         )
     else:
-        assert admitted(node, core.initial(node), greedy).of_pod("p").blocks("a") is not None
+        assert admitted(node, core.initial(node), greedy).of_pod("p").of(MemoryHoldings).blocks("a") is not None
 
 
 @BOTH
@@ -419,7 +425,7 @@ def test_17_and_23_sparse_and_large_node_ids(errata: Errata) -> None:
     )  # fmt: skip
     promises = admitted(node, core.initial(node), pod("p", app("a", "4")), pod("wide", app("a", "3", "5Gi")))
     assert promises.hint("p", "a").mask == NumaSet.of(70)
-    assert promises.memory_nodes("p", "a") == NumaSet.of(70)
+    assert memory_nodes_of(promises, "p", "a") == NumaSet.of(70)
 
 
 @BOTH
@@ -461,7 +467,7 @@ def test_20_pod_entries_are_released(errata: Errata) -> None:
     node = small(errata)
     before = core.initial(node)
     promises = admitted(node, before, TWO_OF_POD)
-    bare = with_pod(promises, "p", replace(promises.of_pod("p"), cpus=()))
+    bare = with_pod(promises, "p", promises.of_pod("p").having(replace(promises.of_pod("p").of(CpuHoldings), cpus=())))
     after, _ = core.remove_pod(node, bare, "p")
     assert (after == before) is (errata is FIXED)
 
@@ -480,7 +486,7 @@ def test_21_online_cpus_may_change(errata: Errata) -> None:
         return
     assert isinstance(resumed, Promises)
     assert own(resumed, "p", "a") == "1-2,9-10"
-    assert str(resumed.default) == "0,4-8,11-15"
+    assert str(default_set(resumed)) == "0,4-8,11-15"
     assert core.shortfalls(fewer, resumed) == (CpusOffline("p", "a", CpuSet.parse("2"), CpuSet.parse("1-2,9-10")),)
     assert core.violations(fewer, resumed, (pod("p", app("a", "4")),)) == ()
     assert core.resume(node, resumed) == before
@@ -518,17 +524,19 @@ def test_25_many_nodes_are_not_compared_without_end(errata: Errata) -> None:
     many = machine(nodes=24, cores=2, threads=1)
     node = managers(many, errata=errata, reserved="0", options=("distribute-cpus-across-numa",), gates=ALPHA)
     promises = admitted(node, core.initial(node), pod("first", app("a", "1")), pod("second", app("a", "24")))
-    assert len(promises.own_set("second", "a") or ()) == 24
+    assert len(own_set_of(promises, "second", "a") or ()) == 24
 
 
-def imported(errata: Errata, pods: dict[str, str]) -> core.Records:
+def imported(errata: Errata, pods: dict[str, str]) -> Records:
     """A CPU file of kubelet's in which these pods have sets as a whole, and containers that have all of them."""
-    promises = Promises(default=CpuSet.parse("0,5"))
+    promises = Promises().having(CpuBooks(default=CpuSet.parse("0,5")))
     for uid, cpus in pods.items():
         whole = CpuSet.parse(cpus)
-        promises = with_pod(promises, uid, PodPromises(cpus=(("a", whole - promises.default),), pod_cpus=whole))
+        promises = with_pod(
+            promises, uid, NOTHING.having(CpuHoldings(cpus=(("a", whole - default_set(promises)),), pod_cpus=whole))
+        )
     text = encoded_cpus(small(errata), promises)
-    return core.Records(cpu=decode_cpu_state(text, pod_level=True, initial={}))
+    return Records(cpu=decode_cpu_state(text, pod_level=True, initial={}))
 
 
 @BOTH
@@ -660,7 +668,7 @@ def giving(errata: Errata, *cards: Device) -> Managers:
 
 
 def cards_of(promises: Promises, uid: str, name: str) -> list[str]:
-    return [one.id for one in promises.of_pod(uid).devices_of(name)]
+    return [one.id for one in promises.of_pod(uid).of(DeviceHoldings).devices_of(name)]
 
 
 @BOTH
@@ -683,7 +691,7 @@ def test_28_a_refused_pod_holds_no_device(errata: Errata) -> None:
     one = pod("p", app("a", "2", devices={NIC: 2}), app("b", "20", devices={NIC: 1}))
     decision = core.admit(node, empty, one)
     assert isinstance(decision, Rejected)
-    assert decision.promises.taken_devices() == frozenset()
+    assert taken_devices(decision.promises) == frozenset()
     every = admitted(node, decision.promises, pod("q", app("a", "1", devices={NIC: 4})))
     assert len(cards_of(every, "q", "a")) == 4
 

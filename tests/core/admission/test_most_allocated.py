@@ -13,10 +13,12 @@ from nodeagent.core.admission.managers import Admitted, Managers
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Block, PodPromises, Promises, with_pod
+from nodeagent.core.model.promises import NOTHING, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.numa.hints import HintList, MergeRules, merge
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings
 from tests.support.builders import GIB, machine, managers, pod
 from tests.support.pods import app
 
@@ -50,12 +52,12 @@ def holding(of: Managers, *, cpus: str = "", memory: tuple[tuple[str, int, int],
         for i, (nodes, plain, pages) in enumerate(memory)
     )
     sets = (("c0", CpuSet.parse(cpus)),) if cpus else ()
-    return with_pod(core.initial(of), "other", PodPromises(cpus=sets, memory=blocks))
+    return with_pod(core.initial(of), "other", NOTHING.having(CpuHoldings(cpus=sets), MemoryHoldings(memory=blocks)))
 
 
 def chosen(of: Managers, promises: Promises, a: int = 0, b: int = 1) -> int | None:
-    want = preferred_of_two(of.providers.managers, promises, a, b)
-    assert want == preferred_of_two(of.providers.managers, promises, b, a), "the order of asking"
+    want = preferred_of_two(of.providers.resources, promises, a, b)
+    assert want == preferred_of_two(of.providers.resources, promises, b, a), "the order of asking"
     return want
 
 
@@ -92,9 +94,9 @@ def test_cpus_held_twice_over_in_one_pod_count_once() -> None:
     """Init containers' sets overlap with those of the containers after them."""
     of = node()
     promises = core.initial(of)
-    held = PodPromises(cpus=(("a", CpuSet.parse("0-1")), ("i", CpuSet.parse("0-1"))))
+    held = NOTHING.having(CpuHoldings(cpus=(("a", CpuSet.parse("0-1")), ("i", CpuSet.parse("0-1")))))
     promises = with_pod(promises, "p", held)
-    assert chosen(of, with_pod(promises, "q", PodPromises(cpus=(("a", CpuSet.parse("6-8")),)))) == 1
+    assert chosen(of, with_pod(promises, "q", NOTHING.having(CpuHoldings(cpus=(("a", CpuSet.parse("6-8")),))))) == 1
 
 
 def of_sizes(*gib: int) -> Topology:

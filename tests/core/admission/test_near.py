@@ -14,6 +14,8 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.numa.hint_family import is_fine_with, preferred_nodes
 from nodeagent.core.numa.hints import Merged
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from tests.support.builders import GIB, MACHINE_A, admitted, machine, managers
 from tests.support.pods import app, mixed, pod
 from tests.support.strategies import Add, Event, happen, lived, lives, nodes
@@ -44,7 +46,7 @@ def near(name: str, cpu: str = "2", *names: str) -> Pod:
 
 
 def nodes_of(node: Managers, promises: Promises, of: Pod) -> tuple[int, ...]:
-    return tuple(node.topology.numa_of(promises.own_set(of.uid, "app") or CpuSet()))
+    return tuple(node.topology.numa_of(own_set_of(promises, of.uid, "app") or CpuSet()))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_memory_is_there_too() -> None:
     )
     asking = near("p", "2", "eth0")
     promises = admitted(node, asking)
-    assert tuple(promises.memory_nodes(asking.uid, "app") or ()) == (1,)
+    assert tuple(memory_nodes_of(promises, asking.uid, "app") or ()) == (1,)
 
 
 def test_under_policy_none_nobody_is_asked() -> None:
@@ -126,7 +128,7 @@ def test_each_container_asks_for_itself() -> None:
     node = knowing(managers(topology_manager_policy="restricted"))
     asking = pod("p", app("a", "2", near=("nvme0",)), app("b", "2", near=("eth0",)))
     promises = admitted(node, asking)
-    found = [tuple(node.topology.numa_of(promises.own_set(asking.uid, name) or CpuSet())) for name in ("a", "b")]
+    found = [tuple(node.topology.numa_of(own_set_of(promises, asking.uid, name) or CpuSet())) for name in ("a", "b")]
     assert found == [(0,), (1,)]
     whole = knowing(managers(topology_manager_policy="restricted", topology_manager_scope="pod"))
     assert isinstance(admit(whole, initial(whole), asking), Rejected), "no node is near both"

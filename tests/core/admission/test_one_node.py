@@ -16,6 +16,9 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
 from tests.support.builders import ALPHA, GIB, MACHINE_A, PLRM, admitted, machine, managers
 from tests.support.pods import app, exclusive, init, mixed, pod, sidecar
 
@@ -27,9 +30,9 @@ def placed(node: Managers, promises: Promises, new: Pod) -> tuple[NumaSet, NumaS
     """The NUMA nodes of a pod's exclusive CPUs, and of its memory."""
     held = promises.of_pod(new.uid)
     cpus, memory = CpuSet(), NumaSet()
-    for _, own in held.cpus:
+    for _, own in held.of(CpuHoldings).cpus:
         cpus |= own
-    for _, blocks in held.memory:
+    for _, blocks in held.of(MemoryHoldings).memory:
         for block in blocks:
             memory |= block.nodes
     return node.topology.numa_of(cpus), memory
@@ -80,11 +83,11 @@ def test_it_is_there_if_it_fits_there_and_else_it_is_refused(
     cpus, gib = request
     new = pod("new", app(cpu=str(cpus), memory=f"{gib}Gi"), numa_node=wanted)
     decision = admit(built, promises, new)
-    cpu = built.providers.cpu
+    cpu = built.providers.of(CpuResource).manager
     free = cpu.free_cpus(promises)
     free &= (cpu.layout.whole_cores(free) if cpu.picking.whole_cores else free) & built.topology.nodes[wanted].bits
-    whole = cpus % 2 == 0 or not built.providers.cpu.options.full_pcpus_only
-    books = next((one for one in promises.memory if one.id == wanted), None)
+    whole = cpus % 2 == 0 or not built.providers.of(CpuResource).manager.options.full_pcpus_only
+    books = next((one for one in memory_accounts(promises) if one.id == wanted), None)
     room = True
     if books is not None:
         table = books.table(MEMORY)
@@ -93,10 +96,13 @@ def test_it_is_there_if_it_fits_there_and_else_it_is_refused(
     assert isinstance(decision, Admitted) is (free.bit_count() >= cpus and whole and room)
     if isinstance(decision, Admitted):
         there = NumaSet.of(wanted)
-        assert placed(built, decision.promises, new) == (there, there if promises.memory else NumaSet())
+        assert placed(built, decision.promises, new) == (there, there if memory_accounts(promises) else NumaSet())
         assert violations(built, decision.promises, (*pods, new)) == ()
         again = readmit(built, decision.promises, (*pods, new))
-        assert again.promises.of_pod("uid-new").cpus == decision.promises.of_pod("uid-new").cpus
+        assert (
+            again.promises.of_pod("uid-new").of(CpuHoldings).cpus
+            == decision.promises.of_pod("uid-new").of(CpuHoldings).cpus
+        )
     else:
         assert decision.promises == promises
 
@@ -131,7 +137,7 @@ def test_a_pod_with_one_set_for_all_has_it_there() -> None:
     node = managers(gates=PLRM, topology_manager_policy="restricted", topology_manager_scope="pod")
     new = pod("new", app(cpu="1"), app("beside"), resources=exclusive("4", "1Gi"), numa_node=1)
     promises = admitted(node, new)
-    pods_set = promises.pod_set(new.uid)
+    pods_set = promises.of_pod(new.uid).of(CpuHoldings).pod_cpus
     assert pods_set is not None
     assert node.topology.numa_of(pods_set) == NumaSet.of(1)
 
@@ -171,7 +177,7 @@ def test_a_pod_that_runs_keeps_what_it_has() -> None:
     promises = admitted(node, replace(there, numa_node=None))
     (again,) = (result for _, result in readmit(node, promises, (there,)).results)
     assert isinstance(again, Admitted)
-    assert again.promises.of_pod(there.uid).cpus == promises.of_pod(there.uid).cpus
+    assert again.promises.of_pod(there.uid).of(CpuHoldings).cpus == promises.of_pod(there.uid).of(CpuHoldings).cpus
 
 
 def test_others_are_decided_by_the_same_managers() -> None:

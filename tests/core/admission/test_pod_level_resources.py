@@ -11,6 +11,7 @@ import pytest
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
+from nodeagent.core.admission.records import Records
 from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
 from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.model.cgroup import Attribute, CpuMax
@@ -20,10 +21,11 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.numa.hints import DONT_CARE
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
+from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts, memory_nodes_of
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
@@ -73,13 +75,13 @@ def refused(on: Managers, one: Pod) -> tuple[str, str]:
 
 def cpus_of(promises: Promises, one: Pod) -> dict[str, str]:
     """Containers without CPUs of their own are in the node's shared pool."""
-    sets = {c.name: promises.own_set(one.uid, c.name) for c in one.containers}
+    sets = {c.name: own_set_of(promises, one.uid, c.name) for c in one.containers}
     return {name: "node's pool" if cpus is None else str(cpus) for name, cpus in sets.items()}
 
 
 def gib_of(promises: Promises, one: Pod) -> dict[str, int]:
     """Whole GiB of memory that a container has; absent: it has none of its own."""
-    blocks = dict(promises.of_pod(one.uid).memory)
+    blocks = dict(promises.of_pod(one.uid).of(MemoryHoldings).memory)
     return {name: sum(block.size_bytes for block in each) // GIB for name, each in blocks.items()}
 
 
@@ -177,7 +179,7 @@ def test_kep_pod_scope_pod_level_unset_containers_set() -> None:
     """Alignment by the sum of the containers, exclusive allocation by each one's own resources."""
     one = pod("p", app("a", "5", "1Gi"), app("b", "2", "1Gi"))
     decision = admitted(node("pod", "single-numa-node"), one)
-    assert decision.promises.pod_set("p") is None
+    assert decision.promises.of_pod("p").of(CpuHoldings).pod_cpus is None
     assert cpus_of(decision.promises, one) == {"a": "1-5", "b": "6-7"}
     # Together they fit no node: refused as one, though either would fit alone.
     wide = pod("p", app("a", "5", "1Gi"), app("b", "4", "1Gi"))
@@ -188,16 +190,16 @@ def test_kep_pod_scope_pod_level_set_containers_unset() -> None:
     """Alignment and exclusive allocation for the pod; all containers share it."""
     one = pod("p", *ALL_SHARED, resources=exclusive("8", "4Gi"))
     decision = admitted(node("pod", "single-numa-node"), one)
-    assert str(decision.promises.pod_set("p")) == "8-15"
+    assert str(decision.promises.of_pod("p").of(CpuHoldings).pod_cpus) == "8-15"
     assert set(cpus_of(decision.promises, one).values()) == {"8-15"}
-    assert decision.promises.memory_nodes("p", "c3") == NumaSet.of(1)
+    assert memory_nodes_of(decision.promises, "p", "c3") == NumaSet.of(1)
 
 
 def test_kep_pod_scope_pod_level_set_containers_set() -> None:
     """Alignment for the pod; exclusive slices for guaranteed containers, and a pool for the rest."""
     one = pod("p", *THREE_AND_SHARED, resources=exclusive("8", "5Gi"))
     decision = admitted(node("pod", "single-numa-node"), one)
-    assert str(decision.promises.pod_set("p")) == "8-15"
+    assert str(decision.promises.of_pod("p").of(CpuHoldings).pod_cpus) == "8-15"
     assert cpus_of(decision.promises, one) == {"c1": "8-10", "c2": "11-15", "c3": "11-15"}
 
 
@@ -211,8 +213,8 @@ def test_kep_container_scope_pod_level_set_containers_unset() -> None:
     on = node("container", "single-numa-node")
     decision = admitted(on, one)
     assert cpus_of(decision.promises, one) == NOBODY
-    assert decision.promises.default == core.initial(on).default
-    assert decision.promises.memory == core.initial(on).memory
+    assert default_set(decision.promises) == default_set(core.initial(on))
+    assert memory_accounts(decision.promises) == memory_accounts(core.initial(on))
 
 
 def test_kep_container_scope_pod_level_set_containers_set() -> None:
@@ -220,7 +222,7 @@ def test_kep_container_scope_pod_level_set_containers_set() -> None:
     one = pod("p", app("a", "5", "1Gi"), app("b", "4", "1Gi"), shared("c"), resources=exclusive("12", "7Gi"))
     decision = admitted(node("container", "single-numa-node"), one)
     assert cpus_of(decision.promises, one) == {"a": "1-5", "b": "8-11", "c": "node's pool"}
-    assert decision.promises.pod_set("p") is None
+    assert decision.promises.of_pod("p").of(CpuHoldings).pod_cpus is None
 
 
 # KEP-5526: examples
@@ -246,7 +248,7 @@ def test_kep_example_pod_scope_1_shared_pool_only(policy: str) -> None:
     decision = admitted(node("pod", policy), POD_SCOPE_SHARED)
     assert set(cpus_of(decision.promises, POD_SCOPE_SHARED).values()) == {"1-4"}
     assert set(gib_of(decision.promises, POD_SCOPE_SHARED).values()) == {4}
-    assert str(decision.promises.default) == "0,5-15"
+    assert str(default_set(decision.promises)) == "0,5-15"
 
 
 @ALIGNING
@@ -284,7 +286,7 @@ def test_kep_example_container_scope_2_pod_level_resources_only(policy: str) -> 
     one = pod("container-scope-pod-only", *POD_SCOPE_SHARED.containers, resources=FOUR)
     decision = admitted(node("container", policy), one)
     assert set(cpus_of(decision.promises, one).values()) == {"node's pool"}
-    assert str(decision.promises.default) == "0-15"
+    assert str(default_set(decision.promises)) == "0-15"
 
 
 # KEP-5526: test scenarios
@@ -348,7 +350,7 @@ SMT: dict[str, Any] = {"topology": MACHINE_A, "reserved": "0,8", "options": ("fu
 def test_kep_scenario_full_pcpus_only_whole_cores() -> None:
     one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("4", "2Gi"))
     decision = admitted(node("pod", **SMT), one)
-    assert str(decision.promises.pod_set("p")) == "1-2,9-10"
+    assert str(decision.promises.of_pod("p").of(CpuHoldings).pod_cpus) == "1-2,9-10"
     assert cpus_of(decision.promises, one) == {"a": "1,9", "b": "2,10"}
 
 
@@ -365,7 +367,7 @@ def test_kep_scenario_pod_level_accounting_for_shared_containers() -> None:
     first = pod("first", shared("a"), shared("b"), resources=exclusive("7", "6Gi"))
     second = pod("second", shared("a"), shared("b"), resources=exclusive("8", "7Gi"))
     promises = admitted(node("pod", "single-numa-node"), first, second).promises
-    assert [str(promises.pod_set(uid)) for uid in ("first", "second")] == ["1-7", "8-15"]
+    assert [str(promises.of_pod(uid).of(CpuHoldings).pod_cpus) for uid in ("first", "second")] == ["1-7", "8-15"]
     third = core.admit(
         node("pod", "single-numa-node"), promises, pod("third", shared("a"), resources=exclusive("1", "1Gi"))
     )
@@ -378,7 +380,7 @@ def test_kep_scenario_pod_shared_pool_cleanup() -> None:
     promises = admitted(on, POD_SCOPE_MIXED).promises
     for name in ("container-2", "container-3"):
         promises, _ = core.remove_container(on, promises, POD_SCOPE_MIXED.uid, name)
-        assert str(promises.pod_set(POD_SCOPE_MIXED.uid)) == "1-4"
+        assert str(promises.of_pod(POD_SCOPE_MIXED.uid).of(CpuHoldings).pod_cpus) == "1-4"
     promises, _ = core.remove_container(on, promises, POD_SCOPE_MIXED.uid, "container-1")
     assert promises == core.initial(on)
 
@@ -392,7 +394,12 @@ def test_kep_scenario_sequential_resource_recycle() -> None:
     for one in large:
         decision = core.admit(on, promises, one)
         assert isinstance(decision, Admitted)
-        sets.append((str(decision.promises.pod_set(one.uid)), decision.promises.memory_nodes(one.uid, "a")))
+        sets.append(
+            (
+                str(decision.promises.of_pod(one.uid).of(CpuHoldings).pod_cpus),
+                memory_nodes_of(decision.promises, one.uid, "a"),
+            )
+        )
         promises, _ = core.remove_pod(on, decision.promises, one.uid)
     assert sets == [("1-7", NumaSet.of(0))] * 2
 
@@ -417,9 +424,9 @@ def test_kep_story_2_infrastructure_sidecar() -> None:
 def test_kep_underutilized_pods_keep_what_they_do_not_use() -> None:
     one = pod("p", app("a", "2", "1Gi"), resources=exclusive("6", "4Gi"))
     promises = admitted(node("pod"), one).promises
-    assert (str(promises.pod_set("p")), cpus_of(promises, one)) == ("1-6", {"a": "1-2"})
-    assert str(promises.default) == "0,7-15"
-    table = promises.memory[0].table("memory")
+    assert (str(promises.of_pod("p").of(CpuHoldings).pod_cpus), cpus_of(promises, one)) == ("1-6", {"a": "1-2"})
+    assert str(default_set(promises)) == "0,7-15"
+    table = memory_accounts(promises)[0].table("memory")
     assert table is not None
     assert table.reserved == 4 * GIB
 
@@ -545,9 +552,9 @@ def test_kep_cpu_option_applies_to_the_pods_total(
     one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive(amount, "4Gi"))
     on = node("pod", "best-effort", options=(option,), reserved_memory=None, **more)
     promises = admitted(on, one).promises
-    assert str(promises.pod_set("p")) == expected
+    assert str(promises.of_pod("p").of(CpuHoldings).pod_cpus) == expected
     if option == "strict-cpu-reservation":
-        assert str(promises.default) == "8-15"
+        assert str(default_set(promises)) == "8-15"
 
 
 def test_kep_isolation_levels_and_their_quota() -> None:
@@ -681,7 +688,10 @@ def test_page_empty_shared_pool_of_memory() -> None:
 def test_page_wasted_resources() -> None:
     one = pod("p", app("a", "1", "1Gi"), app("b", "2", "1Gi"), resources=exclusive("6", "4Gi"))
     promises = admitted(node("pod"), one).promises
-    assert (str(promises.pod_set("p")), cpus_of(promises, one)) == ("1-6", {"a": "1", "b": "2-3"})
+    assert (str(promises.of_pod("p").of(CpuHoldings).pod_cpus), cpus_of(promises, one)) == (
+        "1-6",
+        {"a": "1", "b": "2-3"},
+    )
 
 
 def test_page_persistent_pool() -> None:
@@ -724,7 +734,7 @@ def test_page_standard_init_containers_lend_on(scope: str) -> None:
     assert own["i"] == "1-3"
     assert own["a"] == "1-2"
     assert own["b"] == ("3-4" if scope == "pod" else "node's pool")
-    taken = promises.memory[0].table("memory")
+    taken = memory_accounts(promises)[0].table("memory")
     assert taken is not None
     assert taken.reserved == (4 if scope == "pod" else 3) * GIB
 
@@ -750,7 +760,7 @@ def test_page_downgrade_older_files_fit_newer_ones_do_not() -> None:
     )
     upgraded = core.start(on, newer)
     assert isinstance(upgraded, Promises)
-    assert upgraded.own_set("q", "a") == CpuSet.of(1, 2)
+    assert own_set_of(upgraded, "q", "a") == CpuSet.of(1, 2)
 
 
 def test_page_metrics_tell_pod_from_node() -> None:

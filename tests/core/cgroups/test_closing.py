@@ -11,6 +11,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, QosClass
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from tests.support.pods import app, burstable, init, mixed, pod
 from tests.support.world import SMALL, empty_state, node
 
@@ -27,7 +28,7 @@ def found(
     assert isinstance(decision, Admitted)
     entry = PodEntry(of, qos, Origin("a"), 0)
     closed = closings(world.config, world.managers, decision.promises, entry)
-    owned = {name: decision.promises.own_set(of.uid, name) for name in closed}
+    owned = {name: own_set_of(decision.promises, of.uid, name) for name in closed}
     assert {name: one.cpus for name, one in closed.items()} == owned
     return {name: (one.kind, one.is_of_pod, one.why) for name, one in closed.items()}
 

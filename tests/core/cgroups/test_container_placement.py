@@ -10,6 +10,7 @@ from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Phase
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
 from tests.support.node_model import Agent, started
 from tests.support.pods import app, burstable, cgroup_only, exclusive, init, mixed, pod, sidecar
 from tests.support.world import MACHINE, SMALL, Node, node
@@ -69,7 +70,7 @@ def test_in_a_pods_own_pool_the_pool_is_shared_and_an_exclusive_neighbour_is_not
     of = node(gates=PLRM, topology_manager_policy="restricted", topology_manager_scope="pod")
     agent = agent_with(pod("q", app("x", cpu="2"), app("s"), resources=exclusive("6", "256Mi")), pod("e"), of=of)
     found, promises = placed(agent), agent.state.promises
-    own, whole = promises.own_set("uid-q", "x"), promises.pod_set("uid-q")
+    own, whole = own_set_of(promises, "uid-q", "x"), promises.of_pod("uid-q").of(CpuHoldings).pod_cpus
     assert own is not None
     assert whole is not None
     assert found["poduid-q/x"] == ContainerPlacement(own, CpuSet(), NumaSet.parse("0-3"))

@@ -12,6 +12,7 @@ from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgr
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod, QosClass, ResourceRequirements
 from nodeagent.core.model.state import Phase
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from tests.support.builders import GIB
 from tests.support.node_model import Agent, Machine, started
 from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, mixed, pod, sidecar
@@ -97,7 +98,7 @@ def test_an_exclusive_container_gets_its_own_cpus_and_a_shared_one_the_pool() ->
     own, shared = desired_by_path["poduid-g/x"], desired_by_path["poduid-g/s"]
     assert own.cpus() == CpuSet.parse("1,17")
     assert own.is_exclusive
-    assert shared.cpus() == CpuSet.parse("0,2-16,18-31") == agent.state.promises.default
+    assert shared.cpus() == CpuSet.parse("0,2-16,18-31") == default_set(agent.state.promises)
     assert not shared.is_exclusive
 
 
@@ -105,7 +106,7 @@ def test_a_pods_cgroup_holds_its_containers_cpus_the_reserved_ones_and_the_pool_
     """Where a container may run that has lost all of its own: on no other pod's."""
     pods = (pod("g", app("x", cpu="2")), pod("h", app("y", cpu="1"), app("s", cpu="1500m")))
     agent, desired_by_path = admitted(*pods)
-    pool = agent.state.promises.default
+    pool = default_set(agent.state.promises)
     for path, container, others in (("poduid-g", "x", agent.machine.node.managers.reserved), ("poduid-h", "y", pool)):
         own = desired_by_path[f"{path}/{container}"].cpus()
         assert own.isdisjoint(pool)
@@ -116,7 +117,7 @@ def test_a_container_falls_back_on_its_own_cpus_and_the_reserved_ones_or_on_the_
     agent, before = admitted(pod("g", app("x", cpu="2")), pod("s", app("s")))
     own, reserved = before["poduid-g/x"].cpus(), agent.machine.node.managers.reserved
     assert before["poduid-g/x"].fallback_cpus() == own | reserved
-    assert before["besteffort/poduid-s/s"].fallback_cpus() == agent.state.promises.default
+    assert before["besteffort/poduid-s/s"].fallback_cpus() == default_set(agent.state.promises)
     agent.want(*(manifest.pod for manifest in agent.wanted), pod("h", app("y", cpu="1")))
     agent.rest()
     after = {want.path: want for want in agent.desired_cgroups()}
@@ -132,7 +133,7 @@ def test_a_container_falls_back_on_its_own_cpus_and_the_reserved_ones_or_on_the_
 @pytest.mark.parametrize("path", ["poduid-a/app", "poduid-a/beside"], ids=["of its own", "shared"])
 def test_processes_that_the_kernel_drove_elsewhere_are_gathered_and_nothing_else_is_touched(path: str) -> None:
     machine, agent = started(node(SMALL), pod("a", app(cpu="1"), app("beside", cpu="100m")), pod("b", app(cpu="2")))
-    free = max(agent.state.promises.default)
+    free = max(default_set(agent.state.promises))
     machine.groups[path].elsewhere = CpuSet.of(free)
     before = len(machine.writes)
     assert agent.plan().occupied >= CpuSet.of(free) - machine.granted(path)
@@ -145,7 +146,7 @@ def test_processes_that_the_kernel_drove_elsewhere_are_gathered_and_nothing_else
 def test_cpus_on_which_such_processes_may_still_be_are_given_to_nobody() -> None:
     machine, agent = started(node(SMALL), pod("a", app("beside", cpu="100m")))
     (path,) = machine.populated()
-    machine.groups[path].elsewhere = agent.state.promises.default
+    machine.groups[path].elsewhere = default_set(agent.state.promises)
     machine.broken[path, GatherThreads] = "Device or resource busy"
     agent.want(*(manifest.pod for manifest in agent.wanted), pod("b", app(cpu="2")))
     agent.turn()
@@ -168,8 +169,8 @@ MIXED = pytest.mark.parametrize(
 @MIXED
 def test_a_mixed_container_gets_its_own_cpus_and_the_pool_beside_them(container: Container, path: str) -> None:
     agent, desired_by_path = admitted(pod("m", container), pod("s"))
-    want, pool = desired_by_path[path], agent.state.promises.default
-    assert want.exclusive_cpus == agent.state.promises.own_set("uid-m", "app") == CpuSet.parse("1,17")
+    want, pool = desired_by_path[path], default_set(agent.state.promises)
+    assert want.exclusive_cpus == own_set_of(agent.state.promises, "uid-m", "app") == CpuSet.parse("1,17")
     assert want.cpus() == want.exclusive_cpus | pool
     assert desired_by_path["besteffort/poduid-s/app"].cpus() == pool
     assert (want.get(Attribute.CPU_MAX), desired_by_path[path.rpartition("/")[0]].get(Attribute.CPU_MAX)) == (
@@ -191,7 +192,7 @@ def test_a_mixed_container_follows_the_pool_and_nobody_else_is_on_its_cpus() -> 
     for pods in ((pod("x", app(cpu="2")),), (pod("x", app(cpu="2")), pod("y", app(cpu="1"))), ()):
         agent.want(pod("m", mixed()), *pods)
         agent.settle()
-        pool = agent.state.promises.default
+        pool = default_set(agent.state.promises)
         assert machine.effective("poduid-m/app") == CpuSet.parse("1,5") | pool
         assert agent.plan().changes == ()
     assert pool == CpuSet.parse("0,2-4,6-7")
@@ -282,11 +283,11 @@ def test_a_starved_pod_can_be_ended() -> None:
 def test_a_container_whose_last_cpu_goes_offline_runs_in_the_pool_until_it_returns() -> None:
     machine, agent = started(node(SMALL), pod("x", app(cpu="2")), pod("s"))
     online = machine.node.kernel.online
-    assert agent.state.promises.own_set("uid-x", "app") == CpuSet.parse("1,5")
+    assert own_set_of(agent.state.promises, "uid-x", "app") == CpuSet.parse("1,5")
     machine.node = replace(machine.node, kernel=replace(machine.node.kernel, online=CpuSet.parse("0,2-4,6-7")))
     agent.rest()
     assert machine.effective("poduid-x/app") == CpuSet.parse("0,2-4,6-7")
-    assert agent.state.promises.own_set("uid-x", "app") == CpuSet.parse("1,5"), "the promise stands"
+    assert own_set_of(agent.state.promises, "uid-x", "app") == CpuSet.parse("1,5"), "the promise stands"
     machine.node = replace(machine.node, kernel=replace(machine.node.kernel, online=online))
     agent.rest()
     assert machine.effective("poduid-x/app") == CpuSet.parse("1,5")

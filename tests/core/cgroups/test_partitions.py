@@ -11,6 +11,7 @@ from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.daemon.turn.execution import execute
 from tests.support.node_model import Agent, Machine, started
 from tests.support.pods import app, burstable, init, mixed, pod, sidecar
@@ -40,7 +41,7 @@ def running(*pods: Pod, of: Node | None = None) -> tuple[Machine, Agent]:
 
 
 def owned(agent: Agent, name: str, container: str = "app") -> CpuSet:
-    cpus = agent.state.promises.own_set(f"uid-{name}", container)
+    cpus = own_set_of(agent.state.promises, f"uid-{name}", container)
     assert cpus
     return cpus
 
@@ -132,7 +133,7 @@ def test_a_mixed_container_is_no_partition_nor_is_its_pod(beside: tuple[Containe
     """It needs the shared pool, which a partition would keep from it."""
     machine, agent = running(pod("a", mixed(own=1, cpu="1500m"), *beside), pod("s"))
     assert machine.partitions() == tuple(f"poduid-a/{each.name}" for each in beside)
-    assert machine.effective("poduid-a/app") == owned(agent, "a") | agent.state.promises.default
+    assert machine.effective("poduid-a/app") == owned(agent, "a") | default_set(agent.state.promises)
 
 
 def test_without_the_setting_nothing_is_written() -> None:

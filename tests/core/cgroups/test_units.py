@@ -12,6 +12,8 @@ from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, MakeCgroup,
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
+from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.daemon.reports.problems import units_without_cpus
 from nodeagent.daemon.turn.execution import execute, unvacated_cpus
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
@@ -44,7 +46,7 @@ def static_memory() -> Node:
 
 def test_one_with_cpus_of_its_own_holds_these_and_nothing_else_is_desired() -> None:
     _, agent = begun(pod("db", unit(cpu="2")))
-    own = agent.state.promises.own_set("uid-db", "db")
+    own = own_set_of(agent.state.promises, "uid-db", "db")
     assert [w.path for w in agent.desired_cgroups()] == ["", "burstable", "besteffort", DB]
     assert wanted(agent) == DesiredCgroup(
         DB,
@@ -58,20 +60,20 @@ def test_one_with_cpus_of_its_own_holds_these_and_nothing_else_is_desired() -> N
 
 def test_one_that_shares_is_in_the_pool() -> None:
     _, agent = begun(pod("db", unit(resources=burstable())), pod("a", app(cpu="2")))
-    assert wanted(agent).cpus() == agent.state.promises.default == ALL - wanted(agent, POD).cpus()
+    assert wanted(agent).cpus() == default_set(agent.state.promises) == ALL - wanted(agent, POD).cpus()
     assert not wanted(agent).is_exclusive
 
 
 def test_a_mixed_one_has_both() -> None:
     _, agent = begun(pod("db", unit(cpu="2500m", exclusive_cpus=2)))
-    own = agent.state.promises.own_set("uid-db", "db")
+    own = own_set_of(agent.state.promises, "uid-db", "db")
     assert own is not None
     assert (len(own), wanted(agent).exclusive_cpus, wanted(agent).cpus()) == (2, own, ALL)
 
 
 def test_one_that_has_not_been_seen_is_not_desired() -> None:
     _, agent = started(node(SMALL), pod("db", unit(cpu="2")))
-    assert len(agent.state.promises.own_set("uid-db", "db") or ()) == 2, "but its CPUs are kept for it"
+    assert len(own_set_of(agent.state.promises, "uid-db", "db") or ()) == 2, "but its CPUs are kept for it"
     assert DB not in [w.path for w in agent.desired_cgroups()]
 
 
@@ -90,7 +92,7 @@ def test_one_whose_cpus_are_offline_shares() -> None:
     own = wanted(agent).cpus()
     kernel = replace(of.kernel, online=ALL - own)
     want = {w.path: w for w in desired_cgroups(of.config, of.managers, kernel, agent.state)}[DB]
-    assert (want.cpus(), want.exclusive_cpus) == (agent.state.promises.default, CpuSet())
+    assert (want.cpus(), want.exclusive_cpus) == (default_set(agent.state.promises), CpuSet())
     kernel = replace(of.kernel, online=ALL - CpuSet.of(min(own)))
     want = {w.path: w for w in desired_cgroups(of.config, of.managers, kernel, agent.state)}[DB]
     assert want.cpus() == want.exclusive_cpus == CpuSet.of(max(own)), "one of them is left"
@@ -100,7 +102,7 @@ def test_without_a_pool_it_is_on_the_reserved_cpus_and_goes_on() -> None:
     strict = node(SMALL, cpu_manager_policy_options=(("strict-cpu-reservation", "true"),))
     strict = replace(strict, config=replace(strict.config, check_allocatable=False))
     _, agent = begun(pod("db", unit(resources=burstable())), pod("a", app(cpu="7")), of=strict)
-    assert agent.state.promises.default == CpuSet()
+    assert default_set(agent.state.promises) == CpuSet()
     want = wanted(agent)
     assert (want.cpus(), want.is_starved, want.is_exclusive) == (CpuSet.of(0), False, False)
 
@@ -140,7 +142,7 @@ def test_memory_nodes_that_a_manager_has_decided_on_count() -> None:
     of = node(MACHINE, **static())
     before = Unit(UnitSettings(CpuSet(), NumaSet.of(1)))
     _, agent = begun(pod("db", unit(cpu="2", memory="1Gi"), numa_node=2), of=of, **{"db.service": before})
-    assert agent.state.promises.memory_nodes("uid-db", "db") == NumaSet.of(2)
+    assert memory_nodes_of(agent.state.promises, "uid-db", "db") == NumaSet.of(2)
     assert wanted(agent).get(Attribute.CPUSET_MEMS) == NumaSet.of(2)
 
 

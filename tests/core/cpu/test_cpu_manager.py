@@ -14,6 +14,8 @@ from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from tests.support.builders import MACHINE_A, PLRM, machine, managers, pod
 from tests.support.pods import app, exclusive, init, shared, sidecar
@@ -140,7 +142,7 @@ def test_a_pod_is_admitted_whole_or_not_at_all(errata: Errata) -> None:
 
 
 def own(promises: Promises, name: str, uid: str = "p3") -> str:
-    return str(promises.own_set(uid, name) or "")
+    return str(own_set_of(promises, uid, name) or "")
 
 
 POD_LEVEL = pod(
@@ -382,4 +384,4 @@ def test_reserving_by_amount() -> None:
     node = core.build(MACHINE_A, Placement(cpu_manager_policy="static", reserved_cpu_milli=2500))
     assert isinstance(node, Managers)
     assert str(node.reserved) == "0-1,8"
-    assert str(CpuSet(node.providers.cpu.reserved_cores)) == "0-1,8-9"
+    assert str(CpuSet(node.providers.of(CpuResource).manager.reserved_cores)) == "0-1,8-9"

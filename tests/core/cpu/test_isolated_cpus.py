@@ -10,6 +10,7 @@ from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admi
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.topology.topology_json import topology_document, topology_from_document
@@ -41,7 +42,7 @@ def given(managers: Managers, *counts: int) -> list[str]:
             sets.append(str(decision.reason))
         else:
             assert isinstance(decision, Admitted)
-            sets.append(str(promises.own_set(f"u{number}", "app")))
+            sets.append(str(own_set_of(promises, f"u{number}", "app")))
     return sets
 
 

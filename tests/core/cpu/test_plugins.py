@@ -25,6 +25,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import with_pod
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
 from nodeagent.core.resources.cpu.plugins import HIGHEST, MOST_CHARACTERS, Note, notes_on
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.core.resources.cpu.shipped import prefer_class, spread_caches
@@ -75,7 +76,7 @@ def cpus_of(built: Managers, *asking: Pod) -> list[str]:
     for each in asking:
         decision = admit(built, promises, each)
         promises = decision.promises
-        own = promises.own_set(each.uid, each.containers[0].name)
+        own = own_set_of(promises, each.uid, each.containers[0].name)
         found.append(f"{decision.reason}: {decision.message}" if isinstance(decision, Rejected) else str(own))
     return found
 
@@ -190,7 +191,7 @@ def test_a_pod_with_pod_level_resources_is_asked_about_as_a_whole_and_select_div
     assert isinstance(decision, Rejected) or asked[0] == (None, 4)
     assert isinstance(decision, Admitted), decision
     assert asked == [(None, 4), ("a", 2), ("b", 1)]
-    assert decision.promises.pod_set("p") is not None
+    assert decision.promises.of_pod("p").of(CpuHoldings).pod_cpus is not None
 
 
 def test_sort_is_the_order_of_those_that_wait_and_who_cannot_be_sorted_is_refused() -> None:
@@ -210,7 +211,7 @@ def test_deallocate_hears_what_is_given_back_and_refuses_nothing() -> None:
     def deallocate(returned: ReturnedCpus) -> str | None:
         if returned.pod_uid == "b":
             raise PluginFailedError("told", Point.DEALLOCATE, "it raises")
-        return f"{returned.cpus} of {returned.container}, {returned.promises.default} are shared now"
+        return f"{returned.cpus} of {returned.container}, {default_set(returned.promises)} are shared now"
 
     plugins = (plugin("told", deallocate=deallocate),)
     built = with_plugins(*plugins)
@@ -223,7 +224,9 @@ def test_deallocate_hears_what_is_given_back_and_refuses_nothing() -> None:
         Note("told", "b", "app", "CPU plugin told, Deallocate: it raises", has_failed=True),
     ]
     assert notes_on(plugins, built.topology, after, after) == []
-    moved = with_pod(full, "a", replace(full.of_pod("a"), cpus=(("app", CpuSet.of(1, 5)),)))
+    moved = with_pod(
+        full, "a", full.of_pod("a").having(replace(full.of_pod("a").of(CpuHoldings), cpus=(("app", CpuSet.of(1, 5)),)))
+    )
     assert [note.text.partition(",")[0] for note in notes_on(plugins, built.topology, full, moved)] == ["9 of app"], (
         "one CPU for another, in one save"
     )

@@ -26,8 +26,11 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.violations import Invariant
+from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
-from nodeagent.core.turn.recovery import Claim, settled
+from nodeagent.core.resources.devices.resource import DeviceResource
+from nodeagent.core.turn.recovery import RecoveredPod, settled
 from tests.support.builders import MACHINE_A, admitted, machine, managers, pod
 from tests.support.pods import app, init, sidecar
 from tests.support.shares import share_of
@@ -60,7 +63,7 @@ def asking(uid: str, count: int = 1, cpu: str | None = "2", **more: Any) -> Pod:
 
 
 def held(promises: Promises, uid: str, name: str = "app") -> list[str]:
-    return [device.id for device in promises.of_pod(uid).devices_of(name)]
+    return [device.id for device in promises.of_pod(uid).of(DeviceHoldings).devices_of(name)]
 
 
 def refusal(node: Managers, promises: Promises, of: Pod) -> tuple[str, str]:
@@ -75,7 +78,7 @@ def test_cpus_and_devices_are_on_one_node() -> None:
     promises = admitted(node, asking("a", 2), asking("b", 2))
     for uid, cards in (("a", CARDS[:2]), ("b", CARDS[2:4])):
         assert held(promises, uid) == [one.address for one in cards]
-        own = promises.own_set(uid, "app")
+        own = own_set_of(promises, uid, "app")
         assert own is not None
         assert set(node.topology.numa_of(own)) == {one.numa_node for one in cards}
 
@@ -90,7 +93,7 @@ def test_a_device_is_one_containers_until_its_pod_is_gone() -> None:
     given_back, _ = remove_pod(node, promises, "a")
     assert given_back == initial(node)
     assert isinstance(admit(node, given_back, asking("b")), Admitted)
-    assert remove_container(node, promises, "a", "app")[0].of_pod("a").devices == ()
+    assert remove_container(node, promises, "a", "app")[0].of_pod("a").of(DeviceHoldings).devices == ()
 
 
 @pytest.mark.parametrize(
@@ -123,11 +126,11 @@ def test_what_nobody_gives_is_refused() -> None:
 def test_what_the_node_has_counts_first() -> None:
     node = giving()
     promises = admitted(node, asking("a", 2))
-    there = node.with_devices(Allocatable(10, (("cpu", 1000),)), promises)
+    there = node.with_amounts(Allocatable(10, (("cpu", 1000),)), promises)
     assert there.amounts == (("cpu", 1000), (DISK, 1), (NIC, 4))
     fewer = knowing(node, CARDS[2])
-    assert dict(fewer.with_devices(Allocatable(10, ()), promises).amounts) == {DISK: 0, NIC: 2}, "what is given counts"
-    assert managers().with_devices(Allocatable(10, ()), promises) == Allocatable(10, ())
+    assert dict(fewer.with_amounts(Allocatable(10, ()), promises).amounts) == {DISK: 0, NIC: 2}, "what is given counts"
+    assert managers().with_amounts(Allocatable(10, ()), promises) == Allocatable(10, ())
 
 
 def test_devices_near_the_affinity_come_first_then_others_then_those_of_unknown_nodes() -> None:
@@ -158,7 +161,9 @@ def test_a_pod_that_is_admitted_again_keeps_its_devices(scope: str) -> None:
     assert len(held(promises, "b")) == 2
     again = readmit(node, promises, pods)
     assert all(isinstance(result, Admitted) for _, result in again.results)
-    assert [again.promises.of_pod(p.uid).devices for p in pods] == [promises.of_pod(p.uid).devices for p in pods]
+    assert [again.promises.of_pod(p.uid).of(DeviceHoldings).devices for p in pods] == [
+        promises.of_pod(p.uid).of(DeviceHoldings).devices for p in pods
+    ]
     for each in pods:
         assert isinstance(admit(node, promises, each), Admitted)
 
@@ -193,7 +198,7 @@ def test_what_the_configuration_has_come_to_give_no_plugin_gives() -> None:
     node = managers(topology_manager_policy="restricted", devices=SELECTIONS)
     told = tuple(DevicePool(name, (PoolDevice("other"),)) for name in (NIC, "example.com/gpu"))
     node = node.knowing(PlacedDevices.of(CARDS, node.topology), told)
-    own = node.providers.owned
+    own = node.providers.find(DeviceResource)
     assert own is not None
     assert [(pool.resource, len(pool.devices)) for pool in own.manager.pools] == [
         (NIC, 4),
@@ -217,16 +222,22 @@ def test_of_another_resource_a_given_device_is_given_too() -> None:
 def test_two_owners_are_a_violation() -> None:
     node = giving()
     promises = admitted(node, asking("a"))
-    of_a = promises.of_pod("a").devices
-    twice = with_pod(promises, "b", replace(promises.of_pod("b"), devices=of_a))
+    of_a = promises.of_pod("a").of(DeviceHoldings).devices
+    twice = with_pod(
+        promises, "b", promises.of_pod("b").having(replace(promises.of_pod("b").of(DeviceHoldings), devices=of_a))
+    )
     found = violations(node, twice, (asking("a"), asking("b")))
     assert [each.invariant for each in found] == [Invariant.DEVICES_HAVE_ONE_OWNER]
     assert found[0].text == "pod a, container app: device 0000:00:00.0 is also held by pod b, container app"
     claimed = tuple((name, tuple(replace(one, claim="c") for one in own)) for name, own in of_a)
     shared = with_pod(
-        with_pod(promises, "a", replace(promises.of_pod("a"), devices=claimed)),
+        with_pod(
+            promises,
+            "a",
+            promises.of_pod("a").having(replace(promises.of_pod("a").of(DeviceHoldings), devices=claimed)),
+        ),
         "b",
-        replace(promises.of_pod("b"), devices=claimed),
+        promises.of_pod("b").having(replace(promises.of_pod("b").of(DeviceHoldings), devices=claimed)),
     )
     assert violations(node, shared, (asking("a"), asking("b"))) == ()
     nobodys = violations(node, promises, ())
@@ -237,10 +248,10 @@ def test_a_recovery_leaves_devices_where_they_are() -> None:
     node = giving()
     pods = (asking("a", 1), asking("b", 2), asking("c", 1, None))
     promises = admitted(node, *pods)
-    claims = [Claim(each, promises.of_pod(each.uid), stays=True) for each in pods]
+    claims = [RecoveredPod(each, promises.of_pod(each.uid), stays=True) for each in pods]
     placed = settled(knowing(node, *CARDS[1:]), claims)
     assert [held(placed.promises, each.uid) for each in pods] == [held(promises, each.uid) for each in pods]
-    both = settled(node, [claims[0], Claim(asking("z"), promises.of_pod("a"), stays=True)])
+    both = settled(node, [claims[0], RecoveredPod(asking("z"), promises.of_pod("a"), stays=True)])
     assert set(held(both.promises, "a")).isdisjoint(held(both.promises, "z")), "the first has it"
 
 
@@ -279,8 +290,8 @@ def test_whatever_comes_and_goes_no_device_has_two_owners(
         if isinstance(decision, Admitted):
             there.append(new)
             held_now = promises.of_pod(new.uid)
-            assert len(held_now.devices_of("app")) == of_app
-            assert len(held_now.devices_of("init")) == of_init
+            assert len(held_now.of(DeviceHoldings).devices_of("app")) == of_app
+            assert len(held_now.of(DeviceHoldings).devices_of("init")) == of_init
         if goes and there:
             promises, _ = remove_pod(every, promises, there.pop(0).uid)
         assert violations(every, promises, tuple(there)) == ()

@@ -9,6 +9,7 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Phase
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from tests.support.builders import GIB, machine
 from tests.support.inspected_nodes import World
 from tests.support.pods import app, pod
@@ -53,12 +54,12 @@ def test_a_pod_is_decided_on_without_those_that_came_later() -> None:
 def test_what_cannot_be_reproduced_is_decided_on_the_node_as_it_is() -> None:
     """`b` took what `a` had left; `a` has gone since, and `c` is there."""
     made = world(wanting("a", "2"), wanting("b", "2"), wanting("c", "2"))
-    held = made.state.promises.own_set("uid-c", "app")
+    held = own_set_of(made.state.promises, "uid-c", "app")
     found = again(gone(made, "a"), "c")
     assert found.reproduced is False
     assert found.left_out == ()
     assert isinstance(found.trace.decision, Admitted)
-    assert found.trace.decision.promises.own_set("uid-c", "app") != held
+    assert own_set_of(found.trace.decision.promises, "uid-c", "app") != held
     assert [each.name for each in found.before.pods] == ["b"]
 
 

@@ -4,8 +4,10 @@ from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, as
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.turn.pod_sources import new_entry
 from tests.support.pods import app, manifests, pod
 
@@ -53,9 +55,11 @@ def test_interrupts_of_network_devices_come_to_whose_they_are_after_what_is_aske
     entries = [new_entry(manifest, 1, pod_level_resources=True) for manifest in manifests(owner, other)]
     card = HeldDevice("x.com/nic", "0000:03:00.0", NumaSet.of(0), "network", ("eth0",))
     disk = HeldDevice("x.com/disk", "0000:04:00.0", NumaSet.of(0), "nvme")
-    held = PodPromises(cpus=(("app", WEB),), devices=(("app", (card, disk)), ("shares", (card,))))
+    held = NOTHING.having(
+        CpuHoldings(cpus=(("app", WEB),)), DeviceHoldings(devices=(("app", (card, disk)), ("shares", (card,))))
+    )
     pods: PodMap[PodPromises] = PodMap()
-    pods = pods.put(owner.uid, held).put(other.uid, PodPromises(cpus=(("app", FORWARDER),)))
+    pods = pods.put(owner.uid, held).put(other.uid, NOTHING.having(CpuHoldings(cpus=(("app", FORWARDER),))))
     asked = interrupt_requests(NodeState(Promises(pods=pods), tuple(entries)))
     assert [(one.device, one.cpus, one.is_asked) for one in asked] == [
         ("eth0", FORWARDER, True),

@@ -7,20 +7,20 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers, Rejected, build
+from nodeagent.core.admission.records import Records
 from nodeagent.core.model.config import Errata, Placement, ReservedMemory
 from nodeagent.core.model.demand import PodDemand, demand_of, why_shared
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources
 from nodeagent.core.model.pod_resources import effective_requests, with_container_defaults, with_pod_level_defaults
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import Block, Hint, MemoryReuse, PodPromises, Promises
+from nodeagent.core.model.promises import NOTHING, Hint, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.records import MemoryRecord, Records, Unreadable
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.numa import hint_family
 from nodeagent.core.numa.hints import DONT_CARE
-from nodeagent.core.numa.resource_manager import ResourceHints, ResourceManager
 from nodeagent.core.resources.memory.accounting import (
     breaks_group,
     charge,
@@ -31,6 +31,16 @@ from nodeagent.core.resources.memory.accounting import (
     used_cells,
 )
 from nodeagent.core.resources.memory.groups import NodeGroups, best_group, calculated_hints
+from nodeagent.core.resources.memory.holdings import (
+    Block,
+    MemoryBooks,
+    MemoryHoldings,
+    MemoryReuse,
+    memory_accounts,
+    with_memory_accounts,
+)
+from nodeagent.core.resources.memory.records import MemoryRecord
+from nodeagent.core.resources.resource import Resource, ResourceHints
 from tests.support.builders import GIB, MACHINE_A, PLRM, admitted, machine, managers, pod
 from tests.support.pods import app, exclusive, init, shared, sidecar
 
@@ -47,8 +57,8 @@ def demanded(node: Managers, one: Pod) -> PodDemand:
     return demand_of(node.rules, one)
 
 
-def memory_of(node: Managers) -> ResourceManager:
-    _, memory = node.providers.managers
+def memory_of(node: Managers) -> Resource:
+    _, memory = node.providers.resources
     return memory
 
 
@@ -59,7 +69,7 @@ def chosen(node: Managers, promises: Promises, one: Pod, hint: Hint) -> NumaSet 
     made = memory_of(node).allocate_container(hinted, demand, demand.containers[0])
     if made.refusal is not None:
         return made.refusal.message.removeprefix("Allocate failed due to ").removesuffix(", which is unexpected")
-    blocks = made.promises.of_pod(one.uid).blocks("a")
+    blocks = made.promises.of_pod(one.uid).of(MemoryHoldings).blocks("a")
     assert blocks
     return blocks[0].nodes
 
@@ -119,7 +129,7 @@ def test_groups_mix_with_no_other(held: NumaSet, asked: NumaSet, expected: bool)
 
 
 def stocked(*free: int, reuse: MemoryReuse | None = None) -> Promises:
-    return Promises(memory=books(*free), memory_reuse=reuse)
+    return Promises().having(MemoryBooks(nodes=books(*free), reuse=reuse))
 
 
 LENT = MemoryReuse("p", (((ONE, "memory"), 4),))
@@ -139,7 +149,7 @@ LENT = MemoryReuse("p", (((ONE, "memory"), 4),))
 )
 def test_groups_with_what_a_pod_may_take_over(uid: str, size: int, expected: Any) -> None:
     promises = stocked(5, 7, reuse=LENT)
-    taken = replace(promises, memory=take(promises.memory, ONE, "memory", 4))
+    taken = with_memory_accounts(promises, take(memory_accounts(promises), ONE, "memory", 4))
     assert calculated_hints(NodeGroups.of(books(5, 7)), taken, uid, (("memory", size),)) == expected
 
 
@@ -170,7 +180,7 @@ def test_groups_that_are_described_are_those_that_are_listed(monkeypatch: pytest
     for held in ((), ((ZERO, 2),), ((TWO, 3),), ((TWO, 3), (NumaSet.of(3), 1)), ((NumaSet.of(1, 3), 8),)):
         promises = stocked(5, 7, 7, 9, reuse=LENT)
         for nodes, size in held:
-            promises = replace(promises, memory=take(promises.memory, nodes, "memory", size))
+            promises = with_memory_accounts(promises, take(memory_accounts(promises), nodes, "memory", size))
         for size in range(1, 30):
             for inside in insides:
                 asked = (("memory", size),)
@@ -192,7 +202,7 @@ def test_memory_that_is_held_leads_to_its_node(errata: Errata) -> None:
     node = node_of(errata=errata, topology_manager_policy="best-effort")
     one = pod("p", app("a", "1", "8Gi"))
     promises = admitted(node, one)
-    assert dict(promises.of_pod("p").memory)["a"] == (Block(ONE, "memory", 8 * GIB),)
+    assert dict(promises.of_pod("p").of(MemoryHoldings).memory)["a"] == (Block(ONE, "memory", 8 * GIB),)
     assert listed(node, promises, one, "a") == (("memory", ((2, True),)),)
     assert listed(node, promises, pod("p", app("a", "1", "1Gi")), "a") == (("memory", DONT_CARE),)
     assert listed(node, promises, pod("q", app("a", "1", "1Gi")), "a") == (("memory", ((1, True),)),)
@@ -217,8 +227,8 @@ def test_what_init_containers_had_counts_in_hints() -> None:
     node = node_of(topology_manager_policy="single-numa-node")
     one = pod("p", app("a", "1", "7Gi"))
     empty = core.initial(node)
-    taken = replace(empty, memory=take(empty.memory, ZERO, "memory", 7 * GIB))
-    lent = replace(taken, memory_reuse=MemoryReuse("p", (((ZERO, "memory"), 7 * GIB),)))
+    taken = with_memory_accounts(empty, take(memory_accounts(empty), ZERO, "memory", 7 * GIB))
+    lent = taken.having(replace(taken.of(MemoryBooks), reuse=MemoryReuse("p", (((ZERO, "memory"), 7 * GIB),))))
     assert listed(node, lent, one, "a")[0][1][0] == (1, True)
     assert listed(node, taken, one, "a")[0][1][0] == (2, True)
     assert chosen(node, lent, one, UNSURE) == ZERO
@@ -229,7 +239,7 @@ def test_what_init_containers_had_counts_in_hints() -> None:
 def test_a_pod_s_hints_come_from_all_that_it_holds(errata: Errata, expected: Any) -> None:
     node = node_of(errata=errata, topology_manager_policy="best-effort", topology_manager_scope="pod")
     blocks = (("a", (Block(ZERO, "memory", 2 * GIB),)), ("b", (Block(ONE, "memory", GIB),)))
-    promises = replace(core.initial(node), pods=PodMap().put("p", PodPromises(memory=blocks)))
+    promises = replace(core.initial(node), pods=PodMap().put("p", NOTHING.having(MemoryHoldings(memory=blocks))))
     asked = pod("p", app("a", "1", "2Gi"), app("b", "1", "1Gi"))
     demand = replace(demanded(node, asked), memory=(("memory", 2 * GIB),))
     assert memory_of(node).pod_hints(promises, demand) == (("memory", expected),)
@@ -243,10 +253,10 @@ SURE = Hint(None, preferred=True)
 
 def crowded(node: Managers, *taken: tuple[NumaSet, int]) -> Promises:
     promises = core.initial(node)
-    machine = promises.memory
+    machine = memory_accounts(promises)
     for nodes, gib in taken:
         machine = take(machine, nodes, "memory", gib * GIB)
-    return replace(promises, memory=machine)
+    return with_memory_accounts(promises, machine)
 
 
 NO_DEFAULT = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
@@ -315,15 +325,15 @@ def test_memory_that_is_held_is_allocated_again(errata: Errata) -> None:
     demand = demanded(node, pod("p", init("i", "1", "1Gi"), app("a", "1", "1Gi")))
     memory = memory_of(node)
     first = memory.allocate_container(core.initial(node), demand, demand.containers[0])
-    forgotten = replace(first.promises, memory_reuse=None)
+    forgotten = first.promises.having(replace(first.promises.of(MemoryBooks), reuse=None))
     again = memory.allocate_container(forgotten, demand, demand.containers[0])
     assert again.promises == first.promises
-    assert again.promises.memory_reuse == MemoryReuse("p", (((ZERO, "memory"), GIB),))
+    assert again.promises.of(MemoryBooks).reuse == MemoryReuse("p", (((ZERO, "memory"), GIB),))
     assert len(again.deltas) == 1
     then = memory.allocate_container(again.promises, demand, demand.containers[1])
-    assert then.promises.memory_reuse is None
-    assert [n.tables for n in then.promises.memory] == [n.tables for n in first.promises.memory]
-    assert [n.assignments for n in then.promises.memory] == [2, 0]
+    assert then.promises.of(MemoryBooks).reuse is None
+    assert [n.tables for n in memory_accounts(then.promises)] == [n.tables for n in memory_accounts(first.promises)]
+    assert [n.assignments for n in memory_accounts(then.promises)] == [2, 0]
 
 
 PAGED = machine(hugepages={"hugepages-2Mi": GIB, "hugepages-1Gi": 2 * GIB})
@@ -339,7 +349,7 @@ def test_init_containers_lend_every_resource() -> None:
     demand = demanded(node, one)
     memory = memory_of(node)
     first = memory.allocate_container(core.initial(node), demand, demand.containers[0])
-    lent = first.promises.memory_reuse
+    lent = first.promises.of(MemoryBooks).reuse
     assert lent is not None
     assert lent.amounts == (
         ((ZERO, "hugepages-1Gi"), GIB),
@@ -347,10 +357,10 @@ def test_init_containers_lend_every_resource() -> None:
         ((ZERO, "memory"), GIB),
     )
     second = memory.allocate_container(first.promises, demand, demand.containers[1])
-    left = second.promises.memory_reuse
+    left = second.promises.of(MemoryBooks).reuse
     assert left is not None
     assert left.amounts[-1] == ((ZERO, "memory"), GIB // 2)
-    held = dict(second.promises.of_pod("p").memory)
+    held = dict(second.promises.of_pod("p").of(MemoryHoldings).memory)
     assert [b.size_bytes for b in held["i"]] == [GIB, 64 << 20, GIB // 2]
     assert [b.size_bytes for b in held["a"]] == [GIB // 2]
 
@@ -358,11 +368,11 @@ def test_init_containers_lend_every_resource() -> None:
 def test_what_is_taken_over_is_taken_off_the_first_lender_then_the_next() -> None:
     node = node_of()
     one = pod("p", init("i", "1", "1Gi"), init("j", "1", "3Gi"), app("a", "1", "2Gi"))
-    held = dict(admitted(node, one).of_pod("p").memory)
+    held = dict(admitted(node, one).of_pod("p").of(MemoryHoldings).memory)
     sizes = {name: [block.size_bytes // GIB for block in blocks] for name, blocks in held.items()}
     assert sizes == {"i": [0], "j": [1], "a": [2]}
     more = pod("q", init("i", "1", "3Gi"), init("j", "1", "1Gi"), app("a", "1", "2Gi"))
-    held = dict(admitted(node, more).of_pod("q").memory)
+    held = dict(admitted(node, more).of_pod("q").of(MemoryHoldings).memory)
     sizes = {name: [block.size_bytes // GIB for block in blocks] for name, blocks in held.items()}
     assert sizes == {"i": [0], "j": [1], "a": [2]}
 
@@ -370,7 +380,7 @@ def test_what_is_taken_over_is_taken_off_the_first_lender_then_the_next() -> Non
 def test_what_is_taken_over_is_counted_to_the_byte() -> None:
     node = node_of()
     one = pod("p", init("i", "1", "5"), init("j", "1", "2"), app("a", "1", "4"))
-    held = dict(admitted(node, one).of_pod("p").memory)
+    held = dict(admitted(node, one).of_pod("p").of(MemoryHoldings).memory)
     assert {name: [b.size_bytes for b in blocks] for name, blocks in held.items()} == {"i": [0], "j": [1], "a": [4]}
 
 
@@ -385,9 +395,9 @@ def test_of_what_nobody_lent_all_is_taken() -> None:
     )
     memory = memory_of(node)
     first = memory.allocate_container(core.initial(node), demand, demand.containers[0]).promises
-    assert first.memory_reuse == MemoryReuse("p", (((ZERO, "memory"), GIB),))
+    assert first.of(MemoryBooks).reuse == MemoryReuse("p", (((ZERO, "memory"), GIB),))
     second = memory.allocate_container(first, demand, demand.containers[1]).promises
-    taken = {resource: table.reserved for resource, table in second.memory[0].tables}
+    taken = {resource: table.reserved for resource, table in memory_accounts(second)[0].tables}
     assert taken == {"hugepages-1Gi": 0, "hugepages-2Mi": 64 << 20, "memory": GIB}
 
 
@@ -396,12 +406,12 @@ def test_a_pod_s_blocks_without_containers_come_back() -> None:
     one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("4", "4Gi"))
     promises = admitted(node, one)
     held = promises.of_pod("p")
-    assert held.pod_memory == (Block(ZERO, "memory", 4 * GIB),)
-    orphaned = replace(promises, pods=promises.pods.put("p", replace(held, memory=())))
+    assert held.of(MemoryHoldings).pod_memory == (Block(ZERO, "memory", 4 * GIB),)
+    orphaned = with_pod(promises, "p", held.having(MemoryHoldings(pod_memory=(Block(ZERO, "memory", 4 * GIB),))))
     memory = memory_of(node)
     after, _ = memory.release_pod(orphaned, "p")
-    assert after.memory == core.initial(node).memory
-    assert after.of_pod("p").pod_memory is None
+    assert memory_accounts(after) == memory_accounts(core.initial(node))
+    assert after.of_pod("p").of(MemoryHoldings).pod_memory is None
     assert memory.release_pod(promises, "p") == (promises, ())
     gone, _ = core.remove_pod(node, promises, "p")
     assert gone == core.initial(node)
@@ -575,7 +585,7 @@ def test_reservations_that_are_refused(placement: Placement, message: str) -> No
 def test_any_reservation_of_whole_bytes_is_accepted(amount: str) -> None:
     built = build(PAGED, reserved((0, {"memory": amount})))
     assert isinstance(built, Managers)
-    table = core.initial(built).memory[0].table("memory")
+    table = memory_accounts(core.initial(built))[0].table("memory")
     assert table is not None
     assert table.system_reserved == Quantity.parse(amount).value()
 
@@ -622,21 +632,21 @@ def test_books_of_another_machine_differ() -> None:
     for node, is_strict in ((strict, True), (fixed, False)):
         promises = admitted(node, one)
         assert started(node, promises) == promises
-        foreign = replace(promises.memory[1], id=5)
-        counted = replace(promises.memory[0], assignments=2)
-        celled = replace(promises.memory[0], cells=TWO)
+        foreign = replace(memory_accounts(promises)[1], id=5)
+        counted = replace(memory_accounts(promises)[0], assignments=2)
+        celled = replace(memory_accounts(promises)[0], cells=TWO)
         for stored in (
-            promises.memory[:1],
-            (promises.memory[0], foreign),
-            (counted, promises.memory[1]),
-            (celled, promises.memory[1]),
-            core.initial(node).memory,
+            memory_accounts(promises)[:1],
+            (memory_accounts(promises)[0], foreign),
+            (counted, memory_accounts(promises)[1]),
+            (celled, memory_accounts(promises)[1]),
+            memory_accounts(core.initial(node)),
         ):
-            assert started(node, replace(promises, memory=stored)) == (DIFFER if is_strict else promises)
+            assert started(node, with_memory_accounts(promises, stored)) == (DIFFER if is_strict else promises)
     held = admitted(strict, one)
 
     def holding(block: Block) -> Promises:
-        return replace(held, pods=PodMap().put("p", PodPromises(memory=(("a", (block,)),))))
+        return replace(held, pods=PodMap().put("p", NOTHING.having(MemoryHoldings(memory=(("a", (block,)),)))))
 
     far, odd = holding(Block(NumaSet.of(7), "memory", 1)), holding(Block(ZERO, "hugepages-1Gi", 1))
     assert started(strict, far) == (
@@ -645,7 +655,7 @@ def test_books_of_another_machine_differ() -> None:
     assert started(strict, odd) == (
         "[memorymanager] (pod: p, container: a) the memory assignment uses memory resource that does not exist"
     )
-    assert started(fixed, far) == replace(far, memory=core.initial(fixed).memory)
+    assert started(fixed, far) == with_memory_accounts(far, memory_accounts(core.initial(fixed)))
 
 
 # What pods ask for

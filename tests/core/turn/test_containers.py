@@ -39,7 +39,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
 from nodeagent.core.model.pod import Pod, QosClass
-from nodeagent.core.model.promises import HeldDevice, LostPod, PodPromises
+from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
@@ -51,7 +51,9 @@ from nodeagent.core.model.refusals import (
     Reason,
 )
 from nodeagent.core.model.runtime_containers import Registry
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import step
@@ -154,7 +156,7 @@ class Runtime:
         self.running.add(one)  # its first process is in its cgroup, and has been on its CPUs
         for entry in self.state.entries:
             for container in entry.pod.containers:
-                own = self.state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
+                own = own_set_of(self.state.promises, entry.pod.uid, container.name) or CpuSet()
                 key = self.state.runtime.key_of(one)
                 # Those of one pod have the same CPUs one after the other, as kubelet's do.
                 is_its = key is not None and key.pod_uid == entry.pod.uid
@@ -190,7 +192,7 @@ class Runtime:
                 self.cpusets[update.container_id] = update.resources.cpus
 
     def own(self, of: Pod, name: str) -> CpuSet | None:
-        return self.state.promises.own_set(of.uid, name)
+        return own_set_of(self.state.promises, of.uid, name)
 
     def listed(self) -> Synchronized:
         found = []
@@ -450,7 +452,7 @@ def test_a_pod_as_a_whole_is_told_to_have_other_amounts(gates: tuple[tuple[str, 
         denied = runtime.call(Event.UPDATE_POD_SANDBOX, "m")
         assert isinstance(denied, Denial)
         assert denied.reason.startswith(f"{RESIZE_INFEASIBLE}: Node didn't have enough resource: cpu")
-    assert runtime.own(as_a_whole("3"), "main") == before.promises.own_set("uid-whole", "main")
+    assert runtime.own(as_a_whole("3"), "main") == own_set_of(before.promises, "uid-whole", "main")
     runtime.end("m")
     runtime.says["uid-whole"] = kubelets(as_a_whole("3"))
     runtime.run(as_a_whole("3"), "main", "n")
@@ -615,7 +617,7 @@ def test_after_a_lost_state_whoever_runs_keeps_its_cpus() -> None:
         (Adopt, "third"),
     }
     for one in ("second", "third"):
-        assert runtime.own(pods[one], "main") == promises.own_set(pods[one].uid, "main")
+        assert runtime.own(pods[one], "main") == own_set_of(promises, pods[one].uid, "main")
     assert runtime.own(WEB, "main") == before["m"]
     runtime.push()
     own = runtime.own(late, "main")
@@ -635,11 +637,15 @@ def test_after_a_lost_state_whoever_runs_keeps_the_device_that_is_in_its_dev() -
         runtime.run(pods[name], "main", name, **asks)
     runtime.end("first")
     runtime.look()
-    before = {name: runtime.state.promises.of_pod(pods[name].uid).devices for name in ("second", "third")}
+    before = {
+        name: runtime.state.promises.of_pod(pods[name].uid).of(DeviceHoldings).devices for name in ("second", "third")
+    }
     assert [own[0][1][0].id for own in before.values()] == [cards[1].address, cards[2].address]
-    lost = tuple(LostPod(pods[name].uid, PodPromises(devices=own)) for name, own in before.items())
+    lost = tuple(
+        UnrecoveredPod(pods[name].uid, NOTHING.having(DeviceHoldings(devices=own))) for name, own in before.items()
+    )
     empty = empty_state(runtime.of)
-    runtime.state = replace(empty, promises=replace(empty.promises, lost_pods=lost))
+    runtime.state = replace(empty, promises=replace(empty.promises, unrecovered=lost))
     other = pod("other", app("main", "1", devices={nic: 2}))
     world = replace(runtime.node().world, is_all_told=False, sources=(PodSource(manifests(other)),))
     runtime.state = step(runtime.state, world).state
@@ -648,10 +654,10 @@ def test_after_a_lost_state_whoever_runs_keeps_the_device_that_is_in_its_dev() -
     runtime.state = replace(runtime.state, entries=())
     runtime.containers = dict(reversed(runtime.containers.items()))
     runtime.happens(runtime.listed())
-    assert {name: runtime.state.promises.of_pod(pods[name].uid).devices for name in before} == before
-    assert runtime.state.promises.lost_pods == ()
+    assert {name: runtime.state.promises.of_pod(pods[name].uid).of(DeviceHoldings).devices for name in before} == before
+    assert runtime.state.promises.unrecovered == ()
     runtime.run(pods["new"], "main", "n", **asks)
-    ((_, (own,)),) = runtime.state.promises.of_pod(pods["new"].uid).devices
+    ((_, (own,)),) = runtime.state.promises.of_pod(pods["new"].uid).of(DeviceHoldings).devices
     assert own.id == cards[0].address
 
 
@@ -666,24 +672,26 @@ def test_after_a_lost_state_who_is_refused_and_runs_keeps_the_device_that_is_in_
     runtime.says[runs.uid] = kubelets(runs)
     for name in ("main", "side"):
         runtime.run(runs, name, name, **asks)
-    own = runtime.state.promises.of_pod(runs.uid).devices
+    own = runtime.state.promises.of_pod(runs.uid).of(DeviceHoldings).devices
     others = (("gone", (HeldDevice(nic, cards[1].address),)),)
-    lost = LostPod(runs.uid, PodPromises(devices=(*others, *own)))
+    lost = UnrecoveredPod(runs.uid, NOTHING.having(DeviceHoldings(devices=(*others, *own))))
     empty = empty_state(runtime.of)
-    runtime.state = replace(empty, promises=replace(empty.promises, lost_pods=(lost,)))
+    runtime.state = replace(empty, promises=replace(empty.promises, unrecovered=(lost,)))
     runtime.says.clear()
     runtime.happens(runtime.listed())
     assert [entry.refusal is not None for entry in runtime.state.entries] == [True], "kubelet doesn't answer now"
 
-    def turn() -> tuple[LostPod, ...]:
+    def turn() -> tuple[UnrecoveredPod, ...]:
         runtime.state = step(runtime.state, runtime.node().world).state
-        return runtime.state.promises.lost_pods
+        return runtime.state.promises.unrecovered
 
-    assert turn() == (replace(lost, held=PodPromises(devices=own)),), "what no container is there for is free"
+    assert turn() == (replace(lost, held=NOTHING.having(DeviceHoldings(devices=own))),), (
+        "what no container is there for is free"
+    )
     runtime.says[runs.uid] = kubelets(runs)
     runtime.happens(Retried(runs.uid))
     runtime.happens(Looked(runtime.listed()))
-    assert (runtime.state.promises.of_pod(runs.uid).devices, turn()) == (own, ())
+    assert (runtime.state.promises.of_pod(runs.uid).of(DeviceHoldings).devices, turn()) == (own, ())
 
 
 def test_records_that_give_one_device_to_several_containers_count_for_the_first() -> None:
@@ -698,12 +706,12 @@ def test_records_that_give_one_device_to_several_containers_count_for_the_first(
     for of, name in names:
         runtime.run(of, name, f"{of.name}-{name}", **asks)
     card = HeldDevice(nic, cards[3].address)
-    both = PodPromises(devices=(("main", (card,)), ("side", (card,))))
-    lost = tuple(LostPod(of.uid, both) for of in pods)
+    both = NOTHING.having(DeviceHoldings(devices=(("main", (card,)), ("side", (card,)))))
+    lost = tuple(UnrecoveredPod(of.uid, both) for of in pods)
     empty = empty_state(runtime.of)
-    runtime.state = replace(empty, promises=replace(empty.promises, lost_pods=lost))
+    runtime.state = replace(empty, promises=replace(empty.promises, unrecovered=lost))
     runtime.happens(runtime.listed())
-    held = [runtime.state.promises.of_pod(of.uid).devices_of(name) for of, name in names]
+    held = [runtime.state.promises.of_pod(of.uid).of(DeviceHoldings).devices_of(name) for of, name in names]
     assert held[0] == (card,)
     assert len({one.id for own in held for one in own}) == 3, "the others get others"
 
@@ -977,7 +985,7 @@ class Churn(RuleBasedStateMachine):
         runtime = self.runtime
         for one in runtime.running:
             container = runtime.containers[one]
-            own = runtime.state.promises.own_set(runtime.boxes[container.sandbox_id].uid, container.name)
+            own = own_set_of(runtime.state.promises, runtime.boxes[container.sandbox_id].uid, container.name)
             if own and runtime.cpusets[one] == own:
                 for other in runtime.running - {one}:
                     assert runtime.cpusets[other].isdisjoint(own), (one, other, runtime.cpusets)

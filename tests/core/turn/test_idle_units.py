@@ -6,6 +6,7 @@ from nodeagent.core.model.cgroup import Attribute, UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Idle, PodEntry
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.reports.problems import waiting_units
 from tests.support.node_model import Agent, Machine, Unit, started
@@ -33,7 +34,7 @@ def entry(agent: Agent, name: str = "db") -> PodEntry:
 
 
 def own(agent: Agent, name: str = "db") -> CpuSet | None:
-    return agent.state.promises.own_set(f"uid-{name}", name)
+    return own_set_of(agent.state.promises, f"uid-{name}", name)
 
 
 def told(machine: Machine, name: str = "db.service") -> CpuSet:
@@ -62,7 +63,7 @@ def test_others_may_have_its_cpus_and_its_unit_would_start_in_the_shared_pool() 
     assert (entry(agent).idle, own(agent), told(machine)) == (Idle(), None, ALL)
     agent.want(db(), pod("a", app(cpu="6")))
     agent.rest()
-    assert told(machine) == ALL - (agent.state.promises.own_set("uid-a", "app") or ALL)
+    assert told(machine) == ALL - (own_set_of(agent.state.promises, "uid-a", "app") or ALL)
     assert [kind for kind, _ in agent.event_names() if kind.startswith("pod_r")] == ["pod_rested"]
 
 
@@ -85,7 +86,7 @@ def test_without_room_it_shares_says_so_once_and_comes_when_there_is_some() -> N
     agent.rest()
     machine.units["db.service"].is_active = True
     agent.settle()
-    others = agent.state.promises.own_set("uid-a", "app") or CpuSet()
+    others = own_set_of(agent.state.promises, "uid-a", "app") or CpuSet()
     assert (waits(agent), told(machine)) == ("OutOfcpu", ALL - others)
     assert len([*agent.reported(EventKind.RESUME_REFUSED)]) == 1
     (problem,) = waiting_units(agent.state)
@@ -185,4 +186,7 @@ def test_while_the_unit_cannot_be_told_to_leave_nobody_has_the_cpus_that_it_gave
     machine.units["db.service"].is_active = False
     machine.broken.clear()
     agent.rest()
-    assert (told(machine) & (agent.state.promises.own_set("uid-a", "app") or ALL), len(machine.starts)) == (CpuSet(), 1)
+    assert (told(machine) & (own_set_of(agent.state.promises, "uid-a", "app") or ALL), len(machine.starts)) == (
+        CpuSet(),
+        1,
+    )

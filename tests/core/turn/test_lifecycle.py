@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.pod import Container, Pod, QosClass, RestartPolicy
 from nodeagent.core.model.state import ContainerStatus, Exit, Origin, Phase, PodEntry, moved
+from nodeagent.core.resources.cpu.holdings import default_set, exclusive_cpus, own_set_of
 from nodeagent.core.turn.actions import Terminate, TerminateAll
 from nodeagent.core.turn.lifecycle import advance, next_start_at_ms, wake_at_ms
 from nodeagent.core.turn.world import EventKind
@@ -205,10 +206,10 @@ def test_a_pod_is_over_with_its_last_app(policy: RestartPolicy, codes: list[int]
 
 def test_a_pod_that_is_over_keeps_its_exit_codes_and_gives_its_cpus_back() -> None:
     machine, agent = run(job("a", app(cpu="2")))
-    free = agent.state.promises.default
+    free = default_set(agent.state.promises)
     machine.exit(machine.run_of("app"), 7)
     agent.rest()
-    assert len(agent.state.promises.default) == len(free) + 2
+    assert len(default_set(agent.state.promises)) == len(free) + 2
     assert status(agent).exit == Exit(machine.now_ms, code=7)
     assert not any("uid-a" in path for path in machine.groups), "its cgroups are removed"
     agent.restart()
@@ -254,7 +255,7 @@ def test_a_failed_init_container_fails_a_pod_that_never_restarts() -> None:
     assert running(machine) == [], "the sidecar is stopped too"
     assert entry(agent).phase is Phase.FAILED
     assert status(agent).attempt == 0, "the app never ran"
-    assert len(agent.state.promises.exclusive()) == 0
+    assert len(exclusive_cpus(agent.state.promises)) == 0
 
 
 def test_an_init_container_does_not_run_again_when_an_app_restarts() -> None:
@@ -269,7 +270,7 @@ def test_an_init_container_does_not_run_again_when_an_app_restarts() -> None:
 def test_what_an_init_container_leaves_behind_goes_before_the_next_one_starts() -> None:
     """The app takes over the CPUs of its init container: a process of that one on them is foreign (D12)."""
     machine, agent = run(pod("a", init(cpu="2"), app(cpu="2")))
-    assert agent.state.promises.own_set("uid-a", "app") == agent.state.promises.own_set("uid-a", "init")
+    assert own_set_of(agent.state.promises, "uid-a", "app") == own_set_of(agent.state.promises, "uid-a", "init")
     machine.groups["poduid-a/init"].is_unkillable = True
     machine.exit(machine.run_of("init"), 0, leaving=1)
     agent.rest()
@@ -342,12 +343,12 @@ def test_a_sidecar_in_back_off_does_not_hold_up_the_start_of_the_others() -> Non
 
 def test_a_pod_whose_apps_are_over_stops_its_sidecars_from_the_last_to_the_first_and_gives_its_cpus_back() -> None:
     machine, agent = run(job("a", sidecar("s1", cpu="1"), sidecar("s2", cpu="1"), app(cpu="2")))
-    assert len(agent.state.promises.exclusive()) == 4
+    assert len(exclusive_cpus(agent.state.promises)) == 4
     machine.exit(machine.run_of("app"), 0)
     agent.rest()
     assert [name.split("/")[1] for kind, name in machine.signals if kind == "TERM"] == ["s2", "s1"]
     assert entry(agent).phase is Phase.SUCCEEDED
-    assert len(agent.state.promises.exclusive()) == 0
+    assert len(exclusive_cpus(agent.state.promises)) == 0
 
 
 def test_the_exit_code_of_a_stopped_sidecar_does_not_fail_the_pod() -> None:
@@ -380,7 +381,7 @@ def test_a_sidecar_whose_start_was_only_decided_does_not_keep_a_pod_from_being_o
     machine.exit(machine.run_of("app"), 0)
     agent.rest()
     assert entry(agent).phase is Phase.SUCCEEDED
-    assert len(agent.state.promises.exclusive()) == 0
+    assert len(exclusive_cpus(agent.state.promises)) == 0
     assert not agent.is_unsettled()
 
 
@@ -517,7 +518,7 @@ def test_a_main_process_that_left_its_cgroup_is_asked_and_its_cpus_stay_its_own_
     agent.rest()
     assert machine.signals == [("TERM", main)]
     assert entry(agent).phase is Phase.TERMINATING
-    assert agent.state.promises.own_set("uid-a", "app") is not None
+    assert own_set_of(agent.state.promises, "uid-a", "app") is not None
     agent.settle()
     assert machine.signals == [("TERM", main), ("KILL", main)]
     assert agent.state.entries == ()
@@ -616,7 +617,7 @@ def test_a_pod_that_is_deleted_in_back_off_goes_at_once() -> None:
 
 def test_what_cannot_be_killed_keeps_its_cpus_and_does_not_spin() -> None:
     machine, agent = run(pod("a", app(cpu="2"), termination_grace_seconds=5))
-    cpus = agent.state.promises.exclusive()
+    cpus = exclusive_cpus(agent.state.promises)
     machine.groups["poduid-a/app"].is_unkillable = True
     machine.groups["poduid-a/app"].processes[0].is_stubborn = True
     agent.want()
@@ -624,7 +625,7 @@ def test_what_cannot_be_killed_keeps_its_cpus_and_does_not_spin() -> None:
     machine.now_ms += 3600 * SECOND
     agent.turn()
     agent.turn()
-    assert agent.state.promises.exclusive() == cpus
+    assert exclusive_cpus(agent.state.promises) == cpus
     assert entry(agent).phase is Phase.TERMINATING
     assert agent.last.wake_at_ms is None, "the past is no moment to wake at"
     assert agent.is_unsettled()
@@ -771,7 +772,7 @@ def test_a_container_without_command_is_running_from_the_start_and_never_over() 
     machine.groups[path].processes.clear()
     agent.rest()
     assert entry(agent).phase is Phase.RUNNING
-    assert len(agent.state.promises.exclusive()) == 2
+    assert len(exclusive_cpus(agent.state.promises)) == 2
     assert not agent.is_unsettled()
 
 

@@ -9,8 +9,10 @@ from nodeagent.core.admission.managers import Managers, build, resume, violation
 from nodeagent.core.model.demand import Gates
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Block, Hint, PodPromises, Promises
-from nodeagent.core.turn.recovery import Claim, Settled, lacking_cpus, settled
+from nodeagent.core.model.promises import Hint, PodPromises, Promises
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_sets, own_set_of
+from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings, memory_accounts
+from nodeagent.core.turn.recovery import RecoveredPod, Settled, lacking_cpus, settled
 from tests.support import invariants
 from tests.support.shares import share_of
 from tests.support.strategies import Event, lived, lives, nodes, pods
@@ -18,16 +20,18 @@ from tests.support.strategies import Event, lived, lives, nodes, pods
 EXAMPLES = settings(max_examples=share_of(150))
 
 
-def claims_of(promises: Promises, active: tuple[Pod, ...], running: frozenset[int]) -> tuple[Claim, ...]:
-    return tuple(Claim(pod, promises.of_pod(pod.uid), n in running) for n, pod in enumerate(active))
+def claims_of(promises: Promises, active: tuple[Pod, ...], running: frozenset[int]) -> tuple[RecoveredPod, ...]:
+    return tuple(RecoveredPod(pod, promises.of_pod(pod.uid), n in running) for n, pod in enumerate(active))
 
 
-def expect_nothing_new(claim: Claim, promises: Promises) -> None:
+def expect_nothing_new(claim: RecoveredPod, promises: Promises) -> None:
     after = promises.of_pod(claim.pod.uid)
-    assert all(cpus <= (claim.held.own_set(name) or CpuSet()) for name, cpus in after.cpus)
-    assert after.pod_cpus in {None, claim.held.pod_cpus}
-    assert set(after.memory) <= set(claim.held.memory)
-    assert after.pod_memory in {None, claim.held.pod_memory}
+    assert all(
+        cpus <= (claim.held.of(CpuHoldings).own_set(name) or CpuSet()) for name, cpus in after.of(CpuHoldings).cpus
+    )
+    assert after.of(CpuHoldings).pod_cpus in {None, claim.held.of(CpuHoldings).pod_cpus}
+    assert set(after.of(MemoryHoldings).memory) <= set(claim.held.of(MemoryHoldings).memory)
+    assert after.of(MemoryHoldings).pod_memory in {None, claim.held.of(MemoryHoldings).pod_memory}
 
 
 def lived_through(node: Managers, events: list[Event]) -> tuple[Promises, tuple[Pod, ...]]:
@@ -35,7 +39,7 @@ def lived_through(node: Managers, events: list[Event]) -> tuple[Promises, tuple[
     return last.after, last.pods
 
 
-def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tuple[Pod, ...]:
+def expect_sound(node: Managers, claims: tuple[RecoveredPod, ...], made: Settled) -> tuple[Pod, ...]:
     """Give the pods that were kept."""
     refused = {uid for uid, _ in made.refused}
     assert all(not claim.stays for claim in claims if claim.pod.uid in refused), "who runs is never refused"
@@ -50,18 +54,18 @@ def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tu
         assert all(difference.pod != claim.pod for difference in made.differences)
     for pod in kept:
         for container in pod.containers:
-            own = made.promises.own_set(pod.uid, container.name)
+            own = own_set_of(made.promises, pod.uid, container.name)
             wanted = invariants.wanted_cpus(_generous(node), pod, container)
-            assert len(own or ()) <= max(wanted, len(made.promises.pod_set(pod.uid) or ()))
+            assert len(own or ()) <= max(wanted, len(made.promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus or ()))
             if pod.uid in ending:
                 continue
             reported = [
-                d for d in made.differences if (d.pod, d.container, d.resource) == (pod, container.name, "CPUs")
+                d for d in made.differences if (d.pod, d.container, d.what.resource) == (pod, container.name, "CPUs")
             ]
-            before = next(c.held.own_set(container.name) for c in claims if c.pod is pod)
+            before = next(c.held.of(CpuHoldings).own_set(container.name) for c in claims if c.pod is pod)
             assert bool(reported) >= (own != before), "what is not as it was is told"
             if lacking_cpus(node, made.promises, pod, container.name):
-                assert any("degraded" in d.why for d in reported)
+                assert any("degraded" in d.what.why for d in reported)
     return kept
 
 
@@ -82,7 +86,7 @@ def with_gate(node: Managers, *, is_on: bool) -> Managers:
 def as_it_is(promises: Promises) -> object:
     pods = {uid: replace(held, hints=()) for uid, held in promises.pods}
     settled_books = invariants.settled(promises)
-    return promises.default, pods, settled_books.memory
+    return default_set(promises), pods, memory_accounts(settled_books)
 
 
 RUNNING = st.frozensets(st.integers(0, 7))
@@ -96,9 +100,9 @@ def test_on_the_same_node_nothing_changes(node: Managers, events: list[Event], r
     made = settled(node, claims)
     expect_sound(node, claims, made)
     before, after = as_it_is(promises), as_it_is(made.promises)
-    assert before == after or [d for d in made.differences if d.before not in {"shared", "any"}] == []
-    kept = {(uid, name): cpus for uid, name, cpus in promises.containers}
-    assert {key: made.promises.own_set(*key) for key in kept} == kept
+    assert before == after or [d for d in made.differences if d.what.before not in {"shared", "any"}] == []
+    kept = {(uid, name): cpus for uid, name, cpus in exclusive_sets(promises)}
+    assert {key: own_set_of(made.promises, *key) for key in kept} == kept
 
 
 @EXAMPLES
@@ -131,12 +135,12 @@ def test_on_any_other_node_the_promises_are_sound(
         now,
         tuple(replace(c, held=made.promises.of_pod(c.pod.uid), stays=not c.ends) for c in left),
     )
-    sets = {(uid, name): cpus for uid, name, cpus in made.promises.containers}
-    assert {key: again.promises.own_set(*key) for key in sets} == sets, "once made anew, they stay"
+    sets = {(uid, name): cpus for uid, name, cpus in exclusive_sets(made.promises)}
+    assert {key: own_set_of(again.promises, *key) for key in sets} == sets, "once made anew, they stay"
 
 
 @st.composite
-def hostile_claims(draw: Any) -> tuple[Claim, ...]:
+def hostile_claims(draw: Any) -> tuple[RecoveredPod, ...]:
     """Claims that no admission would have made: sets of any size and place, two pods on the same, nodes that are not there."""
     sets = st.none() | st.integers(0, 2**12 - 1).map(CpuSet)
     groups = st.integers(0, 31).map(NumaSet)
@@ -151,13 +155,16 @@ def hostile_claims(draw: Any) -> tuple[Claim, ...]:
         own = tuple((name, cpus) for name in chosen if (cpus := draw(sets)) is not None)
         memory = tuple((name, draw(blocks)) for name in chosen if draw(st.booleans()))
         hints = tuple((name, Hint(draw(st.none() | groups), draw(st.booleans()))) for name in chosen)
-        held = PodPromises(own, draw(sets), memory, draw(st.none() | blocks), hints if draw(st.booleans()) else ())
+        held = PodPromises(hints=hints if draw(st.booleans()) else ()).having(
+            CpuHoldings(cpus=own, pod_cpus=draw(sets)),
+            MemoryHoldings(memory=memory, pod_memory=draw(st.none() | blocks)),
+        )
         stays, ends = draw(st.sampled_from([(True, False), (False, False), (False, True)]))
-        claims.append(Claim(pod, held, stays, ends))
+        claims.append(RecoveredPod(pod, held, stays, ends))
     return tuple(claims)
 
 
 @EXAMPLES
 @given(nodes(), hostile_claims())
-def test_claims_that_cannot_be_are_taken_apart(node: Managers, claims: tuple[Claim, ...]) -> None:
+def test_claims_that_cannot_be_are_taken_apart(node: Managers, claims: tuple[RecoveredPod, ...]) -> None:
     expect_sound(node, claims, settled(node, claims))

@@ -18,6 +18,8 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
+from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_nodes_of
 from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.turn.execution import ExecutionResult
 from tests.support.node_model import Agent, CrashError, Machine, Unit, started
@@ -36,7 +38,7 @@ def entry(agent: Agent, name: str = "a") -> PodEntry:
 
 
 def own(agent: Agent, name: str = "a", container: str = "app") -> CpuSet:
-    return agent.state.promises.own_set(f"uid-{name}", container) or CpuSet()
+    return own_set_of(agent.state.promises, f"uid-{name}", container) or CpuSet()
 
 
 def refusals(agent: Agent) -> list[tuple[str, str]]:
@@ -61,7 +63,7 @@ def test_more_cpus_come_to_those_that_it_has() -> None:
     assert first <= own(agent)
     assert len(own(agent)) == 4
     assert machine.effective("poduid-a/app") == own(agent)
-    assert machine.effective("burstable/poduid-shared/app") == agent.state.promises.default
+    assert machine.effective("burstable/poduid-shared/app") == default_set(agent.state.promises)
     assert_nothing_was_restarted(machine, "poduid-a/app", "poduid-shared/app")
     assert entry(agent).pod == pod("a", app(cpu="4"))
     (event,) = agent.reported(EventKind.POD_RESIZED)
@@ -171,7 +173,7 @@ def test_a_container_grows_on_what_init_containers_have_left_to_its_pod() -> Non
     agent.want(of("2"), beside)
     agent.settle()
     assert own(agent) == first
-    assert agent.state.promises.default == before.default
+    assert default_set(agent.state.promises) == default_set(before)
 
 
 def test_one_that_is_given_up_leaves_nothing() -> None:
@@ -300,11 +302,11 @@ def test_memory_grows_and_shrinks_on_its_node() -> None:
         MACHINE, memory_manager_policy="Static", reserved_memory=reserved, memory_reservation=amounts(memory="64Mi")
     )
     _, agent = started(of, pod("a", app(cpu="2", memory="1Gi")))
-    nodes = agent.state.promises.memory_nodes("uid-a", "app")
+    nodes = memory_nodes_of(agent.state.promises, "uid-a", "app")
     for memory in ("2Gi", "512Mi"):
         agent.want(pod("a", app(cpu="2", memory=memory)))
         agent.settle()
-        (block,) = agent.state.promises.of_pod("uid-a").blocks("app") or ()
+        (block,) = agent.state.promises.of_pod("uid-a").of(MemoryHoldings).blocks("app") or ()
         assert block.size_bytes == {"2Gi": 2 << 30, "512Mi": 512 << 20}[memory]
         assert block.nodes == nodes
     assert violations(of.managers, agent.state.promises, (entry(agent).pod,)) == ()
@@ -360,7 +362,7 @@ def test_containers_of_one_pod_can_exchange_memory(
     agent.settle()
     assert refusals(agent) == []
     held = agent.state.promises.of_pod("uid-a")
-    assert [sum(block.size_bytes for block in held.blocks(name) or ()) >> 30 for name in "xy"] == [
+    assert [sum(block.size_bytes for block in held.of(MemoryHoldings).blocks(name) or ()) >> 30 for name in "xy"] == [
         gib for _, gib in after
     ]
 
@@ -467,7 +469,7 @@ def test_a_unit_keeps_the_cpus_that_it_has_and_moves_only_if_it_must() -> None:
         agent.settle()
         cpus = own(agent, "db", "db")
         told = machine.units["db.service"].settings.allowed_cpus
-        assert told == (cpus or agent.state.promises.default)
+        assert told == (cpus or default_set(agent.state.promises))
         return cpus
 
     first = has(pinned("2"))
@@ -738,7 +740,7 @@ class Life:
         agent.dies_at = None
         for one in agent.state.entries:
             for container in one.pod.containers:
-                first = agent.state.promises.of_pod(one.pod.uid).first_set(container.name)
+                first = agent.state.promises.of_pod(one.pod.uid).of(CpuHoldings).first_set(container.name)
                 assert first is None or first <= own(agent, one.pod.name, container.name)
         return True
 

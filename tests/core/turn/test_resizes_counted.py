@@ -6,14 +6,15 @@ from random import Random
 from hypothesis import settings
 from msgspec import Struct
 
-from nodeagent.core.admission.resize import NotResized
 from nodeagent.core.explain.resizing import resizing
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Pod
-from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED
+from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED, NotResized
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
+from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
 from tests.support.node_model import Agent, CrashError, Machine
 from tests.support.pods import amounts, app, init, pod, sidecar
 from tests.support.shares import share
@@ -101,7 +102,7 @@ class Counted:
         self.bytes = 0
         for entry in self.holding:
             self._count(entry)
-        table = self.promises.memory[0].table("memory")
+        table = memory_accounts(self.promises)[0].table("memory")
         assert table is not None
         assert table.reserved == self.bytes
 
@@ -109,12 +110,12 @@ class Counted:
         held = self.promises.of_pod(entry.pod.uid)
         running: Counter[int] = Counter()
         for one in entry.pod.containers:
-            own = held.own_set(one.name) or CpuSet()
+            own = held.of(CpuHoldings).own_set(one.name) or CpuSet()
             assert len(own) == own_cpus(one), f"{one.name} of {entry.pod.name} has {own}"
-            assert (held.first_set(one.name) or CpuSet()) <= own
+            assert (held.of(CpuHoldings).first_set(one.name) or CpuSet()) <= own
             for cpu in own:
                 assert self.owners.setdefault(cpu, entry.pod.uid) == entry.pod.uid, f"two pods have CPU {cpu}"
-            blocks = held.blocks(one.name) or ()
+            blocks = held.of(MemoryHoldings).blocks(one.name) or ()
             self.bytes += sum(block.size_bytes for block in blocks)
             if one.kind is not ContainerKind.INIT:
                 running.update(own)
@@ -127,7 +128,9 @@ class Counted:
         held = self.promises.of_pod(entry.pod.uid)
         if any(bool(own_cpus(was)) != bool(own_cpus(now)) for was, now in pairs):
             return False
-        if not self.below and any(own_cpus(now) < len(held.first_set(now.name) or ()) for _, now in pairs):
+        if not self.below and any(
+            own_cpus(now) < len(held.of(CpuHoldings).first_set(now.name) or ()) for _, now in pairs
+        ):
             return False
         others = [one.pod for one in self.holding if one is not entry]
         if sum(map(_peak_milli, [*others, new])) > 1000 * MOST_CPUS:
@@ -220,5 +223,5 @@ def _live(chance: Random) -> int:
     agent.want()
     agent.settle()
     assert agent.state.entries == ()
-    assert agent.state.promises.default == CpuSet.parse("0-7")
+    assert default_set(agent.state.promises) == CpuSet.parse("0-7")
     return refused

@@ -24,6 +24,7 @@ from nodeagent.core.model.state import (
 )
 from nodeagent.core.model.violations import Invariant
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.holdings import default_set, exclusive_cpus, own_set_of
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, new_entry
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
@@ -584,12 +585,12 @@ def test_a_finished_pod_is_remembered_with_the_cpus_that_it_gives_back() -> None
     agent = Agent(machine)
     agent.want(job("a", app(cpu="2")))
     agent.rest()
-    held = agent.state.promises.own_set("uid-a", "app")
+    held = own_set_of(agent.state.promises, "uid-a", "app")
     assert held is not None
     assert agent.state.entries[0].status("app").had_cpus is None, "it has them still"
     machine.exit(machine.run_of("app"), 0)
     agent.rest()
-    assert agent.state.promises.own_set("uid-a", "app") is None
+    assert own_set_of(agent.state.promises, "uid-a", "app") is None
     assert agent.state.entries[0].status("app").had_cpus == held
 
 
@@ -620,18 +621,18 @@ def test_the_check_can_be_turned_off_and_the_managers_still_refuse() -> None:
 
 def test_cpus_come_back_only_when_the_cgroup_is_empty() -> None:
     machine, agent = begin(pod("a", cgroup_only(cpu="4")), pod("b"))
-    mine = agent.state.promises.exclusive()
+    mine = exclusive_cpus(agent.state.promises)
     machine.groups["poduid-a/slot"].is_unkillable = True
     machine.enter("poduid-a/slot", stubborn=True)
     agent.want(pod("b"), pod("c", app(cpu="2")))
     agent.rest()
     machine.now_ms += 3600_000
     agent.rest()
-    assert mine <= agent.state.promises.exclusive()
-    assert agent.state.promises.own_set("uid-c", "app") is not None
+    assert mine <= exclusive_cpus(agent.state.promises)
+    assert own_set_of(agent.state.promises, "uid-c", "app") is not None
     machine.groups["poduid-a/slot"].processes.clear()
     agent.rest()
-    assert mine <= agent.state.promises.default | (agent.state.promises.own_set("uid-c", "app") or mine)
+    assert mine <= default_set(agent.state.promises) | (own_set_of(agent.state.promises, "uid-c", "app") or mine)
     assert names(agent) == ["b", "c"]
 
 

@@ -23,6 +23,8 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
 from nodeagent.core.model.state import NodeState, Origin, Phase, PodEntry, run_id as id_of
+from nodeagent.core.resources.cpu.holdings import default_set, exclusive_cpus, own_set_of
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import MIN_GRACE_MS
 from nodeagent.core.turn.pod_sources import Manifest
@@ -102,11 +104,11 @@ class WatchedAgent(Agent):
     def cpus_of(self, state: NodeState) -> dict[str, tuple[CpuSet, CpuSet]]:
         """Every container's cgroup: the CPUs it is to run on, and those of them that are its own."""
         of, online = self.machine.node, self.machine.node.kernel.online
-        pool = state.promises.default & online if of.managers.providers.cpu.static else online
+        pool = default_set(state.promises) & online if of.managers.providers.of(CpuResource).manager.static else online
         found = {}
         for entry in state.entries:
             for container in entry.pod.containers if entry.is_active else ():
-                own = (state.promises.own_set(entry.pod.uid, container.name) or CpuSet()) & online
+                own = (own_set_of(state.promises, entry.pod.uid, container.name) or CpuSet()) & online
                 both = own | pool if container.is_mixed else own or pool
                 found[entry.container_path(container.name)] = (both, own)
         return found
@@ -187,7 +189,7 @@ class WatchedAgent(Agent):
         foreign = CpuSet()
         for entry in others:
             for container in entry.pod.containers:
-                foreign |= state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
+                foreign |= own_set_of(state.promises, entry.pod.uid, container.name) or CpuSet()
         assert isinstance(change.value, CpuSet)
         assert not change.value & foreign, f"{change.path} gets {change.value & foreign} of other pods"
 
@@ -717,13 +719,13 @@ class Turns(RuleBasedStateMachine):
         state = agent.promised()
         assert state == agent.state
         assert violations(managers, state) == ()
-        if not managers.providers.cpu.static:
-            assert state.promises.exclusive() == CpuSet()
+        if not managers.providers.of(CpuResource).manager.static:
+            assert exclusive_cpus(state.promises) == CpuSet()
             return
-        is_strict = managers.providers.cpu.options.strict_cpu_reservation
-        expected = managers.topology.online - state.promises.exclusive()
+        is_strict = managers.providers.of(CpuResource).manager.options.strict_cpu_reservation
+        expected = managers.topology.online - exclusive_cpus(state.promises)
         expected -= managers.reserved if is_strict else CpuSet()
-        assert state.promises.default == expected
+        assert default_set(state.promises) == expected
 
 
 # Lives that chance seldom leads

@@ -9,6 +9,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.refusals import UNIT_TAKEN
 from nodeagent.core.model.state import Phase, PodEntry
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
 from nodeagent.core.turn.adoption import Found, found, populated_pods
 from nodeagent.core.turn.pod_sources import new_entry
 from tests.support.node_model import Agent, CrashError, Machine, Unit, started
@@ -58,7 +59,7 @@ def test_what_it_had_is_saved_before_anything_is_written_to_it_and_never_again()
     agent.restart()
     assert before(agent) == BEFORE, "saved with the decision"
     agent.rest()
-    assert machine.units["db.service"].settings.allowed_cpus == agent.state.promises.own_set("uid-db", "db")
+    assert machine.units["db.service"].settings.allowed_cpus == own_set_of(agent.state.promises, "uid-db", "db")
     agent.restart()
     agent.rest()
     assert before(agent) == BEFORE
@@ -67,7 +68,7 @@ def test_what_it_had_is_saved_before_anything_is_written_to_it_and_never_again()
 def test_one_that_systemd_does_not_know_yet_keeps_its_cpus_and_is_touched_once_it_is_seen() -> None:
     machine, agent = started(NODE, db())
     assert (before(agent), entry(agent).phase) == (None, Phase.RUNNING)
-    own = agent.state.promises.own_set("uid-db", "db")
+    own = own_set_of(agent.state.promises, "uid-db", "db")
     machine.units["db.service"] = Unit(BEFORE, is_active=False)
     agent.rest()
     assert (before(agent), machine.units["db.service"].settings.allowed_cpus) == (BEFORE, own)
@@ -111,12 +112,12 @@ def test_one_that_systemd_no_longer_knows_needs_no_giving_back(*, is_seen: bool)
 
 def test_while_systemd_does_not_know_it_nothing_is_written_to_it_and_then_all_anew() -> None:
     machine, agent = begun(db())
-    kept, own = machine.units.pop("db.service"), agent.state.promises.own_set("uid-db", "db")
+    kept, own = machine.units.pop("db.service"), own_set_of(agent.state.promises, "uid-db", "db")
     assert kept.settings.allowed_cpus == own
     since = len(machine.writes)
     agent.rest()
     assert machine.writes[since:] == []
-    assert agent.state.promises.own_set("uid-db", "db") == own
+    assert own_set_of(agent.state.promises, "uid-db", "db") == own
     machine.units["db.service"] = Unit()
     agent.rest()
     assert (machine.units["db.service"].settings.allowed_cpus, before(agent)) == (own, BEFORE)
@@ -189,7 +190,7 @@ def test_pods_that_swap_units_in_one_change_have_each_others_in_the_end() -> Non
         ("b", ("db.service",), None),
     ]
     assert (before(agent, "a"), before(agent, "b")) == (UnitSettings(), BEFORE)
-    assert machine.units["db.service"].settings.allowed_cpus == agent.state.promises.own_set("b2", "db")
+    assert machine.units["db.service"].settings.allowed_cpus == own_set_of(agent.state.promises, "b2", "db")
 
 
 def test_who_stays_keeps_its_unit_and_so_whoever_wanted_that_stays_too() -> None:
@@ -253,13 +254,15 @@ def adopted(machine: Machine, *pods: Pod, recorded: dict[str, PodPromises] | Non
 
 def test_a_unit_with_the_cpus_of_a_lost_state_keeps_them_and_goes_back_to_what_is_recorded_of_it() -> None:
     machine, agent = begun(db())
-    own = agent.state.promises.own_set("uid-db", "db")
+    own = own_set_of(agent.state.promises, "uid-db", "db")
     (known,) = adopted(machine, db())
-    assert (known.claim.held.own_set("db"), known.claim.stays) == (own, True)
+    assert (known.recovered.held.of(CpuHoldings).own_set("db"), known.recovered.stays) == (own, True)
     assert [status.unit_before for status in known.entry.containers] == [BEFORE]
     machine.units["db.service"].is_active = False
     (known,) = adopted(machine, db())
-    assert (known.claim.held.own_set("db"), known.claim.stays) == (own, True), "it isn't active, but has them"
+    assert (known.recovered.held.of(CpuHoldings).own_set("db"), known.recovered.stays) == (own, True), (
+        "it isn't active, but has them"
+    )
 
 
 @pytest.mark.parametrize("settings", [UnitSettings(), BEFORE], ids=["unrestricted", "with CPUs by its own file"])

@@ -84,7 +84,7 @@ class SupervisorDomain:
 
     def follow(self, config: Config, /) -> None: ...
 
-    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:  # noqa: ARG002 - it is asked every time
+    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
         try:
             self._ask({})
         except OSError as err:

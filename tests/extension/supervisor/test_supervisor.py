@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.extension.supervisor.domain import NAME, SupervisorDomain, Told
 from tests.extension.supervisor.program import Supervisor
@@ -70,7 +71,10 @@ class Life:
         found = set()
         for entry in state.entries:
             for container in entry.pod.containers if entry.is_active else ():
-                owner, own = entry.container_path(container.name), state.promises.own_set(entry.pod.uid, container.name)
+                owner, own = (
+                    entry.container_path(container.name),
+                    own_set_of(state.promises, entry.pod.uid, container.name),
+                )
                 there = running.get(owner)
                 if own is not None and there is not None and there <= own:
                     found |= {(path, owner) for path, cpus in running.items() if path != owner and cpus & own}
@@ -114,10 +118,10 @@ def test_a_process_gets_cpus_of_its_own_and_gives_them_back() -> None:
         entry = state.entry(f"{NAME}-worker")
         assert entry is not None
         assert (entry.domain, entry.origin.source) == (NAME, NAME)
-        own = state.promises.own_set(entry.pod.uid, "main")
+        own = own_set_of(state.promises, entry.pod.uid, "main")
         assert life.supervisor.processes["worker"].cpus == own
         assert own is not None
-        assert not own & (state.promises.own_set("uid-own", "app") or CpuSet())
+        assert not own & (own_set_of(state.promises, "uid-own", "app") or CpuSet())
         del life.supervisor.processes["worker"]
         life.rest()
         assert life.daemon.agent.state.entry(f"{NAME}-worker") is None

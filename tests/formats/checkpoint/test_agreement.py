@@ -10,8 +10,19 @@ from msgspec.structs import replace
 from nodeagent.cli.main import main
 from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import Block, HeldDevice, LostPod, MemoryNode, MemoryTable, PodPromises, Promises
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises, UnrecoveredPod
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, with_default_set
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.devices.pools import PoolDevice
+from nodeagent.core.resources.memory.holdings import (
+    Block,
+    MemoryBooks,
+    MemoryHoldings,
+    MemoryNode,
+    MemoryTable,
+    memory_accounts,
+    with_memory_accounts,
+)
 from nodeagent.formats.checkpoint.checkpoint_versions import read_checkpoint
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state, encode_cpu_state_1
 from nodeagent.formats.checkpoint.device_checkpoint import encode_devices
@@ -25,18 +36,20 @@ GIB = 1 << 30
 NIC = "example.com/nic"
 POLICIES = {"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static"}
 CARD = PoolDevice("0000:81:00.0", NumaMask(0b10))
-HELD = PodPromises(
-    cpus=(("app", CpuSet.of(1, 2)),),
-    memory=(("app", (Block(NumaSet.of(0), "memory", GIB),)),),
-    devices=(("app", (CARD.held(NIC), HeldDevice("gpu.example.com", "g0", claim="default/g"))),),
-    device_answers=(("app", ((NIC, b"secret"),)),),
+HELD = NOTHING.having(
+    CpuHoldings(cpus=(("app", CpuSet.of(1, 2)),)),
+    MemoryHoldings(memory=(("app", (Block(NumaSet.of(0), "memory", GIB),)),)),
+    DeviceHoldings(
+        devices=(("app", (CARD.held(NIC), HeldDevice("gpu.example.com", "g0", claim="default/g"))),),
+        answers=(("app", ((NIC, b"secret"),)),),
+    ),
 )
-WHOLE = PodPromises(pod_cpus=CpuSet.of(3), pod_memory=(Block(NumaSet.of(0), "memory", GIB),))
+WHOLE = NOTHING.having(
+    CpuHoldings(pod_cpus=CpuSet.of(3)), MemoryHoldings(pod_memory=(Block(NumaSet.of(0), "memory", GIB),))
+)
 TABLE = MemoryTable(8 * GIB, GIB, 7 * GIB, 2 * GIB, 5 * GIB)
-PROMISES = Promises(
-    default=CpuSet.of(0),
-    memory=(MemoryNode(0, 2, NumaSet.of(0), (("memory", TABLE),)),),
-    pods=PodMap[PodPromises]().put("p", HELD).put("whole", WHOLE),
+PROMISES = Promises(pods=PodMap[PodPromises]().put("p", HELD).put("whole", WHOLE)).having(
+    CpuBooks(default=CpuSet.of(0)), MemoryBooks(nodes=(MemoryNode(0, 2, NumaSet.of(0), (("memory", TABLE),)),))
 )
 
 WRITTEN: dict[str, Callable[[Promises], str]] = {
@@ -87,18 +100,22 @@ def test_an_agents_own_files_agree_with_its_state(tmp_path: Path, capsys: pytest
         assert "agrees with the node's state" in capsys.readouterr().out
 
 
-OTHER_CARD = replace(HELD, devices=(("app", (replace(CARD, id="0000:82:00.0").held(NIC),)),))
-OTHER_ANSWER = replace(HELD, device_answers=(("app", ((NIC, b"tosser"),)),))
-OTHER_BLOCK = replace(HELD, memory=(("app", (Block(NumaSet.of(0), "memory", GIB // 2),)),))
+OTHER_CARD = HELD.having(
+    replace(HELD.of(DeviceHoldings), devices=(("app", (replace(CARD, id="0000:82:00.0").held(NIC),)),))
+)
+OTHER_ANSWER = HELD.having(replace(HELD.of(DeviceHoldings), answers=(("app", ((NIC, b"tosser"),)),)))
+OTHER_BLOCK = HELD.having(
+    replace(HELD.of(MemoryHoldings), memory=(("app", (Block(NumaSet.of(0), "memory", GIB // 2),)),))
+)
 DIFFERENT: dict[str, tuple[str, Promises, list[str]]] = {
     "other CPUs": (
         "cpu-v2",
-        with_pod("p", replace(HELD, cpus=(("app", CpuSet.of(2)),))),
+        with_pod("p", HELD.having(replace(HELD.of(CpuHoldings), cpus=(("app", CpuSet.of(2)),)))),
         ["pod p container app, cpus: 2 here, 1-2 in the state"],
     ),
     "another default set": (
         "cpu-v2",
-        replace(PROMISES, default=CpuSet.of(0, 5)),
+        with_default_set(PROMISES, CpuSet.of(0, 5)),
         ["defaultCpuSet: 0,5 here, 0 in the state"],
     ),
     "a pod that nobody knows": (
@@ -108,7 +125,7 @@ DIFFERENT: dict[str, tuple[str, Promises, list[str]]] = {
     ),
     "no pod as a whole": (
         "cpu-v3",
-        with_pod("whole", PodPromises()),
+        with_pod("whole", NOTHING),
         ["pod whole, cpus: nothing here, 3 in the state"],
     ),
     "other memory": (
@@ -118,7 +135,7 @@ DIFFERENT: dict[str, tuple[str, Promises, list[str]]] = {
     ),
     "another node": (
         "memory-v1",
-        replace(PROMISES, memory=(replace(PROMISES.memory[0], assignments=1),)),
+        with_memory_accounts(PROMISES, (replace(memory_accounts(PROMISES)[0], assignments=1),)),
         ["NUMA node 0: 1 assignments, with 0 here, 2 assignments, with 0 in the state"],
     ),
     "another device": (
@@ -152,8 +169,8 @@ def test_what_is_not_the_same_is_shown(verify: Verify, name: str) -> None:
 
 
 def test_what_lost_pods_have_is_on_record_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lost = LostPod("uid-lost", PodPromises(devices=(("app", (CARD.held(NIC),)),)))
-    promises = replace(PROMISES, lost_pods=(lost,))
+    lost = UnrecoveredPod("uid-lost", NOTHING.having(DeviceHoldings(devices=(("app", (CARD.held(NIC),)),))))
+    promises = replace(PROMISES, unrecovered=(lost,))
     state, file = tmp_path / "nodeagent_state", tmp_path / "kubelet_internal_checkpoint"
     state.write_bytes(encode_state(replace(empty_state(node(SMALL)), promises=promises), POLICIES))
     file.write_text(encode_devices(promises))
@@ -170,7 +187,7 @@ def test_another_policy_is_a_difference(verify: Verify) -> None:
 
 def test_what_an_older_version_cannot_say_is_no_difference(verify: Verify) -> None:
     for version in ("cpu-v2", "memory-v1"):
-        assert verify(WRITTEN[version](with_pod("whole", PodPromises())))[0] == 0
+        assert verify(WRITTEN[version](with_pod("whole", NOTHING)))[0] == 0
 
 
 def test_a_damaged_file_is_compared_and_stays_damaged(verify: Verify) -> None:

@@ -14,11 +14,14 @@ from msgspec.structs import replace
 from nodeagent.cli.main import main
 from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, MemoryNode, MemoryTable
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
@@ -50,15 +53,17 @@ CARDS = tuple(PoolDevice(f"0000:8{n}:00.0", NumaMask(1 << n)) for n in range(3))
 DEVICES = encode_devices(
     Promises(
         pods=PodMap()
-        .put("pod1", PodPromises(devices=(("app", (CARDS[0].held(NIC), CARDS[2].held(NIC))),)))
+        .put("pod1", NOTHING.having(DeviceHoldings(devices=(("app", (CARDS[0].held(NIC), CARDS[2].held(NIC))),))))
         .put(
             "pod2",
-            PodPromises(
-                devices=(
-                    ("app", (HeldDevice(SLICE, "gpu0::1", NumaSet.from_ids((0, 1))),)),
-                    ("init", (HeldDevice("example.com/tegra", "tegra"),)),
-                ),
-                device_answers=(("app", ((SLICE, b"secret"),)),),
+            NOTHING.having(
+                DeviceHoldings(
+                    devices=(
+                        ("app", (HeldDevice(SLICE, "gpu0::1", NumaSet.from_ids((0, 1))),)),
+                        ("init", (HeldDevice("example.com/tegra", "tegra"),)),
+                    ),
+                    answers=(("app", ((SLICE, b"secret"),)),),
+                )
             ),
         )
     ),
@@ -68,15 +73,15 @@ FILES: dict[str, tuple[bytes, str]] = {
     "cpu 1": (samples.VERSION_1.encode(), "cpu-v1"),
     "cpu 1, empty": (encode_cpu_state_1("none", "", {}).encode(), "cpu-v1"),
     "cpu 2": (samples.VERSION_2.encode(), "cpu-v2"),
-    "cpu 2, empty": (encode_cpu_state("static", samples.Promises(), pod_level=False).encode(), "cpu-v2"),
+    "cpu 2, empty": (encode_cpu_state("static", Promises(), pod_level=False).encode(), "cpu-v2"),
     "cpu 2, between releases": (samples.BETWEEN_RELEASES.encode(), "cpu-v2"),
     "cpu 3": (samples.VERSION_3.encode(), "cpu-v3"),
-    "cpu 3, empty": (encode_cpu_state("static", samples.Promises(), pod_level=True).encode(), "cpu-v3"),
+    "cpu 3, empty": (encode_cpu_state("static", Promises(), pod_level=True).encode(), "cpu-v3"),
     "cpu 4": (CPU_4.encode(), "cpu-v4"),
     "memory 1": (encode_memory_state("Static", samples.ONE_GIB, pod_level=False).encode(), "memory-v1"),
     "memory 1, of 1.36.0": (samples.LEGACY.replace("4236770233", "467305784").encode(), "memory-v1"),
     "memory 2": (encode_memory_state("Static", samples.POD_GIB, pod_level=True).encode(), "memory-v2"),
-    "memory 2, empty": (encode_memory_state("None", samples.Promises(), pod_level=True).encode(), "memory-v2"),
+    "memory 2, empty": (encode_memory_state("None", Promises(), pod_level=True).encode(), "memory-v2"),
     "memory 3": (samples.NEWER.encode(), "memory-v3"),
     "devices": (DEVICES, "devices-v2"),
     "devices, of a kubelet": (OF_A_KUBELET.encode(), "devices-v2"),
@@ -143,16 +148,18 @@ def test_what_cannot_be_said_is_left_out_only_if_told_so(name: str, to: str) -> 
     assert "--lossy" in (caught.value.hint or "")
     found = read_checkpoint(converted(checkpoint, to, {}, lossy=True))
     assert (found.version, found.problem) == (to, None)
-    assert all(p.pod_cpus is None and p.pod_memory is None for _, p in found.promises.pods)
+    assert all(
+        p.of(CpuHoldings).pod_cpus is None and p.of(MemoryHoldings).pod_memory is None for _, p in found.promises.pods
+    )
     assert dict(checkpoint.promises.pods)
 
 
 def test_a_node_with_more_promised_than_there_is() -> None:
-    table = samples.MemoryTable(10, 0, 10, 15, -5)
-    overdrawn = samples.MemoryNode(0, 1, samples.NumaSet.of(0), (("memory", table),))
+    table = MemoryTable(10, 0, 10, 15, -5)
+    overdrawn = MemoryNode(0, 1, NumaSet.of(0), (("memory", table),))
     own = read_checkpoint(OWN)
     assert own.saved is not None
-    state = samples.Promises(memory=(overdrawn,), default=own.promises.default)
+    state = Promises().having(CpuBooks(default_set(own.promises)), MemoryBooks((overdrawn,)))
     content = encode_state(
         type(own.saved.state)(state), {"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static"}
     )
@@ -363,7 +370,9 @@ def test_show_says_whose_each_device_is(tmp_path: Path, run: Run) -> None:
 def test_our_own_file_shows_devices_too(tmp_path: Path, run: Run) -> None:
     state = empty_state(EMPTY)
     pods: PodMap[PodPromises] = PodMap()
-    own = PodPromises(cpus=(("app", CpuSet.of(1)),), devices=(("app", (CARDS[1].held(NIC),)),))
+    own = NOTHING.having(
+        CpuHoldings(cpus=(("app", CpuSet.of(1)),)), DeviceHoldings(devices=(("app", (CARDS[1].held(NIC),)),))
+    )
     file = tmp_path / "state"
     policies = {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"}
     file.write_bytes(encode_state(replace(state, promises=replace(state.promises, pods=pods.put("p", own))), policies))

@@ -10,9 +10,20 @@ from nodeagent.core.admission.managers import Managers, build, initial
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import Block, MemoryNode, MemoryTable, PodPromises, Promises
-from nodeagent.core.model.records import CpuRecord, MemoryRecord, Unreadable
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
+from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.memory.holdings import (
+    Block,
+    MemoryBooks,
+    MemoryHoldings,
+    MemoryNode,
+    MemoryTable,
+    memory_accounts,
+)
+from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.formats.checkpoint import memory_checkpoint
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, encode_memory_state
@@ -31,7 +42,7 @@ def pods(**held: PodPromises) -> PodMap[PodPromises]:
 
 
 def own_sets(**sets: str) -> PodPromises:
-    return PodPromises(cpus=tuple(sorted((name, CpuSet.parse(text)) for name, text in sets.items())))
+    return NOTHING.having(CpuHoldings(cpus=tuple(sorted((name, CpuSet.parse(text)) for name, text in sets.items()))))
 
 
 def managers_of(topology: Topology, **placement: Any) -> Managers:
@@ -58,7 +69,9 @@ def test_checksums_of_the_strict_reservation_kep() -> None:
 
 
 TWO_CONTAINERS = pods(pod=own_sets(container1="4-6", container2="1-3"))
-POD_SET = pods(pod1=own_sets(container1="5-6", container2="3-4"), pod2=PodPromises(pod_cpus=CpuSet.parse("7-9")))
+POD_SET = pods(
+    pod1=own_sets(container1="5-6", container2="3-4"), pod2=NOTHING.having(CpuHoldings(pod_cpus=CpuSet.parse("7-9")))
+)
 
 CPU_SUMS = [
     ("a fresh node", STATIC, "0-63", PodMap(), False, 1058907510),
@@ -75,23 +88,30 @@ CPU_SUMS = [
     ("policy", "default", "held", "pod_level", "checksum"), [c[1:] for c in CPU_SUMS], ids=[c[0] for c in CPU_SUMS]
 )
 def test_cpu_checksums(policy: str, default: str, held: PodMap[PodPromises], pod_level: bool, checksum: int) -> None:
-    promises = Promises(default=CpuSet.parse(default), pods=held)
+    promises = Promises(pods=held).having(CpuBooks(default=CpuSet.parse(default)))
     text = encode_cpu_state(policy, promises, pod_level=pod_level)
     assert json.loads(text)["checksum"] == checksum
     record = decode_cpu_state(text, pod_level=pod_level, initial={})
     assert isinstance(record, CpuRecord)
     assert record.policy_name == policy
     assert record.default == default
-    assert record.entries == tuple((uid, tuple((n, str(s)) for n, s in p.cpus)) for uid, p in held if p.cpus)
-    assert record.pod_entries == tuple((uid, p.pod_cpus) for uid, p in held if p.pod_cpus)
+    assert record.entries == tuple(
+        (uid, tuple((n, str(s)) for n, s in p.of(CpuHoldings).cpus)) for uid, p in held if p.of(CpuHoldings).cpus
+    )
+    assert record.pod_entries == tuple(
+        (uid, p.of(CpuHoldings).pod_cpus) for uid, p in held if p.of(CpuHoldings).pod_cpus
+    )
 
 
 def test_cpu_text_to_the_letter() -> None:
     """cpu-manager pod of a fixed set: members in order, no spaces, pod entries before the checksum."""
-    held = PodPromises(
-        cpus=own_sets(a="2,10", b="3,9,11", i1="1-2,9", i2="2-3,9-11", s1="1").cpus, pod_cpus=CpuSet.parse("1-3,9-11")
+    held = NOTHING.having(
+        CpuHoldings(
+            cpus=own_sets(a="2,10", b="3,9,11", i1="1-2,9", i2="2-3,9-11", s1="1").of(CpuHoldings).cpus,
+            pod_cpus=CpuSet.parse("1-3,9-11"),
+        )
     )
-    promises = Promises(default=CpuSet.parse("0,4-8,12-15"), pods=pods(p1=held))
+    promises = Promises(pods=pods(p1=held)).having(CpuBooks(default=CpuSet.parse("0,4-8,12-15")))
     assert encode_cpu_state(STATIC, promises, pod_level=True) == (
         '{"policyName":"static","defaultCpuSet":"0,4-8,12-15","entries":{"p1":{"a":"2,10","b":"3,9,11","i1":"1-2,9",'
         '"i2":"2-3,9-11","s1":"1"}},"podEntries":{"p1":{"cpuSet":"1-3,9-11"}},"checksum":448156626}'
@@ -111,7 +131,9 @@ INITIAL = {"containerID1": ("pod-a", "one"), "containerID2": ("pod-b", "two")}
 VERSION_1 = '{"policyName":"static","defaultCpuSet":"7-9","entries":{"containerID1":"4-6","containerID2":"1-3"},"checksum":2026311253}'
 VERSION_2 = '{"policyName":"static","defaultCpuSet":"7-9","entries":{"pod":{"container1":"4-6","container2":"1-3"}},"checksum":964019483}'
 BETWEEN_RELEASES = VERSION_2.replace("964019483", "1692845551")
-VERSION_3 = encode_cpu_state(STATIC, Promises(default=CpuSet.parse("1-2"), pods=POD_SET), pod_level=True)
+VERSION_3 = encode_cpu_state(
+    STATIC, Promises(pods=POD_SET).having(CpuBooks(default=CpuSet.parse("1-2"))), pod_level=True
+)
 NO_JSON = "unexpected end of JSON input"
 CORRUPTED = "checkpoint is corrupted"
 POD_AS_STRING = "json: cannot unmarshal object into Go struct field CPUManagerCheckpointV1.entries.pod of type string"
@@ -190,14 +212,15 @@ def block(size: int, *nodes: int) -> Block:
     return Block(NumaSet.of(*nodes), "memory", size)
 
 
-IDLE = Promises(memory=(node(0, GIB, 0),))
-ONE_GIB = Promises(
-    memory=(node(0, GIB, GIB, 1),), pods=pods(**{"uid-1": PodPromises(memory=(("app", (block(GIB, 0),)),))})
+IDLE = Promises().having(MemoryBooks(nodes=(node(0, GIB, 0),)))
+ONE_GIB = Promises(pods=pods(**{"uid-1": NOTHING.having(MemoryHoldings(memory=(("app", (block(GIB, 0),)),)))})).having(
+    MemoryBooks(nodes=(node(0, GIB, GIB, 1),))
 )
 POD_GIB = Promises(
-    memory=ONE_GIB.memory,
-    pods=pods(**{"uid-1": PodPromises(memory=(("app", (block(GIB, 0),)),), pod_memory=(block(GIB, 0),))}),
-)
+    pods=pods(
+        **{"uid-1": NOTHING.having(MemoryHoldings(memory=(("app", (block(GIB, 0),)),), pod_memory=(block(GIB, 0),)))}
+    )
+).having(MemoryBooks(nodes=memory_accounts(ONE_GIB)))
 
 MEMORY_SUMS = [
     ("policy None", "None", Promises(), False, 4236770233),
@@ -219,9 +242,11 @@ def test_memory_checksums(policy: str, promises: Promises, pod_level: bool, chec
     record = decode_memory_state(text, pod_level=pod_level)
     assert isinstance(record, MemoryRecord)
     assert record.policy_name == policy
-    assert record.machine == promises.memory
-    assert record.entries == tuple((uid, held.memory) for uid, held in promises.pods)
-    expected_pods = tuple((uid, held.pod_memory) for uid, held in promises.pods if held.pod_memory)
+    assert record.machine == memory_accounts(promises)
+    assert record.entries == tuple((uid, held.of(MemoryHoldings).memory) for uid, held in promises.pods)
+    expected_pods = tuple(
+        (uid, held.of(MemoryHoldings).pod_memory) for uid, held in promises.pods if held.of(MemoryHoldings).pod_memory
+    )
     assert record.pod_entries == (expected_pods if pod_level else ())
 
 
@@ -236,7 +261,7 @@ def test_memory_text_to_the_letter() -> None:
 
 
 def test_nodes_are_sorted_as_texts_in_the_file_and_as_numbers_in_the_sum() -> None:
-    promises = Promises(memory=tuple(node(number, 0, 0) for number in (0, 1, 2, 10)))
+    promises = Promises().having(MemoryBooks(nodes=tuple(node(number, 0, 0) for number in (0, 1, 2, 10))))
     text = encode_memory_state("Static", promises, pod_level=False)
     assert list(json.loads(text)["machineState"]) == ["0", "1", "10", "2"]
     assert isinstance(decode_memory_state(text, pod_level=False), MemoryRecord)

@@ -5,6 +5,7 @@ import pytest
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.formats.checkpoint.device_checkpoint import DeviceCheckpointError, decode_devices, encode_devices
 
@@ -14,9 +15,12 @@ NOWHERE = '{"Data":{"PodDeviceEntries":[{"PodUID":"bf52b2cd-b611-4e79-86b1-280b2
 def test_a_kubelets_file_is_read_and_written_again_byte_by_byte() -> None:
     found = decode_devices(NOWHERE)
     ((uid, held),) = found.items()
-    ((name, (device,)),) = held.devices
+    ((name, (device,)),) = held.of(DeviceHoldings).devices
     assert (name, device.resource, device.id, device.nodes) == ("check", "nvidia.com/gpu", "tegra", NumaSet())
-    assert held.answer_of("check", "nvidia.com/gpu") == b"\n\x1f\n\x16NVIDIA_VISIBLE_DEVICES\x12\x05tegra"
+    assert (
+        held.of(DeviceHoldings).answer_of("check", "nvidia.com/gpu")
+        == b"\n\x1f\n\x16NVIDIA_VISIBLE_DEVICES\x12\x05tegra"
+    )
     pods: PodMap[PodPromises] = PodMap()
     promises = Promises(pods=pods.put(uid, held))
     assert encode_devices(promises, (DevicePool("nvidia.com/gpu", (PoolDevice("tegra"),)),)) == NOWHERE

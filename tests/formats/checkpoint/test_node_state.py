@@ -16,18 +16,7 @@ from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
 from nodeagent.core.model.nri import HugepageLimit, NriResources
 from nodeagent.core.model.pod import ContainerKind, Pod, QosClass, ResourceRequirements, Resources
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import (
-    Block,
-    CpuReuse,
-    HeldDevice,
-    Hint,
-    LostPod,
-    MemoryNode,
-    MemoryReuse,
-    MemoryTable,
-    PodPromises,
-    Promises,
-)
+from nodeagent.core.model.promises import NOTHING, Hint, PodPromises, Promises, UnrecoveredPod
 from nodeagent.core.model.runtime_containers import (
     Asked,
     ContainerKey,
@@ -50,6 +39,16 @@ from nodeagent.core.model.state import (
     RefusedChange,
 )
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, CpuReuse
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.memory.holdings import (
+    Block,
+    MemoryBooks,
+    MemoryHoldings,
+    MemoryNode,
+    MemoryReuse,
+    MemoryTable,
+)
 from nodeagent.formats.checkpoint.node_state import (
     VERSION,
     NodeStateError,
@@ -86,19 +85,17 @@ def by_name(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.dictionaries(NAMES, values, max_size=3).map(lambda found: tuple(sorted(found.items())))
 
 
+DEVICES = st.builds(HeldDevice, TEXTS, TEXTS, NODES, TEXTS, st.lists(TEXTS, max_size=2).map(tuple), TEXTS)
 POD_PROMISES = st.builds(
-    PodPromises,
-    cpus=by_name(CPUS),
-    pod_cpus=st.none() | CPUS,
-    memory=by_name(BLOCKS),
-    pod_memory=st.none() | BLOCKS,
-    hints=by_name(st.builds(Hint, st.none() | NODES, st.booleans())),
-    devices=by_name(
-        st.lists(
-            st.builds(HeldDevice, TEXTS, TEXTS, NODES, TEXTS, st.lists(TEXTS, max_size=2).map(tuple), TEXTS), max_size=2
-        ).map(tuple)
+    lambda hints, *parts: PodPromises(hints).having(*parts),
+    by_name(st.builds(Hint, st.none() | NODES, st.booleans())),
+    st.builds(CpuHoldings, by_name(CPUS), st.none() | CPUS, by_name(CPUS)),
+    st.builds(MemoryHoldings, by_name(BLOCKS), st.none() | BLOCKS),
+    st.builds(
+        DeviceHoldings,
+        by_name(st.lists(DEVICES, max_size=2).map(tuple)),
+        by_name(by_name(st.binary(max_size=9))),
     ),
-    device_answers=by_name(by_name(st.binary(max_size=9))),
 )
 TABLES = st.builds(MemoryTable, AMOUNTS, AMOUNTS, LEFT, AMOUNTS, LEFT)
 MEMORY_NODES = st.builds(MemoryNode, st.integers(0, 20), st.integers(0, 20), NODES, by_name(TABLES))
@@ -112,14 +109,16 @@ def pod_map(pods: dict[str, PodPromises]) -> PodMap[PodPromises]:
 
 
 PROMISES = st.builds(
-    Promises,
-    default=CPUS,
-    pods=st.dictionaries(NAMES, POD_PROMISES, max_size=3).map(pod_map),
-    memory=st.lists(MEMORY_NODES, max_size=2).map(tuple),
-    cpu_reuse=st.none() | st.builds(CpuReuse, NAMES, CPUS),
-    memory_reuse=st.none()
-    | st.builds(MemoryReuse, NAMES, st.lists(st.tuples(st.tuples(NODES, NAMES), AMOUNTS), max_size=2).map(tuple)),
-    lost_pods=st.lists(st.builds(LostPod, NAMES, POD_PROMISES, NAMES), max_size=2).map(tuple),
+    lambda pods, unrecovered, *books: Promises(pods, unrecovered).having(*books),
+    st.dictionaries(NAMES, POD_PROMISES, max_size=3).map(pod_map),
+    st.lists(st.builds(UnrecoveredPod, NAMES, POD_PROMISES, NAMES), max_size=2).map(tuple),
+    st.builds(CpuBooks, CPUS, st.none() | st.builds(CpuReuse, NAMES, CPUS)),
+    st.builds(
+        MemoryBooks,
+        st.lists(MEMORY_NODES, max_size=2).map(tuple),
+        st.none()
+        | st.builds(MemoryReuse, NAMES, st.lists(st.tuples(st.tuples(NODES, NAMES), AMOUNTS), max_size=2).map(tuple)),
+    ),
 )
 EXITS = st.builds(
     Exit,
@@ -246,7 +245,9 @@ def test_the_document_goes_through_any_json(state: NodeState) -> None:
 def test_equal_promises_are_equal_bytes_however_they_came_about() -> None:
     ways = []
     for order in (("a", "b"), ("b", "a")):
-        promises = Promises(CpuSet.of(0), pod_map({uid: PodPromises(cpus=(("c", CpuSet.of(1)),)) for uid in order}))
+        promises = Promises(
+            pods=pod_map({uid: NOTHING.having(CpuHoldings(cpus=(("c", CpuSet.of(1)),))) for uid in order})
+        ).having(CpuBooks(default=CpuSet.of(0)))
         ways.append(encode_state(NodeState(promises), POLICIES))
     assert ways[0] == ways[1]
 

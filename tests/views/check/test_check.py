@@ -28,7 +28,7 @@ from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, SYSTEMD, 
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 from nodeagent.views.check import node_check
 from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
-from nodeagent.views.check.runtime import PodsApiFacts, RuntimeFacts
+from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
 from tests.project.test_every_error import STEP

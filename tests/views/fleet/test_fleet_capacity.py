@@ -6,6 +6,7 @@ from nodeagent.cli.support.what_if_source import what_if_of
 from nodeagent.core.explain.capacity_search import search_capacity
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.tools.fleet.capacity import fleet_capacity
 from nodeagent.tools.fleet.text import render_capacity
 from tests.support import json_schema
@@ -33,7 +34,7 @@ def test_each_node_says_how_many_and_where_the_first_would_be() -> None:
     places = [[c["cpus"] for p in one["first"] for c in p["containers"]] for one in document["nodes"]]
     assert places[2] == []
     for one, (place,) in zip(fleet(), places[:2], strict=False):
-        free = CpuSet.parse("1-7") - one.view.state.promises.exclusive()
+        free = CpuSet.parse("1-7") - exclusive_cpus(one.view.state.promises)
         assert len(CpuSet.parse(place)) == 2
         assert CpuSet.parse(place) <= free
     assert document["summary"] == {"nodes": 3, "fitting": 2, "copies": 4, "complete": True}

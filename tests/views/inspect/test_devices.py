@@ -7,6 +7,7 @@ from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelecto
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.devices.pools import DevicePool
+from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
@@ -26,7 +27,7 @@ def seen(count: int = 2) -> NodeView:
     world = World(placement=Placement("static", reserved_system_cpus=CpuSet.of(0), devices=gives))
     world.managers = world.managers.knowing(PlacedDevices.of(CARDS, world.managers.topology))
     world.add(pod("owner", app(cpu="1", devices={NIC: count})))
-    owned = world.managers.providers.owned
+    owned = world.managers.providers.find(DeviceResource)
     assert owned is not None
     return replace(world.view(), pools=owned.manager.pools)
 

@@ -12,10 +12,12 @@ from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemor
 from nodeagent.core.model.host_processes import HostInterrupt, HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, RestartPolicy
-from nodeagent.core.model.promises import HeldDevice, LostPod, PodPromises
+from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import ContainerStatus, Phase
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_cpus, own_set_of, with_default_set
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.views.inspect.colour import coloured
@@ -77,7 +79,7 @@ def long_names(count, cpus_text):
     world = World(topology)
     for number in range(count):
         world.add(pod(f"a-pod-with-quite-a-long-name-{number:03}", app("a-container-with-a-long-name-too")))
-    world.state = replace(world.state, promises=replace(world.state.promises, default=CpuSet.parse(cpus_text)))
+    world.state = replace(world.state, promises=with_default_set(world.state.promises, CpuSet.parse(cpus_text)))
     return world
 
 
@@ -299,7 +301,7 @@ def test_who_has_no_cpu_left_lies_nowhere():
     strict = Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0, 4))
     before = one(app("app", cpu="2", memory="64Mi"), placement=strict)
     before.add(pod("greedy", app("app", cpu="4", memory="64Mi")))
-    lost = before.state.promises.own_set(before.state.entries[0].pod.uid, "app")
+    lost = own_set_of(before.state.promises, before.state.entries[0].pod.uid, "app")
     world = World(machine(str(lost)), placement=strict)
     world.state = before.state
     found = container_of(inspection(world.view()))
@@ -354,7 +356,7 @@ def test_what_needs_a_person_is_counted(name, made):
     view = made()
     if name == "degraded":
         view = replace(
-            view, node=replace(view.node, topology=view.node.topology.without(view.state.promises.exclusive()))
+            view, node=replace(view.node, topology=view.node.topology.without(exclusive_cpus(view.state.promises)))
         )
     document = inspection(view)
     assert document["summary"][name] == 1
@@ -390,8 +392,10 @@ def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
     world = one(app("app", cpu="2", memory="64Mi"))
     uid = world.state.entries[0].pod.uid
     promises = world.state.promises
-    kept = replace(promises.of_pod(uid), cpus=(("app", CpuSet.of(1)),))
-    promises = replace(promises, pods=promises.pods.put(uid, kept), default=promises.default | CpuSet.of(5))
+    kept = promises.of_pod(uid).having(replace(promises.of_pod(uid).of(CpuHoldings), cpus=(("app", CpuSet.of(1)),)))
+    promises = with_default_set(
+        replace(promises, pods=promises.pods.put(uid, kept)), default_set(promises) | CpuSet.of(5)
+    )
     world.state = replace(world.state, promises=promises)
     found = container_of(inspection(world.view()))
     assert found["degraded"]
@@ -552,12 +556,14 @@ def test_what_an_orphan_has_by_records_is_said():
     left = replace(observed["burstable"], path="podgone", is_populated=True)
     card = HeldDevice("example.com/nic", "0000:3b:00.0")
     lost = (
-        LostPod("gone", PodPromises(devices=(("app", (card,)),))),
-        LostPod("other", PodPromises(devices=(("app", (replace(card, id="0000:3c:00.0"),)),))),
+        UnrecoveredPod("gone", NOTHING.having(DeviceHoldings(devices=(("app", (card,)),)))),
+        UnrecoveredPod(
+            "other", NOTHING.having(DeviceHoldings(devices=(("app", (replace(card, id="0000:3c:00.0"),)),)))
+        ),
     )
     view = world.view(cgroups={**observed, "podgone": left})
     document = inspection(
-        replace(view, state=replace(view.state, promises=replace(view.state.promises, lost_pods=lost)))
+        replace(view, state=replace(view.state, promises=replace(view.state.promises, unrecovered=lost)))
     )
     json_schema.check(document, "inspection")
     assert [s["devices"] for s in document["orphans"]] == [["0000:3b:00.0"]]

@@ -23,6 +23,7 @@ from nodeagent.cli.main import main
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
 from nodeagent.formats.kernel.usage import (
     NO_RATES,
@@ -148,7 +149,7 @@ def test_the_load_of_others_on_exclusive_cpus_is_marked(
     cpus: dict[int, int], used_milli: int | None, mark: str
 ) -> None:
     world = World().add(pod("web", app("app", cpu="2", memory="64Mi"))).add(pod("any", app("work")))
-    assert world.state.promises.own_set("uid-web", "app") == CpuSet.of(1, 5)
+    assert own_set_of(world.state.promises, "uid-web", "app") == CpuSet.of(1, 5)
     used = {} if used_milli is None else {"poduid-web/app": ContainerRate(used_milli, None)}
     shown = frame(look(world.view(), Rates({0: 90, **cpus}, used)), View(120))
     (line,) = [line for line in shown.lines if line.startswith("default/web app")]

@@ -9,6 +9,7 @@ from nodeagent.core.admission.managers import Admitted, Managers, admit, build, 
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.core.resources.memory.holdings import memory_accounts
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.tools.export.node_resource_topology import node_resource_topology
 from tests.support.builders import GIB, machine, managers, pod
@@ -35,7 +36,7 @@ def test_what_is_available_is_what_is_allocatable_without_what_pods_have_alone(n
             assert zone["cpu"]["capacity"] == len(cpus)
             assert zone["cpu"]["allocatable"] == len(cpus - node.reserved)
             assert zone["cpu"]["available"] == cpus_available(node, promises, number)
-        for accounts in promises.memory:
+        for accounts in memory_accounts(promises):
             group = frozenset(accounts.cells)
             for resource, _ in accounts.tables:
                 total = {
@@ -50,7 +51,7 @@ def test_whom_the_agent_puts_on_one_node_the_schedulers_plugin_lets_pass(
     node: Managers, events: Any, data: st.DataObject
 ) -> None:
     """A Guaranteed pod with whole CPUs. With options, the agent may refuse what the plugin lets pass, never the other way round."""
-    with_memory = bool(initial(node).memory)
+    with_memory = bool(memory_accounts(initial(node)))
     cpu, memory = data.draw(st.integers(1, 8)), data.draw(st.sampled_from([GIB // 4, GIB, 3 * GIB, 6 * GIB]))
     new = pod("new", app("app", cpu=str(cpu), memory=str(memory)))
     requests = {"cpu": cpu} | ({"memory": memory} if with_memory else {})

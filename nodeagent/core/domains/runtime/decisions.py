@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, Report, remove_container
 from nodeagent.core.admission.node_capacity import Insufficient, usage_of
-from nodeagent.core.admission.resize import NotResized, differences, is_resize
+from nodeagent.core.admission.resize import differences, is_resize
 from nodeagent.core.domains.runtime.instructions import (
     Adopt,
     CountFailOpen,
@@ -35,7 +35,7 @@ from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import NriContainer, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod, ResourceRequirements, Resources
-from nodeagent.core.model.promises import PodPromises, Promises, dropped, put, with_pod
+from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
     INVALID_NAME,
@@ -44,14 +44,19 @@ from nodeagent.core.model.refusals import (
     RESIZE_DEFERRED,
     RESIZE_INFEASIBLE,
     UID_TAKEN,
+    NotResized,
 )
 from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.resources.cpu.holdings import default_set
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.keep import kept_devices
+from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.turn.decision import Decide as PodDecision, admitted_beside, cpus_of_orphans, decide_pod, resize_pod
 from nodeagent.core.turn.draft import Draft, refusal_event, with_refused
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
-from nodeagent.core.turn.recovery import kept_devices
 from nodeagent.core.turn.world import EventKind, TurnEvent
 
 _NAMESPACE = "default"
@@ -168,7 +173,9 @@ def _admitted(
     for container in () if before is None else before.pod.containers:
         if _is_decided_anew(container.name, pod, before, decide, state):
             promises, deltas = remove_container(world.managers, promises, pod.uid, container.name)
-            promises = _with_its_devices(promises, state.promises.of_pod(pod.uid), pod, container.name)
+            promises = _with_its_devices(
+                promises, state.promises.of_pod(pod.uid).of(DeviceHoldings), pod, container.name
+            )
             freed += deltas
     free = replace(state, promises=_with_its_own(promises, pod, name))
     others = tuple(entry.pod for entry in state.entries if entry.holds and entry.pod.uid != pod.uid)
@@ -207,33 +214,25 @@ def _denied_for_now(draft: Draft, decide: Decide, decision: Rejected) -> tuple[D
 
 def _with_its_own(promises: Promises, pod: Pod, name: str) -> Promises:
     """Let a container have the devices again that it has by records alone: its state was lost, and they are in its /dev."""
-    lost = next((one for one in promises.lost_pods if one.uid == pod.uid), None)
-    if lost is None or not lost.held.devices_of(name):
+    lost = next((one for one in promises.unrecovered if one.uid == pod.uid), None)
+    before = DeviceHoldings() if lost is None else lost.held.of(DeviceHoldings)
+    if lost is None or not before.devices_of(name):
         return promises
-    on_record = PodPromises(devices=((name, lost.held.devices_of(name)),))
-    on_record = replace(lost.held, devices=kept_devices(promises, pod, on_record))
-    after = _with_its_devices(promises, on_record, pod, name)
+    after = _with_its_devices(promises, kept_devices(promises, pod, before.of_container(name)), pod, name)
     if after is promises:
         return promises
-    held = lost.held
-    left = replace(held, devices=dropped(held.devices, name), device_answers=dropped(held.device_answers, name))
-    others = (replace(one, held=left) if one is lost else one for one in promises.lost_pods)
-    return replace(after, lost_pods=tuple(one for one in others if not one.held.is_nothing))
+    left = lost.held.having(before.without(name))
+    others = (replace(one, held=left) if one is lost else one for one in promises.unrecovered)
+    return replace(after, unrecovered=tuple(one for one in others if not one.held.is_nothing))
 
 
-def _with_its_devices(promises: Promises, before: PodPromises, pod: Pod, name: str) -> Promises:
+def _with_its_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: str) -> Promises:
     """Leave a container the devices that it had, if it asks for as many: one that runs has their files, and gets no others."""
-    own = before.devices_of(name)
-    if Counter(one.resource for one in own) != {one: count.value() for one, count in pod.container(name).devices}:
+    own = Counter(one.resource for one in before.devices_of(name))
+    if own != {one: count.value() for one, count in pod.container(name).devices}:
         return promises
-    answers = next((answers for key, answers in before.device_answers if key == name), ())
     held = promises.of_pod(pod.uid)
-    held = replace(
-        held,
-        devices=put(held.devices, name, own) if own else held.devices,
-        device_answers=put(held.device_answers, name, answers) if answers else held.device_answers,
-    )
-    return with_pod(promises, pod.uid, held)
+    return with_pod(promises, pod.uid, held.having(held.of(DeviceHoldings).plus(before.of_container(name))))
 
 
 def _decision_on(decide: Decide, state: NodeState, node: Node) -> PodDecision:
@@ -244,7 +243,7 @@ def _decision_on(decide: Decide, state: NodeState, node: Node) -> PodDecision:
         return admitted_beside
 
     def admitted_there(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-        decision = admitted_beside(managers, promises, pod, orphans | (promises.default - stands_on))
+        decision = admitted_beside(managers, promises, pod, orphans | (default_set(promises) - stands_on))
         if not isinstance(decision, Rejected) or decision.is_of_a_failure:
             return decision
         return admitted_beside(managers, promises, pod, orphans)
@@ -299,8 +298,8 @@ def _holds(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str], ...] | Non
     found = next((one for one in demand_of(managers.rules, pod).containers if one.name == name), None)
     if found is None:
         return None
-    cpus = found.cpus if managers.providers.cpu.static else 0
-    memory = dict(found.memory or ()) if managers.providers.memory.static else {}
+    cpus = found.cpus if managers.providers.of(CpuResource).manager.static else 0
+    memory = dict(found.memory or ()) if managers.providers.of(MemoryResource).manager.static else {}
     said = ", ".join(f"{resource} {size}" for resource, size in sorted(memory.items())) or "none"
     return (("exclusive CPUs", str(cpus)), ("memory", said))
 

@@ -5,6 +5,7 @@ from nodeagent.core.model.idset import CpuMask, NumaMask
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.numa.hint_family import HintFamily, Hints
 from nodeagent.core.numa.node_search import Cover
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.cpu.manager import CpuManager, over, reusable_cpus
 from nodeagent.core.resources.cpu.pods import check_pod
 from nodeagent.core.resources.cpu.points import Question
@@ -16,7 +17,7 @@ def container_hints(
     """Answer for one container; None: no answer, an empty list: it can't be satisfied."""
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return None
-    own = promises.own_set(pod.uid, container.name)
+    own = own_set_of(promises, pod.uid, container.name)
     if own is not None:
         if len(own) != container.cpus:
             return ()
@@ -33,7 +34,7 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
         return ()
     assigned = 0
     for container in pod.containers:
-        own = promises.own_set(pod.uid, container.name)
+        own = own_set_of(promises, pod.uid, container.name)
         if own is not None:
             if len(own) != container.cpus:
                 return ()
@@ -50,7 +51,7 @@ def _own_hints(manager: CpuManager, asked: Question) -> Hints:
 
 
 def _hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
-    if manager.plugins:
+    if manager.chooser is not None:
         offered = manager.for_hints(over(asked, CpuMask(asked.free.bits | reusable), asked.count)).free.bits
         reusable = CpuMask(reusable & offered)
         asked = over(asked, CpuMask(offered & ~reusable), asked.count)

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from nodeagent.core.model.demand import qualifies_alone
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
-from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.violations import CpusOffline, Invariant, Violation
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_sets
 from nodeagent.core.resources.cpu.manager import CpuManager
 
 
@@ -19,16 +20,14 @@ def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, .
     for uid, held in promises.pods:
         pod = pods.get(uid)
         if pod is not None:
-            yield from pod_violations(pod, held)
+            yield from pod_violations(pod, held.of(CpuHoldings))
 
 
 def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violation]:
-    default = promises.default
+    default = default_set(promises)
     given = CpuSet()
-    for uid, held in promises.pods:
-        mine = held.pod_cpus or CpuSet()
-        for _, cpus in held.cpus:
-            mine |= cpus
+    for uid, pod in promises.pods:
+        mine = pod.of(CpuHoldings).every_cpu
         if not mine.isdisjoint(given):
             yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=mine & given)
         given |= mine
@@ -40,7 +39,7 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violat
         yield Violation(invariant=Invariant.RESERVED_CPUS_ARE_FREE, cpus=manager.reserved & given)
 
 
-def pod_violations(pod: Pod, held: PodPromises) -> Iterator[Violation]:
+def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
     """CPUs within a pod: only containers that never run at the same time, or share the pod's pool, may overlap."""
     if held.pod_cpus is None and len(held.cpus) < 2:
         return
@@ -72,7 +71,7 @@ def pod_violations(pod: Pod, held: PodPromises) -> Iterator[Violation]:
             beside.append((container, cpus))
 
 
-def _may_overlap(held: PodPromises, earlier: Container, later: Container) -> bool:
+def _may_overlap(held: CpuHoldings, earlier: Container, later: Container) -> bool:
     """Whether both are in the pod's pool, or the later one is there only temporarily, as in states written by kubelet."""
     if held.pod_cpus is None or qualifies_alone(earlier):
         return False
@@ -82,6 +81,6 @@ def _may_overlap(held: PodPromises, earlier: Container, later: Container) -> boo
 def cpu_shortfalls(manager: CpuManager, promises: Promises) -> Iterator[CpusOffline]:
     """Return the sets that have offline CPUs."""
     online = CpuSet(manager.layout.online)
-    for uid, name, cpus in promises.containers:
+    for uid, name, cpus in exclusive_sets(promises):
         if not cpus <= online:
             yield CpusOffline(uid, name, cpus - online, cpus)

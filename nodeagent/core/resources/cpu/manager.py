@@ -5,6 +5,7 @@ clock. Pods with pod-level resources are handled in pods.py.
 """
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,19 +29,28 @@ from nodeagent.core.metrics.manager_metrics import (
 from nodeagent.core.model.config import CpuPlugin, Placement
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum, reproduced
+from nodeagent.core.model.holdings import put
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.promises import CpuReuse, Promises, dropped, put, with_pod
+from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused, unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa import hint_family
-from nodeagent.core.numa.resource_manager import Allocation
 from nodeagent.core.resources.cpu.assignment import Picking
 from nodeagent.core.resources.cpu.distribution import Distributing
+from nodeagent.core.resources.cpu.holdings import (
+    CpuBooks,
+    CpuHoldings,
+    CpuReuse,
+    default_set,
+    exclusive_cpus,
+    with_default_set,
+)
 from nodeagent.core.resources.cpu.layout import CpuGroup, CpuLayout, NodeSet
 from nodeagent.core.resources.cpu.observing import Choosing, PickObserver, Source
 from nodeagent.core.resources.cpu.options import CpuOptions, judge_cpu_options, misfits
 from nodeagent.core.resources.cpu.points import CpuShortage, Filter, Question, Select
+from nodeagent.core.resources.resource import Allocation
 
 _PREFIX = "new static policy error: "
 NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)
@@ -65,6 +75,25 @@ class WholeCores(Struct, frozen=True):
     def filter(self, question: Question) -> CpuSet:
         """Leave those whose whole core is free."""
         return CpuSet(self.layout.whole_cores(question.free.bits))
+
+
+class Chooser(Protocol):
+    """Asks CPU plugins, and judges their answers (core/resources/cpu/plugins.py). Each method raises PluginFailedError."""
+
+    @property
+    def plugins(self) -> tuple[CpuPlugin, ...]: ...
+
+    def filtered(self, manager: "CpuManager", asked: Question, *, is_for_hints: bool) -> Question:
+        """Ask Filter, and PostFilter where too little is left."""
+
+    def offered(self, manager: "CpuManager", asked: Question) -> Question:
+        """Ask Filter, PostFilter and PreScore."""
+
+    def selected(self, manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
+        """Ask Select and Score, beside the policy."""
+
+    def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
+        """Ask Allocate."""
 
 
 class CpuManager(Struct, frozen=True):
@@ -94,8 +123,12 @@ class CpuManager(Struct, frozen=True):
     """All of it, if `layout` has the cores of one class only."""
     keeps_first: bool = True
     """A resize leaves a container the CPUs that it was admitted with."""
-    plugins: tuple[CpuPlugin, ...] = ()
-    """Asked beside the policy; their code is in `nodeagent.core.resources.cpu.plugins`, which is loaded where there are any."""
+    chooser: Chooser | None = None
+    """Asked beside the policy. None means that there are no CPU plugins."""
+
+    @property
+    def plugins(self) -> tuple[CpuPlugin, ...]:
+        return () if self.chooser is None else self.chooser.plugins
 
     @property
     def policy(self) -> Select:
@@ -106,29 +139,21 @@ class CpuManager(Struct, frozen=True):
         """Choose CPUs: by the policy, if no plugin selects or scores."""
         if question.count < 1:
             return CpuSet()
-        if self.plugins:
-            from nodeagent.core.resources.cpu.plugins import selected  # noqa: PLC0415 - only where there are plugins
-
-            return selected(self, question)
+        if self.chooser is not None:
+            return self.chooser.selected(self, question)
         return (self.distributing or self.picking).select(question)
 
     def for_hints(self, asked: Question) -> Question:
         """Return what plugins leave of the CPUs that a pod is asking for, before it is known on which nodes."""
-        from nodeagent.core.resources.cpu.plugins import filtered  # noqa: PLC0415 - as above
-
-        return filtered(self, asked, is_for_hints=True)
+        return asked if self.chooser is None else self.chooser.filtered(self, asked, is_for_hints=True)
 
     def offered(self, asked: Question) -> Question:
         """Return what plugins leave of the CPUs that a pod is asking for, and how they like each."""
-        from nodeagent.core.resources.cpu.plugins import offered  # noqa: PLC0415 - as above
-
-        return offered(self, asked)
+        return asked if self.chooser is None else self.chooser.offered(self, asked)
 
     def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
         """Return why plugins don't let it have what was chosen."""
-        from nodeagent.core.resources.cpu.plugins import vetoed  # noqa: PLC0415 - as above
-
-        return vetoed(self.plugins, asked, cpus)
+        return None if self.chooser is None else self.chooser.vetoed(asked, cpus)
 
     def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
         """Put the question."""
@@ -174,7 +199,7 @@ class CpuManager(Struct, frozen=True):
 
     def free_pool(self, promises: Promises) -> CpuMask:
         """The shared pool without the reserved CPUs."""
-        return CpuMask(promises.default.bits & ~self.reserved.bits)
+        return CpuMask(default_set(promises).bits & ~self.reserved.bits)
 
     def free_cpus(self, promises: Promises) -> CpuMask:
         """What can still be allocated exclusively."""
@@ -220,7 +245,7 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
     if refused:
         return tuple(refused)
     made = _cpu_manager(placement, topology, layout, options, reserved, static=True)
-    made = replace(made, classes=tuple(_core_classes(topology, made)), plugins=placement.cpu_plugins)
+    made = replace(made, classes=tuple(_core_classes(topology, made)))
     match placement.isolated_cpus:
         case "only":
             return replace(made, grantable=isolated)
@@ -347,7 +372,7 @@ def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
     """The values of the metrics after the manager has started."""
     if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
         return ()
-    exclusive = promises.exclusive()
+    exclusive = exclusive_cpus(promises)
     return (
         set_gauge(CPU_SHARED_POOL, 1000 * manager.free_pool(promises).bit_count()),
         set_gauge(CPU_EXCLUSIVE, len(exclusive)),
@@ -362,13 +387,15 @@ def allocate_container(
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     requests = plus(CPU_REQUESTS)
-    held = promises.own_set(pod.uid, container.name)
+    of_pod = promises.of_pod(pod.uid)
+    own = of_pod.of(CpuHoldings)
+    held = own.own_set(container.name)
     kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
     full_cores = manager.options.full_pcpus_only
     reusable = reusable_cpus(promises, pod.uid)
     free = CpuSet(CpuMask(manager.free_cpus(promises) | reusable))
     asked = Question(manager.topology, promises, pod, container.name, free, container.cpus)
-    if held is None and manager.plugins:
+    if held is None and manager.chooser is not None:
         asked = manager.offered(asked)
     if full_cores and not kept_unchecked:
         refusal = check_full_cores(manager, asked)
@@ -381,12 +408,11 @@ def allocate_container(
     cpus = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(cpus, CpuShortage):
         return _failed(manager, promises, (requests,), unexpected(cpus.message))
-    veto = manager.vetoed(asked, cpus) if manager.plugins else None
+    veto = manager.vetoed(asked, cpus) if manager.chooser is not None else None
     if veto is not None:
         return _failed(manager, promises, (requests,), veto)
-    of_pod = promises.of_pod(pod.uid)
-    given = replace(of_pod, cpus=put(of_pod.cpus, container.name, cpus))
-    after = replace(promises, default=promises.default - cpus, pods=promises.pods.put(pod.uid, given))
+    given = of_pod.having(replace(own, cpus=put(own.cpus, container.name, cpus)))
+    after = with_default_set(with_pod(promises, pod.uid, given), default_set(promises) - cpus)
     deltas = (
         requests,
         *full,
@@ -411,7 +437,7 @@ def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
     if whole_only:
         free = manager.usable(asked, asked.free.bits)
     else:
-        free = CpuMask(asked.promises.default.bits & ~manager.reserved_cores & manager.grantable)
+        free = CpuMask(default_set(asked.promises).bits & ~manager.reserved_cores & manager.grantable)
     available = free.bit_count()
     if not layout.adds_up(free, count) if whole_only else count > available:
         return Refusal(
@@ -492,16 +518,19 @@ def _aligned_cpus(manager: CpuManager, mask: NumaMask) -> CpuMask:
 
 def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
     """CPUs that the pod's next container may take over from its init containers."""
-    reuse = promises.cpu_reuse
+    reuse = promises.of(CpuBooks).reuse
     return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else CpuMask(0)
 
 
 def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
     """Let later containers of the pod reuse what an init container got, until another takes it. Reuse sets of other pods end."""
+    books = promises.of(CpuBooks)
+    if books.reuse is None and kind is not ContainerKind.INIT:
+        return promises
     so_far = CpuSet(reusable_cpus(promises, uid))
     reusable = so_far | own if kind is ContainerKind.INIT else so_far - own
     reuse = CpuReuse(uid, reusable) if reusable else None
-    return promises if reuse == promises.cpu_reuse else replace(promises, cpu_reuse=reuse)
+    return promises if reuse == books.reuse else promises.having(CpuBooks(books.default, reuse))
 
 
 def _failed(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
@@ -520,7 +549,7 @@ def taken_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricD
             *deltas,
             gauge(CPU_EXCLUSIVE, count),
             gauge(CPU_SHARED_POOL, -1000 * count),
-            *_numa_deltas(manager, after.exclusive().bits),
+            *_numa_deltas(manager, exclusive_cpus(after).bits),
         )
     return deltas
 
@@ -533,38 +562,40 @@ def _numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
 def release_container(manager: CpuManager, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
     """Take back what one container has, unless another container of its pod has it too."""
     pod = promises.of_pod(uid)
-    own = pod.own_set(name)
+    held = pod.of(CpuHoldings)
+    own = held.own_set(name)
     if own is None:
         return promises, ()
-    left = replace(pod, cpus=dropped(pod.cpus, name), first_cpus=dropped(pod.first_cpus, name))
+    left = held.without(name)
     released = own
-    if pod.pod_cpus is not None:
+    if left.pod_cpus is not None:
         if left.cpus:
-            return with_pod(promises, uid, left), ()
-        released, left = pod.pod_cpus, replace(left, pod_cpus=None)
+            return with_pod(promises, uid, pod.having(left)), ()
+        released, left = left.pod_cpus, replace(left, pod_cpus=None)
     else:
         for _, other in left.cpus:
             released -= other
-    return _released(manager, with_pod(promises, uid, left), released)
+    return _released(manager, with_pod(promises, uid, pod.having(left)), released)
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
     """Take back a pod set that has no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
-    if pod.pod_cpus is None or pod.cpus:
+    held = pod.of(CpuHoldings)
+    if held.pod_cpus is None or held.cpus:
         return promises, ()
-    return _released(manager, with_pod(promises, uid, replace(pod, pod_cpus=None)), pod.pod_cpus)
+    return _released(manager, with_pod(promises, uid, pod.having(replace(held, pod_cpus=None))), held.pod_cpus)
 
 
 def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
         # CPUs that went offline in the meantime belong to nobody until they return.
         cpus &= CpuSet(manager.universe)
-    after = replace(promises, default=promises.default | cpus)
+    after = with_default_set(promises, default_set(promises) | cpus)
     if Erratum.GAUGES_DRIFT not in manager.quirks:
         return after, ()
     return after, (
         gauge(CPU_EXCLUSIVE, -len(cpus)),
         gauge(CPU_SHARED_POOL, 1000 * len(cpus)),
-        *_numa_deltas(manager, after.exclusive().bits & ~cpus.bits),
+        *_numa_deltas(manager, exclusive_cpus(after).bits & ~cpus.bits),
     )

@@ -5,7 +5,7 @@ Loaded only where plugins are configured. How their code is reached, and how lon
 
 from collections.abc import Callable, Iterable
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,11 +16,10 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import exclusive_sets
+from nodeagent.core.resources.cpu.manager import CpuManager
 from nodeagent.core.resources.cpu.observing import PickObserver, PluginAnswered, Rule, Took
 from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, Point, Question, ReturnedCpus, Scores
-
-if TYPE_CHECKING:
-    from nodeagent.core.resources.cpu.manager import CpuManager
 
 A = TypeVar("A")
 HIGHEST = 1_000_000
@@ -29,7 +28,25 @@ MOST_CHARACTERS = 200
 _SHOWN_SCORES = 4
 
 
-def filtered(manager: "CpuManager", asked: Question, *, is_for_hints: bool = False) -> Question:
+class PluginChooser(Struct, frozen=True):
+    """See `Chooser` (core/resources/cpu/manager.py)."""
+
+    plugins: tuple[CpuPlugin, ...]
+
+    def filtered(self, manager: CpuManager, asked: Question, *, is_for_hints: bool) -> Question:
+        return filtered(manager, asked, is_for_hints=is_for_hints)
+
+    def offered(self, manager: CpuManager, asked: Question) -> Question:
+        return offered(manager, asked)
+
+    def selected(self, manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
+        return selected(manager, question)
+
+    def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
+        return vetoed(self.plugins, asked, cpus)
+
+
+def filtered(manager: CpuManager, asked: Question, *, is_for_hints: bool = False) -> Question:
     """Ask Filter, and PostFilter where too little is left."""
     left = asked
 
@@ -50,7 +67,7 @@ def filtered(manager: "CpuManager", asked: Question, *, is_for_hints: bool = Fal
     return left
 
 
-def offered(manager: "CpuManager", asked: Question) -> Question:
+def offered(manager: CpuManager, asked: Question) -> Question:
     """Ask Filter, PostFilter and PreScore."""
     left, observer = filtered(manager, asked), manager.observer
     scores: dict[int, int] = {}
@@ -64,7 +81,7 @@ def offered(manager: "CpuManager", asked: Question) -> Question:
     return replace(left, scores=MappingProxyType(scores))
 
 
-def selected(manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
+def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
     """Take the first combination that a plugin selects, or else the policy's; where plugins score, the best of all of them."""
     observer = manager.observer
     found: list[tuple[CpuPlugin | None, CpuSet]] = []
@@ -91,7 +108,7 @@ def selected(manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
     return best if by is None else _taken(observer, by, best)
 
 
-def _by_the_policy(manager: "CpuManager", question: Question) -> tuple[CpuSet | CpuShortage, Question]:
+def _by_the_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
     """Let the policy choose from the CPUs with the highest scores that suffice; return from which."""
     silent = manager.observed_by(None).policy
     best = 0
@@ -158,8 +175,8 @@ class Note(Struct, frozen=True):
 def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
     """Ask Deallocate about the CPUs that containers no longer hold, be it that they hold others."""
     found = []
-    holds = {(uid, name): cpus for uid, name, cpus in after.containers}
-    gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in before.containers]
+    holds = {(uid, name): cpus for uid, name, cpus in exclusive_sets(after)}
+    gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in exclusive_sets(before)]
     back = [held for held in gone if held[2]]
     for plugin in plugins:
         if plugin.code is None or Point.DEALLOCATE.value not in plugin.code.points:
@@ -242,7 +259,7 @@ def _part(plugin: CpuPlugin, point: Point, question: Question, answer: object) -
     return cpus
 
 
-def _combination(manager: "CpuManager", plugin: CpuPlugin, question: Question, answer: object) -> CpuSet:
+def _combination(manager: CpuManager, plugin: CpuPlugin, question: Question, answer: object) -> CpuSet:
     cpus = _part(plugin, Point.SELECT, question, answer)
     if len(cpus) != question.count:
         why = f"it selects {len(cpus)} CPUs ({cpus}), and was asked for {question.count}"

@@ -21,12 +21,13 @@ from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
-from nodeagent.core.numa.resource_manager import Allocation
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over, taken_deltas
 from nodeagent.core.resources.cpu.observing import Choosing, Source
 from nodeagent.core.resources.cpu.points import CpuShortage, Question
+from nodeagent.core.resources.resource import Allocation
 
 
 def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
@@ -73,7 +74,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     if refusal is not None:
         return _failed(promises, (), refusal)
     asked = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
-    if manager.plugins:
+    if manager.chooser is not None:
         asked = manager.offered(asked)
     if manager.options.full_pcpus_only:
         refusal = check_full_cores(manager, asked) or _check_slices(manager, asked)
@@ -83,15 +84,12 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     chosen = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(chosen, CpuShortage):
         return _failed(promises, (), unexpected(chosen.message))
-    veto = manager.vetoed(asked, chosen) if manager.plugins else None
+    veto = manager.vetoed(asked, chosen) if manager.chooser is not None else None
     if veto is not None:
         return _failed(promises, (), veto)
-    held = promises.of_pod(pod.uid)
-    after = replace(
-        promises,
-        default=promises.default - chosen,
-        pods=promises.pods.put(pod.uid, replace(held, pod_cpus=chosen)),
-    )
+    of_pod = promises.of_pod(pod.uid)
+    held = replace(of_pod.of(CpuHoldings), pod_cpus=chosen)
+    after = with_default_set(with_pod(promises, pod.uid, of_pod.having(held)), default_set(promises) - chosen)
     # The union behind the per-node gauge does not contain this pod yet.
     deltas = taken_deltas(manager, promises, chosen.bits)
     parts = _partition(manager, asked, chosen.bits)
@@ -100,8 +98,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
         return _failed(after, deltas, unexpected(parts.shortage.message))
     deltas += (allocations("cpu", "pod"),) * len(pod.containers)
     sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in parts.slices))
-    pods = after.pods.put(pod.uid, replace(after.of_pod(pod.uid), cpus=sets))
-    return Allocation(replace(after, pods=pods), deltas)
+    return Allocation(with_pod(after, pod.uid, of_pod.having(replace(held, cpus=sets))), deltas)
 
 
 def _check_slices(manager: CpuManager, asked: Question) -> Refusal | None:

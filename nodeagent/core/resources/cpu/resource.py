@@ -1,9 +1,10 @@
 """The CPU manager as one of several resource managers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import (
@@ -15,17 +16,22 @@ from nodeagent.core.metrics.manager_metrics import (
     aligned,
     plus,
 )
+from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
-from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
-from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
+from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises
-from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.refusals import NotResized, StartRefused
+from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
-from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
+from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.cpu import hints, pods
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, exclusive_cpus
 from nodeagent.core.resources.cpu.invariants import cpu_shortfalls, cpu_violations
+from nodeagent.core.resources.cpu.keep import cpu_differences, cpus_of, fill_cpus, found_cpus, keep_cpus
 from nodeagent.core.resources.cpu.manager import (
     CpuManager,
     allocate_container,
@@ -33,14 +39,36 @@ from nodeagent.core.resources.cpu.manager import (
     release_pod_set,
     start_deltas,
 )
+from nodeagent.core.resources.cpu.resize import resize_cpus
 from nodeagent.core.resources.cpu.restore import validated_cpus
+from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
+
+
+def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> CpuManager:
+    """Return the manager so that it asks these plugins. What asks them is loaded only where there are any."""
+    if not plugins:
+        return replace(manager, chooser=None)
+    from nodeagent.core.resources.cpu.plugins import PluginChooser  # noqa: PLC0415 - as said
+
+    return replace(manager, chooser=PluginChooser(plugins))
 
 
 class CpuResource(Struct, frozen=True):
-    """See `ResourceManager`."""
+    """See `Resource` (core/resources/resource.py)."""
 
     manager: CpuManager
     name: ClassVar[str] = "cpu"
+    holdings: ClassVar[type[CpuHoldings]] = CpuHoldings
+    managed: ClassVar[frozenset[str]] = frozenset()
+    gives_way: ClassVar[bool] = False
+
+    def amounts(self, promises: Promises) -> Mapping[str, int]:
+        return {}
+
+    def limited_to(self, nodes: NumaMask) -> "CpuResource":
+        manager = self.manager
+        cpus = CpuMask(manager.grantable & manager.layout.cpus_of_nodes(nodes))
+        return CpuResource(replace(manager, grantable=cpus))
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
         return _listed(hints.container_hints(self.manager, promises, pod, container))
@@ -61,19 +89,24 @@ class CpuResource(Struct, frozen=True):
             return None
         cpus = manager.layout.cpus_of_nodes(NumaMask(1 << node))
         whole = (cpus & ~manager.reserved.bits).bit_count()
-        return (promises.exclusive().bits & cpus).bit_count() * 100 // whole if whole else 0
+        return (exclusive_cpus(promises).bits & cpus).bit_count() * 100 // whole if whole else 0
+
+    def admitted(self, promises: Promises) -> Promises:
+        books = promises.of(CpuBooks)
+        return promises if books.reuse is None else promises.having(CpuBooks(books.default))
 
     def is_asked(self, container: ContainerDemand) -> bool:
         return self.manager.static and container.cpus > 0
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        return held.own_set(container.name) is not None or not self.is_asked(container)
+        return held.of(CpuHoldings).own_set(container.name) is not None or not self.is_asked(container)
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
-        return held.pod_cpus is not None or bool(held.cpus) or not (self.manager.static and pod.cpus)
+        own = held.of(CpuHoldings)
+        return own.pod_cpus is not None or bool(own.cpus) or not (self.manager.static and pod.cpus)
 
-    def place(self, held: PodPromises, name: str) -> NumaSet:
-        own = held.own_set(name) or CpuSet()
+    def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
+        own = held.of(CpuHoldings).own_set(name) or CpuSet()
         return NumaSet.from_ids(node.id for node in self.manager.nodes if node.cpus & own.bits)
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
@@ -82,14 +115,69 @@ class CpuResource(Struct, frozen=True):
         full = (aligned("container", "physical_cpu"),) if self.manager.options.full_pcpus_only else ()
         return (plus(CPU_REQUESTS), *full)
 
-    def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:  # noqa: ARG002 -- CPUs stay until the pod goes
+    def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
         return promises
+
+    def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
+        return now.cpus < before.cpus
+
+    def resize(
+        self,
+        topology: TopologyManager,
+        promises: Promises,
+        pod: PodDemand,
+        before: ContainerDemand,
+        now: ContainerDemand,
+    ) -> Promises | NotResized:
+        return resize_cpus(self.manager, topology, promises, pod, before, now)
 
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
         return release_container(self.manager, promises, uid, name)
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return release_pod_set(self.manager, promises, uid)
+
+    def found(
+        self,
+        entry: PodEntry,
+        pod: PodDemand,
+        groups: Mapping[str, ObservedCgroup | None],
+        observed: ObservedCgroups,
+        *,
+        by_pod: bool,
+    ) -> CpuHoldings:
+        return found_cpus(entry, pod, groups, observed, by_pod=by_pod)
+
+    def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
+        """Fewer CPUs are fine: they may be offline. A mixed container may have the shared pool in addition."""
+        own, cpus = held.of(CpuHoldings).own_set(container), cpus_of(group)
+        if own is None:
+            return False
+        return not own & self.manager.topology.online <= cpus if is_mixed else not cpus <= own
+
+    def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
+        return keep_cpus(self.manager, promises, pod, demand, before.of(CpuHoldings))
+
+    def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
+        if not self.manager.static:
+            return False
+        own = held.of(CpuHoldings)
+        if by_pod:
+            return bool(pod.cpus) and own.pod_cpus is None
+        # Plain init containers may have run, and have passed theirs on to later ones.
+        lasting = (c for c in pod.containers if c.kind is not ContainerKind.INIT)
+        return any(len(own.own_set(c.name) or ()) < c.cpus for c in lasting)
+
+    def is_away(self, held: PodPromises) -> bool:
+        return any(not cpus <= self.manager.topology.online for _, cpus in held.of(CpuHoldings).cpus)
+
+    def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
+        return fill_cpus(self.manager, topology, promises, pod, demand)
+
+    def differences(
+        self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
+    ) -> Iterator[HoldingChange]:
+        return cpu_differences(self.manager, promises, pod, demand, before.of(CpuHoldings), name, by_pod=by_pod)
 
     def validated(self, promises: Promises) -> Promises | StartRefused:
         return validated_cpus(self.manager, promises)
@@ -101,7 +189,7 @@ class CpuResource(Struct, frozen=True):
         manager = self.manager
         if not manager.static:
             return ()
-        exclusive = promises.exclusive()
+        exclusive = exclusive_cpus(promises)
         return (
             (Series(CPU_SHARED_POOL), 1000 * manager.free_pool(promises).bit_count()),
             (Series(CPU_EXCLUSIVE), len(exclusive)),
@@ -116,6 +204,9 @@ class CpuResource(Struct, frozen=True):
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
         return cpu_shortfalls(self.manager, promises)
+
+    def describe(self, held: PodPromises, name: str) -> str:
+        return ""
 
 
 def _listed(found: Hints | None) -> ResourceHints:

@@ -5,10 +5,12 @@ from msgspec.structs import replace
 from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import CpuMask, CpuSet, IdSetSyntaxError
 from nodeagent.core.model.podmap import PodMap
-from nodeagent.core.model.promises import PodPromises, Promises
-from nodeagent.core.model.records import CpuRecord, Unreadable
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, exclusive_sets, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager
+from nodeagent.core.resources.cpu.records import CpuRecord
 
 _FILE = "cpu_manager_state"
 _PATH = f"/var/lib/kubelet/{_FILE}"
@@ -58,10 +60,11 @@ def _loaded(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | S
                     f'could not parse cpuset "{text}" for container "{name}" in pod "{uid}": {err}', _FILE
                 )
         if sets:
-            pods = pods.put(uid, PodPromises(cpus=tuple(sorted(sets))))
+            pods = pods.put(uid, NOTHING.having(CpuHoldings(cpus=tuple(sorted(sets)))))
     for uid, cpus in record.pod_entries:
-        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), pod_cpus=cpus))
-    return Promises(default=default, pods=pods)
+        held = pods.get(uid) or NOTHING
+        pods = pods.put(uid, held.having(replace(held.of(CpuHoldings), pod_cpus=cpus)))
+    return Promises(pods=pods).having(CpuBooks(default=default))
 
 
 def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
@@ -69,14 +72,14 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
     if not manager.static:
         return promises
     strict = manager.options.strict_cpu_reservation
-    if not promises.default:
-        if not any(pod.cpus for _, pod in promises.pods):
-            return replace(promises, default=CpuSet(manager.universe))
+    if not default_set(promises):
+        if not any(pod.of(CpuHoldings).cpus for _, pod in promises.pods):
+            return with_default_set(promises, CpuSet(manager.universe))
         if not strict or Erratum.EMPTY_DEFAULT_SET_REFUSED in manager.quirks:
             return StartRefused("default cpuset cannot be empty", _FILE)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
         promises = _with_present_cpus(manager, promises)
-    default, reserved = promises.default, manager.reserved
+    default, reserved = default_set(promises), manager.reserved
     if strict and not reserved.isdisjoint(default):
         return StartRefused(
             f'some of strictly reserved cpus: "{reserved & default}" are present in defaultCpuSet: "{default}"',
@@ -84,7 +87,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
         )
     if not strict and not reserved <= default:
         return StartRefused(f'not all reserved cpus: "{reserved}" are present in defaultCpuSet: "{default}"', _FILE)
-    for uid, name, cpus in promises.containers:
+    for uid, name, cpus in exclusive_sets(promises):
         if not cpus.isdisjoint(default):
             return StartRefused(
                 f'pod: {uid}, container: {name} cpuset: "{cpus}" overlaps with default cpuset "{default}"', _FILE
@@ -108,11 +111,13 @@ def _held_twice(promises: Promises) -> StartRefused | None:
     """Find CPUs of a pod that another pod has too, or that are in the shared pool."""
     given = CpuSet()
     for uid, pod in promises.pods:
-        mine = CpuSet(CpuMask(_all_cpus(pod)))
+        mine = pod.of(CpuHoldings).every_cpu
         if not mine.isdisjoint(given):
             return StartRefused(f'pod: {uid} cpuset: "{mine}" overlaps with "{mine & given}" of other pods', _FILE)
-        if not mine.isdisjoint(promises.default):
-            return StartRefused(f'pod: {uid} cpuset: "{mine}" overlaps with default cpuset "{promises.default}"', _FILE)
+        if not mine.isdisjoint(default_set(promises)):
+            return StartRefused(
+                f'pod: {uid} cpuset: "{mine}" overlaps with default cpuset "{default_set(promises)}"', _FILE
+            )
         given |= mine
     return None
 
@@ -121,19 +126,12 @@ def given_cpus(promises: Promises) -> CpuSet:
     """All CPUs that a pod holds."""
     given = 0
     for _, pod in promises.pods:
-        given |= _all_cpus(pod)
+        given |= pod.of(CpuHoldings).every_cpu.bits
     return CpuSet(CpuMask(given))
-
-
-def _all_cpus(pod: PodPromises) -> int:
-    bits = 0 if pod.pod_cpus is None else pod.pod_cpus.bits
-    for _, cpus in pod.cpus:
-        bits |= cpus.bits
-    return bits
 
 
 def _with_present_cpus(manager: CpuManager, promises: Promises) -> Promises:
     """Add to the shared pool what came online (or belongs to nobody), and remove what went offline."""
-    known = promises.default | given_cpus(promises)
+    known = default_set(promises) | given_cpus(promises)
     appeared = CpuSet(manager.universe) - known
-    return replace(promises, default=(promises.default | appeared) & CpuSet(manager.layout.online))
+    return with_default_set(promises, (default_set(promises) | appeared) & CpuSet(manager.layout.online))

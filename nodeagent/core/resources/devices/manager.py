@@ -7,16 +7,16 @@ promised is in `PodPromises.devices`; a device that is gone stays promised and i
 from collections.abc import Iterable
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises, put, with_pod
+from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
-from nodeagent.core.numa.resource_manager import Allocation
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
 from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.resources.resource import Allocation
 
 
 class DeviceManager(Struct, frozen=True):
@@ -29,7 +29,7 @@ class DeviceManager(Struct, frozen=True):
 
     def available(self, pool: DevicePool, promises: Promises) -> list[PoolDevice]:
         """Return the devices that nobody has."""
-        taken = promises.taken_devices()
+        taken = taken_devices(promises)
         return [device for device in pool.healthy if device.held(pool.resource).key not in taken]
 
 
@@ -38,7 +38,7 @@ def reusable(pool: DevicePool, held: PodPromises, pod: PodDemand) -> list[PoolDe
     kinds = {container.name: container.kind for container in pod.containers}
     lent: list[str] = []
     lasting: set[str] = set()
-    for name, devices in held.devices:
+    for name, devices in held.of(DeviceHoldings).devices:
         ids = [device.id for device in devices if device.resource == pool.resource]
         if kinds.get(name) is ContainerKind.INIT:
             lent += ids
@@ -54,7 +54,7 @@ def allocate_container(
     """Promise the container what it asks for, under the hint stored for it."""
     for resource, wanted in container.devices:
         held = promises.of_pod(pod.uid)
-        own = held.devices_of(container.name, resource)
+        own = held.of(DeviceHoldings).devices_of(container.name, resource)
         if own and len(own) == wanted:
             continue
         if own:
@@ -69,22 +69,11 @@ def allocate_container(
         if isinstance(given, str):
             return Allocation(promises, refusal=unexpected(given))
         devices, answer = given
-        devices = tuple(sorted((*held.devices_of(container.name), *devices), key=lambda one: (one.resource, one.id)))
-        held = replace(held, devices=put(held.devices, container.name, devices))
+        of_devices = held.of(DeviceHoldings)
+        of_devices = of_devices.with_devices(container.name, (*of_devices.devices_of(container.name), *devices))
         if answer is not None:
-            answers = put(dict(held.device_answers).get(container.name, ()), resource, answer)
-            held = replace(held, device_answers=put(held.device_answers, container.name, answers))
-        promises = with_pod(promises, pod.uid, held)
-    return Allocation(promises)
-
-
-def allocate_pod(manager: DeviceManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Promise each container of the pod its own: devices aren't shared."""
-    for container in pod.containers:
-        allocation = allocate_container(manager, promises, pod, container)
-        if allocation.refusal is not None:
-            return allocation
-        promises = allocation.promises
+            of_devices = of_devices.with_answer(container.name, resource, answer)
+        promises = with_pod(promises, pod.uid, held.having(of_devices))
     return Allocation(promises)
 
 

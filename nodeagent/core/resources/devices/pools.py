@@ -5,7 +5,7 @@ from msgspec import Struct
 from nodeagent.core.model.device_selection import DeviceSelection, selected
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import NumaMask, NumaSet
-from nodeagent.core.model.promises import HeldDevice
+from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.core.resources.devices.plugins import DevicePlugin
 
 

@@ -1,6 +1,6 @@
 """The device manager as one of several resource managers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from msgspec import Struct
@@ -8,20 +8,25 @@ from msgspec.structs import replace
 
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
+from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.device_selection import DeviceSelection
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
-from nodeagent.core.model.promises import HeldDevice, PodPromises, Promises, dropped, with_pod
-from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.promises import PodPromises, Promises, with_pod
+from nodeagent.core.model.refusals import NotResized, StartRefused
+from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.violations import DevicesGone, Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import UNSATISFIABLE
-from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
+from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.devices.hints import pool_hints
-from nodeagent.core.resources.devices.manager import DeviceManager, allocate_container, allocate_pod, reusable
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, count_devices, taken_devices
+from nodeagent.core.resources.devices.keep import kept_devices
+from nodeagent.core.resources.devices.manager import DeviceManager, allocate_container, reusable
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice, pools_of
+from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, allocate_each
 
 
 def owned(
@@ -29,6 +34,7 @@ def owned(
     there: PlacedDevices | None,
     plugged: tuple[DevicePool, ...],
     every: NumaMask,
+    elsewhere: frozenset[str] = frozenset(),
 ) -> "DeviceResource":
     """Return the manager of what there is, and of what device plugins have told; where nobody has looked, of these alone.
 
@@ -37,29 +43,102 @@ def owned(
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
     pools = (*pools_of(selections, there or PlacedDevices()), *plugged)
-    return DeviceResource(DeviceManager(pools, every), plugged)
+    return DeviceResource(DeviceManager(pools, every), plugged, elsewhere)
 
 
 class DeviceResource(Struct, frozen=True):
-    """See `ResourceManager`."""
+    """See `Resource` (core/resources/resource.py)."""
 
     manager: DeviceManager
     plugged: tuple[DevicePool, ...] = ()
     """Those of device plugins."""
+    elsewhere: frozenset[str] = frozenset()
+    """Extended resources that other resources give."""
     name: ClassVar[str] = "devices"
+    holdings: ClassVar[type[DeviceHoldings]] = DeviceHoldings
+    gives_way: ClassVar[bool] = True
+
+    @property
+    def managed(self) -> frozenset[str]:
+        return frozenset(pool.resource for pool in self.manager.pools)
+
+    def limited_to(self, nodes: NumaMask) -> "DeviceResource":
+        return self
+
+    def admitted(self, promises: Promises) -> Promises:
+        return promises
+
+    def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
+        return False
+
+    def resize(
+        self,
+        topology: TopologyManager,
+        promises: Promises,
+        pod: PodDemand,
+        before: ContainerDemand,
+        now: ContainerDemand,
+    ) -> Promises | NotResized:
+        return promises
+
+    def found(
+        self,
+        entry: PodEntry,
+        pod: PodDemand,
+        groups: Mapping[str, ObservedCgroup | None],
+        observed: ObservedCgroups,
+        *,
+        by_pod: bool,
+    ) -> None:
+        return None
+
+    def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
+        return False
+
+    def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
+        kept = kept_devices(promises, pod, before.of(DeviceHoldings))
+        return with_pod(promises, pod.uid, promises.of_pod(pod.uid).having(kept))
+
+    def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
+        return not by_pod and any(not self.has_container(held, container) for container in pod.containers)
+
+    def is_away(self, held: PodPromises) -> bool:
+        return False
+
+    def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
+        return (promises,)
+
+    def differences(
+        self,
+        promises: Promises,
+        pod: Pod,
+        demand: PodDemand,
+        before: PodPromises,
+        name: str,
+        *,
+        by_pod: bool,
+    ) -> Iterator[HoldingChange]:
+        yield from ()
+
+    def describe(self, held: PodPromises, name: str) -> str:
+        return ""
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
         held = promises.of_pod(pod.uid)
         return tuple(
             (
                 resource,
-                self._hints(promises, held, pod, resource, wanted, held.devices_of(container.name, resource)),
+                self._hints(
+                    promises, held, pod, resource, wanted, held.of(DeviceHoldings).devices_of(container.name, resource)
+                ),
             )
             for resource, wanted in container.devices
+            if resource not in self.elsewhere
         )
 
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
         held = promises.of_pod(pod.uid)
+        every = held.of(DeviceHoldings).devices
         return tuple(
             (
                 resource,
@@ -69,10 +148,11 @@ class DeviceResource(Struct, frozen=True):
                     pod,
                     resource,
                     wanted,
-                    tuple({d.id: d for _, devices in held.devices for d in devices if d.resource == resource}.values()),
+                    tuple({d.id: d for _, devices in every for d in devices if d.resource == resource}.values()),
                 ),
             )
             for resource, wanted in pod.devices
+            if resource not in self.elsewhere
         )
 
     def _hints(
@@ -99,74 +179,82 @@ class DeviceResource(Struct, frozen=True):
         return pool_hints(pool, self.manager.every, wanted, available, lent)
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        return allocate_container(self.manager, promises, pod, container)
+        return allocate_container(self.manager, promises, pod, self._own(container))
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
-        return allocate_pod(self.manager, promises, pod)
+        return allocate_each(self, promises, pod)
 
-    def percent_given(self, promises: Promises, node: int) -> int | None:  # noqa: ARG002 -- kubelet asks CPUs and memory alone
+    def _own(self, container: ContainerDemand) -> ContainerDemand:
+        """Return a container without what others give it."""
+        if self.elsewhere.isdisjoint(name for name, _ in container.devices):
+            return container
+        return replace(container, devices=tuple(one for one in container.devices if one[0] not in self.elsewhere))
+
+    def percent_given(self, promises: Promises, node: int) -> int | None:
         return None
 
     def is_asked(self, container: ContainerDemand) -> bool:
-        return bool(container.devices)
+        return any(name not in self.elsewhere for name, _ in container.devices)
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
         is_back = container.kind is ContainerKind.INIT
-        return is_back or all(len(held.devices_of(container.name, name)) == count for name, count in container.devices)
+        own = held.of(DeviceHoldings)
+        wanted = ((name, count) for name, count in container.devices if name not in self.elsewhere)
+        return is_back or all(len(own.devices_of(container.name, name)) == count for name, count in wanted)
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         return all(self.has_container(held, container) for container in pod.containers)
 
-    def place(self, held: PodPromises, name: str) -> NumaSet:
+    def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
         nodes = NumaSet()
-        for device in held.devices_of(name):
+        for device in held.of(DeviceHoldings).devices_of(name):
             nodes |= device.nodes
         return nodes
 
-    def found_deltas(self, container: ContainerDemand) -> MetricDeltas:  # noqa: ARG002 -- kubelet counts plugins' calls alone
+    def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         return ()
 
-    def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:  # noqa: ARG002 -- devices stay until the pod goes
+    def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
         return promises
 
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
         held = promises.of_pod(uid)
-        if not held.devices_of(name):
+        own = held.of(DeviceHoldings)
+        if not own.devices_of(name):
             return promises, ()
-        left = replace(held, devices=dropped(held.devices, name), device_answers=dropped(held.device_answers, name))
-        return with_pod(promises, uid, left), ()
+        return with_pod(promises, uid, held.having(own.without(name))), ()
 
-    def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:  # noqa: ARG002 -- it has none as a whole
+    def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return promises, ()
 
     def validated(self, promises: Promises) -> Promises | StartRefused:
         return promises
 
-    def started_deltas(self, promises: Promises) -> MetricDeltas:  # noqa: ARG002 -- as above
+    def started_deltas(self, promises: Promises) -> MetricDeltas:
         return ()
 
-    def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:  # noqa: ARG002 -- kubelet has none
+    def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         return ()
 
-    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:  # noqa: ARG002 -- see admission/invariants.py: they hold without a manager, too
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
         yield from ()
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
         """A device that is gone, or not healthy any more, stays its holder's."""
-        if not promises.taken_devices():
+        if not taken_devices(promises):
             return
         there = {
             device.held(pool.resource).key: device.is_healthy for pool in self.manager.pools for device in pool.devices
         }
         known = {pool.resource for pool in self.manager.pools}
         for uid, held in promises.pods:
-            for name, devices in held.devices:
+            for name, devices in held.of(DeviceHoldings).devices:
                 for resource in sorted({device.resource for device in devices} & known):
                     gone = tuple(d.id for d in devices if d.resource == resource and not there.get(d.key, False))
                     if gone:
                         yield DevicesGone(uid, name, resource, gone)
 
-    def unasked(self) -> "DeviceResource":
+    def tried_out(self) -> "DeviceResource":
         """Return it for decisions that are only tried out: no plugin is asked, or told to give anything."""
         quiet = tuple(replace(pool, plugin=None) for pool in self.manager.pools)
         return replace(self, manager=replace(self.manager, pools=quiet))
@@ -175,5 +263,5 @@ class DeviceResource(Struct, frozen=True):
         """Return what can be asked for of each resource: what is healthy, and at least what is given (kubelet: sanitizeNodeAllocatable)."""
         given: dict[str, int] = {}
         for pool in self.manager.pools:
-            given[pool.resource] = max(len(pool.healthy), promises.devices_given().get(pool.resource, 0))
+            given[pool.resource] = max(len(pool.healthy), count_devices(promises).get(pool.resource, 0))
         return given

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import MEMORY
-from nodeagent.core.model.promises import Blocks, MemoryNode, MemoryTable
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.memory.holdings import Blocks, MemoryNode, MemoryTable
 
 UINT64 = 2**64 - 1
 """Sums and differences wrap around in the reference; without errata nothing comes near this limit."""

@@ -15,6 +15,7 @@ from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints
 from nodeagent.core.numa.hints import masks_by_size
 from nodeagent.core.numa.node_search import Cover, Steps, fittest_cover, narrowest
 from nodeagent.core.resources.memory.accounting import UINT64, NodeAccounts, used_cells
+from nodeagent.core.resources.memory.holdings import MemoryBooks, memory_accounts
 
 
 class NodeGroups(Struct, frozen=True):
@@ -87,8 +88,8 @@ class _Books(Struct, frozen=True):
 
 
 def _books(promises: Promises, uid: str, amounts: Amounts) -> _Books:
-    machine = promises.memory
-    reuse = promises.memory_reuse
+    machine = memory_accounts(promises)
+    reuse = promises.of(MemoryBooks).reuse
     reusable = {} if reuse is None or reuse.pod_uid != uid else {(n.bits, r): size for (n, r), size in reuse.amounts}
     tables = [
         (

@@ -6,6 +6,7 @@ from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.resources.memory.groups import calculated_hints
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.resources.memory.manager import MemoryManager, regenerated
 from nodeagent.core.resources.memory.pods import check_pod
 
@@ -20,7 +21,7 @@ def container_hints(
     if not manager.static or not pod.is_guaranteed or amounts is None or pod.is_skipped:
         return ()
     held = promises.of_pod(pod.uid)
-    if held.blocks(container.name) is not None:
+    if held.of(MemoryHoldings).blocks(container.name) is not None:
         return _regenerated(held, container.name, amounts)
     return _calculated(manager, promises, pod.uid, amounts)
 
@@ -34,10 +35,10 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Mem
     if not amounts:
         return ()
     held = promises.of_pod(pod.uid)
-    if held.memory and Erratum.POD_HINTS_FROM_FIRST_CONTAINER not in manager.quirks:
+    if held.of(MemoryHoldings).memory and Erratum.POD_HINTS_FROM_FIRST_CONTAINER not in manager.quirks:
         return _from_all_blocks(held, amounts)
     for container in pod.containers:
-        if held.blocks(container.name) is not None:
+        if held.of(MemoryHoldings).blocks(container.name) is not None:
             return _regenerated(held, container.name, amounts)
     return _calculated(manager, promises, pod.uid, amounts)
 
@@ -45,7 +46,7 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Mem
 def _from_all_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
     """Return hints for the nodes of what the pod holds, per resource."""
     nodes: dict[str, NumaSet] = {}
-    for _, blocks in held.memory:
+    for _, blocks in held.of(MemoryHoldings).memory:
         for block in blocks:
             nodes[block.resource] = nodes.get(block.resource, NumaSet()) | block.nodes
     return tuple((resource, ((nodes[resource].bits, True),)) for resource, _ in amounts if resource in nodes)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.violations import Invariant, NodeOverdrawn, NodesGone, Violation
+from nodeagent.core.resources.memory.holdings import memory_accounts
 from nodeagent.core.resources.memory.manager import MemoryManager
 from nodeagent.core.resources.memory.restore import books_differ, charged_blocks
 
@@ -13,24 +14,28 @@ def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Vi
     """Return the violations in the accounting."""
     if not manager.static:
         return
-    for node in promises.memory:
+    for node in memory_accounts(promises):
         for resource, table in node.tables:
             if table.reserved + table.free != table.allocatable:
-                yield Violation(invariant=Invariant.MEMORY_ADDS_UP, node=node.id, resource=resource, table=table)
-    difference = books_differ(manager, promises)
-    if difference is not None:
-        yield Violation(invariant=Invariant.MEMORY_IS_OF_THE_PROMISES, difference=difference)
+                there = f"{table.reserved} + {table.free} bytes of {resource} reserved and free"
+                difference = f"NUMA node {node.id}: {there}, {table.allocatable} allocatable"
+                yield Violation(
+                    invariant=Invariant.MEMORY_ADDS_UP, node=node.id, resource=resource, difference=difference
+                )
+    differing = books_differ(manager, promises)
+    if differing is not None:
+        yield Violation(invariant=Invariant.MEMORY_IS_OF_THE_PROMISES, difference=differing)
 
 
 def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[NodesGone | NodeOverdrawn]:
     """Return the blocks on NUMA nodes that are gone, and the nodes with more promised than they have."""
     if not manager.static:
         return
-    present = NumaSet.from_ids(node.id for node in promises.memory)
+    present = NumaSet.from_ids(node.id for node in memory_accounts(promises))
     for uid, name, block in charged_blocks(manager, promises):
         if not block.nodes <= present:
             yield NodesGone(uid, name or None, block.resource, block.nodes - present)
-    for node in promises.memory:
+    for node in memory_accounts(promises):
         for resource, table in node.tables:
             if table.free < 0:
                 yield NodeOverdrawn(node.id, resource, -table.free)

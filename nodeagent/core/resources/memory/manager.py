@@ -21,22 +21,12 @@ from nodeagent.core.metrics.manager_metrics import (
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum, reproduced
+from nodeagent.core.model.holdings import put
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
-from nodeagent.core.model.promises import (
-    Block,
-    Blocks,
-    Hint,
-    MemoryReuse,
-    PodPromises,
-    Promises,
-    dropped,
-    put,
-    with_pod,
-)
+from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused, unexpected
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.numa.resource_manager import Allocation
 from nodeagent.core.resources.memory.accounting import (
     NodeAccounts,
     breaks_group,
@@ -46,7 +36,17 @@ from nodeagent.core.resources.memory.accounting import (
     take,
 )
 from nodeagent.core.resources.memory.groups import NodeGroups, best_group
-from nodeagent.core.resources.memory.reservation import reserved_by_node
+from nodeagent.core.resources.memory.holdings import (
+    Block,
+    Blocks,
+    MemoryBooks,
+    MemoryHoldings,
+    MemoryReuse,
+    memory_accounts,
+    with_memory_accounts,
+)
+from nodeagent.core.resources.memory.reservation import invalid_entries, reserved_by_node
+from nodeagent.core.resources.resource import Allocation
 
 NOT_REPRESENTABLE = "[memorymanager] failed to represent quantity as int64"
 
@@ -102,6 +102,12 @@ def judge_memory_policy(placement: Placement) -> tuple[StartRefused, ...]:
     return (StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy"),)
 
 
+def judge_memory_configuration(placement: Placement) -> tuple[StartRefused, ...]:
+    """Judge the policy's name and the reserved amounts."""
+    invalid = invalid_entries(placement) if placement.memory_manager_policy == "Static" else None
+    return (*judge_memory_policy(placement), *(() if invalid is None else (invalid,)))
+
+
 def allocate_container(
     manager: MemoryManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Allocation:
@@ -112,7 +118,7 @@ def allocate_container(
         return Allocation(promises)
     requests = plus(MEMORY_REQUESTS)
     held = promises.of_pod(pod.uid)
-    blocks = held.blocks(container.name)
+    blocks = held.of(MemoryHoldings).blocks(container.name)
     if blocks is not None:
         return Allocation(_with_reuse(promises, pod.uid, container.kind, blocks), (requests,))
     if container.memory is None:
@@ -121,21 +127,22 @@ def allocate_container(
     if isinstance(nodes, str):
         return _failed(promises, (requests,), nodes)
     blocks = tuple(Block(nodes, resource, size) for resource, size in container.memory)
-    machine = promises.memory
+    machine = memory_accounts(promises)
     taken_over: list[Block] = []
     for resource, size in container.memory:
         taken_over.append(Block(nodes, resource, min(size, reusable_bytes(promises, pod.uid, nodes, resource))))
         machine = take(machine, nodes, resource, size - taken_over[-1].size_bytes)
-    memory = _shrunk(put(held.memory, container.name, blocks), pod, container.name, taken_over)
-    pods = promises.pods.put(pod.uid, replace(held, memory=memory))
-    after = _with_reuse(replace(promises, memory=machine, pods=pods), pod.uid, container.kind, blocks)
+    own = held.of(MemoryHoldings)
+    memory = _shrunk(put(own.memory, container.name, blocks), pod, container.name, taken_over)
+    after = with_pod(promises, pod.uid, held.having(replace(own, memory=memory)))
+    after = _with_reuse(with_memory_accounts(after, machine), pod.uid, container.kind, blocks)
     deltas = (requests, *(allocations("memory", "node") for _ in blocks), assignments("memory", "node_exclusive"))
     return Allocation(after, deltas)
 
 
 def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts, hint: Hint) -> NumaSet | str:
     """Choose the group of nodes; return an error text if there is none."""
-    machine = promises.memory
+    machine = memory_accounts(promises)
     for resource, size in amounts:
         if size and all(node.table(resource) is None for node in machine):
             # The reference panics.
@@ -177,12 +184,12 @@ def _failed(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
 
 def reusable_bytes(promises: Promises, uid: str, nodes: NumaSet, resource: str) -> int:
     """Bytes that the pod's next container may take over from its init containers on exactly this group."""
-    reuse = promises.memory_reuse
+    reuse = promises.of(MemoryBooks).reuse
     return reuse.amount(nodes, resource) if reuse is not None and reuse.pod_uid == uid else 0
 
 
 def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Blocks) -> Promises:
-    reuse = promises.memory_reuse
+    reuse = promises.of(MemoryBooks).reuse
     amounts = dict(reuse.amounts) if reuse is not None and reuse.pod_uid == uid else {}
     for block in blocks:
         key = (block.nodes, block.resource)
@@ -192,8 +199,8 @@ def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Block
         elif so_far:
             amounts[key] = so_far - min(so_far, block.size_bytes)
     left = tuple(sorted(((k, v) for k, v in amounts.items() if v), key=lambda item: (item[0][0].bits, item[0][1])))
-    after = MemoryReuse(uid, left) if left else None
-    return promises if after == promises.memory_reuse else replace(promises, memory_reuse=after)
+    after, books = MemoryReuse(uid, left) if left else None, promises.of(MemoryBooks)
+    return promises if after == books.reuse else promises.having(replace(books, reuse=after))
 
 
 def _shrunk(
@@ -241,29 +248,31 @@ def release_container(manager: MemoryManager, promises: Promises, uid: str, name
     if not manager.static:
         return promises
     pod = promises.of_pod(uid)
-    blocks = pod.blocks(name)
-    left = replace(pod, memory=dropped(pod.memory, name))
-    if pod.pod_memory is not None:
+    held = pod.of(MemoryHoldings)
+    blocks, left = held.blocks(name), held.without(name)
+    if left.pod_memory is not None:
         if left.memory:
-            return with_pod(promises, uid, left)
-        blocks, left = pod.pod_memory, replace(left, pod_memory=None)
+            return with_pod(promises, uid, pod.having(left))
+        blocks, left = left.pod_memory, MemoryHoldings()
     elif blocks is None:
         return promises
-    return replace(with_pod(promises, uid, left), memory=release(promises.memory, blocks))
+    after = with_pod(promises, uid, pod.having(left))
+    return with_memory_accounts(after, release(memory_accounts(promises), blocks))
 
 
 def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> Promises:
     """Take back a pod's blocks that have no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
-    if not manager.static or pod.pod_memory is None or pod.memory:
+    held = pod.of(MemoryHoldings)
+    if not manager.static or held.pod_memory is None or held.memory:
         return promises
-    after = with_pod(promises, uid, replace(pod, pod_memory=None))
-    return replace(after, memory=release(promises.memory, pod.pod_memory))
+    after = with_pod(promises, uid, pod.having(MemoryHoldings()))
+    return with_memory_accounts(after, release(memory_accounts(promises), held.pod_memory))
 
 
 def regenerated(pod: PodPromises, name: str, amounts: Amounts) -> tuple[tuple[str, NumaSet], ...] | None:
     """Return the nodes of a container's blocks by resource, if they are exactly what is asked for."""
-    blocks = pod.blocks(name) or ()
+    blocks = pod.of(MemoryHoldings).blocks(name) or ()
     wanted = dict(amounts)
     if len(blocks) != len(wanted) or any(wanted.get(b.resource) != b.size_bytes for b in blocks):
         return None

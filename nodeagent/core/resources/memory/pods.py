@@ -18,11 +18,18 @@ from nodeagent.core.model.demand import Amounts, PodDemand
 from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.promises import Block, Blocks, Promises
+from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
-from nodeagent.core.numa.resource_manager import Allocation
 from nodeagent.core.resources.memory.accounting import UINT64, take
+from nodeagent.core.resources.memory.holdings import (
+    Block,
+    Blocks,
+    MemoryHoldings,
+    memory_accounts,
+    with_memory_accounts,
+)
 from nodeagent.core.resources.memory.manager import NOT_REPRESENTABLE, MemoryManager, choose_nodes
+from nodeagent.core.resources.resource import Allocation
 
 _REPRESENTABLE = "amounts that aren't whole bytes were refused before"
 
@@ -86,13 +93,14 @@ def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> 
     nodes = choose_nodes(manager, promises, pod.uid, pod.memory, promises.hint(pod.uid, pod.containers[0].name))
     if isinstance(nodes, str):
         return _failed(promises, (requests,), unexpected(nodes))
-    machine = promises.memory
+    machine = memory_accounts(promises)
     for resource, size in pod.memory:
         machine = take(machine, nodes, resource, size)
-    held = replace(
-        promises.of_pod(pod.uid),
-        pod_memory=tuple(Block(nodes, resource, size) for resource, size in pod.memory),
-        memory=tuple(sorted(_partition(pod, nodes))),
+    held = promises.of_pod(pod.uid).having(
+        MemoryHoldings(
+            pod_memory=tuple(Block(nodes, resource, size) for resource, size in pod.memory),
+            memory=tuple(sorted(_partition(pod, nodes))),
+        )
     )
     deltas: MetricDeltas = (requests,)
     for container in pod.containers:
@@ -100,7 +108,7 @@ def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> 
         if exclusive or container.kind is not ContainerKind.APP:
             deltas += (requests,)
         deltas += (allocations("memory", "pod"), assignments("memory", "pod_exclusive" if exclusive else "pod_shared"))
-    return Allocation(replace(promises, memory=machine, pods=promises.pods.put(pod.uid, held)), deltas)
+    return Allocation(with_memory_accounts(replace(promises, pods=promises.pods.put(pod.uid, held)), machine), deltas)
 
 
 def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:

@@ -1,23 +1,29 @@
 """The memory manager as one of several resource managers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, plus
+from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
-from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import MEMORY, ContainerKind, Pod
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
-from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.refusals import NotResized, StartRefused
+from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
-from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
+from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.memory import hints, pods
+from nodeagent.core.resources.memory.groups import NodeGroups
+from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, memory_accounts
 from nodeagent.core.resources.memory.invariants import memory_shortfalls, memory_violations
+from nodeagent.core.resources.memory.keep import found_memory, keep_memory, memory_differences
 from nodeagent.core.resources.memory.manager import (
     MemoryManager,
     allocate_container,
@@ -25,17 +31,28 @@ from nodeagent.core.resources.memory.manager import (
     release_pod_blocks,
     release_started,
 )
+from nodeagent.core.resources.memory.resize import resize_memory
 from nodeagent.core.resources.memory.restore import validated_memory
+from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
 
 BytesByNode = Mapping[int, int]
 """Regular memory of blocks that lie on one NUMA node alone, by that node."""
 
 
 class MemoryResource(Struct, frozen=True):
-    """See `ResourceManager`."""
+    """See `Resource` (core/resources/resource.py)."""
 
     manager: MemoryManager
     name: ClassVar[str] = "memory"
+    holdings: ClassVar[type[MemoryHoldings]] = MemoryHoldings
+    managed: ClassVar[frozenset[str]] = frozenset()
+    gives_way: ClassVar[bool] = False
+
+    def amounts(self, promises: Promises) -> Mapping[str, int]:
+        return {}
+
+    def limited_to(self, nodes: NumaMask) -> "MemoryResource":
+        return MemoryResource(replace(self.manager, groups=NodeGroups((nodes,))))
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
         return _listed(hints.container_hints(self.manager, promises, pod, container))
@@ -54,9 +71,13 @@ class MemoryResource(Struct, frozen=True):
         if not self.manager.static:
             return None
         assigned = promises.pods.fold(_ALONE).get(node, 0)
-        accounting = next((n for n in promises.memory if n.id == node), None)
+        accounting = next((n for n in memory_accounts(promises) if n.id == node), None)
         table = None if accounting is None else accounting.table(MEMORY)
         return assigned * 100 // table.allocatable if table is not None and table.allocatable else 0
+
+    def admitted(self, promises: Promises) -> Promises:
+        books = promises.of(MemoryBooks)
+        return promises if books.reuse is None else promises.having(MemoryBooks(books.nodes))
 
     def is_asked(self, container: ContainerDemand) -> bool:
         return self.manager.static and bool(container.memory)
@@ -64,16 +85,14 @@ class MemoryResource(Struct, frozen=True):
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
         # A plain init container returns its memory when the one after it starts.
         is_back = container.kind is ContainerKind.INIT
-        return is_back or held.blocks(container.name) is not None or not self.is_asked(container)
+        return is_back or held.of(MemoryHoldings).blocks(container.name) is not None or not self.is_asked(container)
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
-        return held.pod_memory is not None or bool(held.memory) or not (self.manager.static and pod.memory)
+        own = held.of(MemoryHoldings)
+        return own.pod_memory is not None or bool(own.memory) or not (self.manager.static and pod.memory)
 
-    def place(self, held: PodPromises, name: str) -> NumaSet:
-        nodes = NumaSet()
-        for block in held.blocks(name) or ():
-            nodes |= block.nodes
-        return nodes
+    def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
+        return held.of(MemoryHoldings).nodes(name)
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         return (plus(MEMORY_REQUESTS),) if self.is_asked(container) else ()
@@ -81,26 +100,86 @@ class MemoryResource(Struct, frozen=True):
     def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
         return release_started(self.manager, promises, pod, name)
 
+    def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
+        return sum(size for _, size in now.memory or ()) < sum(size for _, size in before.memory or ())
+
+    def resize(
+        self,
+        topology: TopologyManager,
+        promises: Promises,
+        pod: PodDemand,
+        before: ContainerDemand,
+        now: ContainerDemand,
+    ) -> Promises | NotResized:
+        return resize_memory(self.manager, topology, promises, pod, before, now)
+
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
         return release_container(self.manager, promises, uid, name), ()
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return release_pod_blocks(self.manager, promises, uid), ()
 
+    def found(
+        self,
+        entry: PodEntry,
+        pod: PodDemand,
+        groups: Mapping[str, ObservedCgroup | None],
+        observed: ObservedCgroups,
+        *,
+        by_pod: bool,
+    ) -> MemoryHoldings:
+        return found_memory(entry, pod, groups, by_pod=by_pod)
+
+    def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
+        return False
+
+    def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
+        return keep_memory(self.manager, promises, pod, demand, before.of(MemoryHoldings))
+
+    def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
+        if not self.manager.static:
+            return False
+        own = held.of(MemoryHoldings)
+        if by_pod:
+            return bool(pod.memory) and own.pod_memory is None
+        lasting = (c for c in pod.containers if c.kind is not ContainerKind.INIT)
+        return any(bool(c.memory) and own.blocks(c.name) is None for c in lasting)
+
+    def is_away(self, held: PodPromises) -> bool:
+        return False
+
+    def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
+        return (promises,)
+
+    def differences(
+        self,
+        promises: Promises,
+        pod: Pod,
+        demand: PodDemand,
+        before: PodPromises,
+        name: str,
+        *,
+        by_pod: bool,
+    ) -> Iterator[HoldingChange]:
+        return memory_differences(self.manager, promises, pod, demand, before.of(MemoryHoldings), name)
+
     def validated(self, promises: Promises) -> Promises | StartRefused:
         return validated_memory(self.manager, promises)
 
-    def started_deltas(self, promises: Promises) -> MetricDeltas:  # noqa: ARG002 -- it has counters only
+    def started_deltas(self, promises: Promises) -> MetricDeltas:
         return ()
 
-    def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:  # noqa: ARG002 -- it has counters only
+    def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         return ()
 
-    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:  # noqa: ARG002 -- its books know no pods
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
         return memory_violations(self.manager, promises)
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
         return memory_shortfalls(self.manager, promises)
+
+    def describe(self, held: PodPromises, name: str) -> str:
+        return ""
 
 
 def _listed(found: hints.MemoryHints) -> ResourceHints:
@@ -110,7 +189,7 @@ def _listed(found: hints.MemoryHints) -> ResourceHints:
 
 def _alone(_uid: str, pod: PodPromises) -> BytesByNode:
     found: dict[int, int] = {}
-    for _, blocks in pod.memory:
+    for _, blocks in pod.of(MemoryHoldings).memory:
         for block in blocks:
             if block.resource == MEMORY and len(block.nodes) == 1:
                 (node,) = block.nodes

@@ -6,11 +6,19 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.model.promises import Block, MemoryNode, PodPromises, Promises
-from nodeagent.core.model.records import MemoryRecord, Unreadable
+from nodeagent.core.model.promises import NOTHING, Promises
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.resources.memory.accounting import NodeAccounts, charge, take
+from nodeagent.core.resources.memory.holdings import (
+    Block,
+    MemoryHoldings,
+    MemoryNode,
+    memory_accounts,
+    with_memory_accounts,
+)
 from nodeagent.core.resources.memory.manager import MemoryManager
+from nodeagent.core.resources.memory.records import MemoryRecord
 
 _FILE = "memory_manager_state"
 _PATH = f"/var/lib/kubelet/{_FILE}"
@@ -49,25 +57,27 @@ def _loaded(manager: MemoryManager, promises: Promises, record: MemoryRecord | U
         )
     pods = promises.pods
     for uid, containers in record.entries:
-        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), memory=containers))
+        held = pods.get(uid) or NOTHING
+        pods = pods.put(uid, held.having(replace(held.of(MemoryHoldings), memory=containers)))
     for uid, blocks in record.pod_entries:
-        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), pod_memory=blocks))
-    return replace(promises, memory=record.machine, pods=pods)
+        held = pods.get(uid) or NOTHING
+        pods = pods.put(uid, held.having(replace(held.of(MemoryHoldings), pod_memory=blocks)))
+    return with_memory_accounts(replace(promises, pods=pods), record.machine)
 
 
 def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
     """Judge stored promises against the current machine and configuration."""
     if not manager.static:
         return promises
-    if not promises.memory:
-        if any(pod.memory for _, pod in promises.pods):
+    if not memory_accounts(promises):
+        if any(pod.of(MemoryHoldings).memory for _, pod in promises.pods):
             return StartRefused("[memorymanager] machine state can not be empty when it has memory assignments", _FILE)
-        return replace(promises, memory=manager.machine)
+        return with_memory_accounts(promises, manager.machine)
     if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
         return (
             promises
             if books_differ(manager, promises) is None
-            else replace(promises, memory=_charged(manager, promises))
+            else with_memory_accounts(promises, _charged(manager, promises))
         )
     difference = books_differ(manager, promises)
     return promises if difference is None else StartRefused(difference, _FILE)
@@ -78,7 +88,7 @@ def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
     expected = _replayed(manager, promises)
     if isinstance(expected, str):
         return expected
-    if _differ(promises.memory, expected):
+    if _differ(memory_accounts(promises), expected):
         return "[memorymanager] the expected machine state is different from the real one"
     return None
 
@@ -108,12 +118,13 @@ def _charged(manager: MemoryManager, promises: Promises) -> NodeAccounts:
 def charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
     """What is charged to the accounting: a pod's blocks if it has some (without a container name), otherwise its containers'."""
     for uid, pod in promises.pods:
-        by_pod = pod.pod_memory is not None
+        held = pod.of(MemoryHoldings)
+        by_pod = held.pod_memory is not None
         # kubelet walks the containers' entries, so a pod entry without any is skipped (Erratum.POD_ENTRY_LEAKS).
-        if by_pod and (pod.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
-            yield from ((uid, "", block) for block in pod.pod_memory or ())
+        if by_pod and (held.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
+            yield from ((uid, "", block) for block in held.pod_memory or ())
         elif not by_pod:
-            yield from ((uid, name, block) for name, blocks in pod.memory for block in blocks)
+            yield from ((uid, name, block) for name, blocks in held.memory for block in blocks)
 
 
 def _differ(stored: NodeAccounts, expected: NodeAccounts) -> bool:

@@ -45,9 +45,9 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import HeldDevice
 from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.world import Turn, World
@@ -372,13 +372,13 @@ class RuntimeDomain:
             return found
         key = ContainerKey.of(call.sandbox, call.container)
         held = done.state.promises.of_pod(key.pod_uid)
-        if not (devices := held.devices_of(key.name)):
+        if not (devices := held.of(DeviceHoldings).devices_of(key.name)):
             return found
         from nodeagent.daemon.domains.runtime.device_access import access_of  # noqa: PLC0415 - few containers have any
 
         runtime = self.exchange.state.runtime
         assert runtime is not None
-        answers = next((own for name, own in held.device_answers if name == key.name), ())
+        answers = next((own for name, own in held.of(DeviceHoldings).answers if name == key.name), ())
         takes_cdi = runtime.nri_version >= _CDI_SINCE
         access = access_of(devices, answers, call.container.variables, takes_cdi=takes_cdi)
         taken = (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from nodeagent.core.model.device_access import DeviceAccess, DeviceFile
-from nodeagent.core.model.promises import HeldDevice
+from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.edge.kernel.device_files import files_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.manifest.placement_variables import device_variables

@@ -12,7 +12,7 @@ from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError
 from nodeagent.formats.config.containerd_config import ContainerdConfigError, NriConfig, imported, nri_config
 from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod
 from nodeagent.formats.wire.grpc_messages import Status
-from nodeagent.views.check.runtime import PodsApiFacts, RuntimeFacts
+from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 
 _CONFIG = "/etc/containerd/config.toml"
 _MAX_BYTES = 1 << 20

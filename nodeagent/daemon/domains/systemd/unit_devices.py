@@ -12,6 +12,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.device_access import DeviceFile
 from nodeagent.core.model.pod import SYSTEMD
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES
 from nodeagent.daemon.turn.troubles import Trouble, trouble_of
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
@@ -205,11 +206,13 @@ def _devices_of_units(state: NodeState) -> Mapping[str, tuple[str, ...]]:
     found = {}
     for entry in state.entries:
         held = state.promises.of_pod(entry.pod.uid)
-        if entry.domain != SYSTEMD or entry.deleting_since_ms is not None or not held.devices:
+        if entry.domain != SYSTEMD or entry.deleting_since_ms is not None or not held.of(DeviceHoldings).devices:
             continue
-        plugged = {resource for _, answers in held.device_answers for resource, _ in answers}
+        plugged = {resource for _, answers in held.of(DeviceHoldings).answers for resource, _ in answers}
         for container in entry.pod.containers:
-            own = tuple(one.id for one in held.devices_of(container.name) if one.resource not in plugged)
+            own = tuple(
+                one.id for one in held.of(DeviceHoldings).devices_of(container.name) if one.resource not in plugged
+            )
             if container.unit and own:
                 found[container.unit] = own
     return found

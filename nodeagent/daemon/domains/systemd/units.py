@@ -12,6 +12,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Pod
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.devices.holdings import taken_devices
 from nodeagent.core.turn.pod_sources import PodSource, offered
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd, UnitCgroups, unit_paths
@@ -119,7 +120,7 @@ class SystemdDomain:
 
     def take_back(self, state: NodeState, /) -> TakenBack:
         if self._devices is None:
-            has_some = bool(state.promises.taken_devices() and _pods_of(state))
+            has_some = bool(taken_devices(state.promises) and _pods_of(state))
             if not has_some and not Path(self._config.runtime_directory, UNIT_DEVICES).exists():
                 return TakenBack({})
             from nodeagent.daemon.domains.systemd.unit_devices import UnitDevices  # noqa: PLC0415 - few units have any

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.core.resources.cpu.points import Question
 
 
@@ -17,7 +18,7 @@ class SpreadCaches(Struct, frozen=True):
         caches = [CpuSet(cache.bits) for cache in topology.l3] or list(topology.uncores.values())
         if len(caches) < 2:
             return None
-        chosen, busy = CpuSet(), question.promises.exclusive()
+        chosen, busy = CpuSet(), exclusive_cpus(question.promises)
         while len(chosen) < question.count:
             free, missing = question.free - chosen, question.count - len(chosen)
             by_load = sorted(

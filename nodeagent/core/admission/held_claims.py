@@ -1,0 +1,31 @@
+"""What the claims of a pod still have: what its containers hold of it."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.model.claims import MEMORY_DRIVER, AllocatedDevice, ClaimAllocation, card_name, cpu_name
+from nodeagent.core.model.promises import PodPromises
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.memory.holdings import MemoryHoldings
+
+
+def held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
+    """Return what the pod's claims have, as far as its containers still hold it: those that have finished give theirs back."""
+    claims = held.of(ClaimHoldings).claims
+    if not claims:
+        return ()
+    cards = {card_name(one.id) for _, own in held.of(DeviceHoldings).devices for one in own}
+    names = cards | {cpu_name(cpu) for cpu in held.of(CpuHoldings).every_cpu}
+    has_memory = bool(held.of(MemoryHoldings).memory)
+
+    def is_held(one: AllocatedDevice) -> bool:
+        return one.device in names if one.driver != MEMORY_DRIVER else has_memory
+
+    kept = (replace(claim, devices=tuple(filter(is_held, claim.devices))) for claim in claims)
+    return tuple(claim for claim in kept if claim.devices)
+
+
+def with_held_claims(held: PodPromises) -> PodPromises:
+    """Return a pod without what its claims had of containers that have finished."""
+    return held.having(ClaimHoldings(held_claims(held))) if held.of(ClaimHoldings).claims else held

@@ -1,0 +1,14 @@
+"""kubelet's files on a node that was kubelet's."""
+
+from msgspec import Struct
+
+from nodeagent.core.model.records import Unreadable
+from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.memory.records import MemoryRecord
+
+
+class Records(Struct, frozen=True):
+    """Both files as found. None means that a file doesn't exist."""
+
+    cpu: CpuRecord | Unreadable | None = None
+    memory: MemoryRecord | Unreadable | None = None

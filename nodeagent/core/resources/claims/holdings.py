@@ -1,0 +1,43 @@
+"""What the resource claims of pods have got."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from nodeagent.core.model.claims import ClaimAllocation
+from nodeagent.core.model.podmap import Fold
+from nodeagent.core.model.promises import PodPromises, Promises
+
+
+class ClaimHoldings(Struct, frozen=True):
+    """What one pod holds."""
+
+    claims: tuple[ClaimAllocation, ...] = ()
+    """In the order of the pod. The same is among the CPUs, memory and devices of its containers."""
+
+    @property
+    def holders(self) -> Iterator[str]:
+        return iter(())
+
+    def without(self, container: str) -> "ClaimHoldings":  # noqa: ARG002 -- claims are the pod's
+        return self
+
+
+def taken_claims(promises: Promises) -> frozenset[tuple[str, str]]:
+    """Return all resource claims that pods have: `namespace/name`, and the pod's UID."""
+    claims: frozenset[tuple[str, str]] = promises.pods.fold(_CLAIMS)
+    unrecovered = promises.unrecovered
+    return claims.union(*(_claims(one.uid, one.held) for one in unrecovered)) if unrecovered else claims
+
+
+def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
+    """Return what a pod's claims have got, be it unrecovered or not."""
+    unrecovered = next((one.held.of(ClaimHoldings).claims for one in promises.unrecovered if one.uid == uid), ())
+    return promises.of_pod(uid).of(ClaimHoldings).claims or unrecovered
+
+
+def _claims(uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
+    return frozenset((claim.claim, uid) for claim in pod.of(ClaimHoldings).claims)
+
+
+_CLAIMS: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _claims, frozenset.__or__)

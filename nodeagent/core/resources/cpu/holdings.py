@@ -1,0 +1,96 @@
+"""What pods hold of CPUs, and which CPUs nobody holds."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from nodeagent.core.model.holdings import dropped
+from nodeagent.core.model.idset import CpuMask, CpuSet
+from nodeagent.core.model.podmap import Fold
+from nodeagent.core.model.promises import PodPromises, Promises
+
+
+class CpuHoldings(Struct, frozen=True):
+    """What one pod holds; every tuple is sorted by container name."""
+
+    cpus: tuple[tuple[str, CpuSet], ...] = ()
+    """Exclusive sets. A container without one runs in the shared pool."""
+    pod_cpus: CpuSet | None = None
+    """The set of a pod with pod-level resources."""
+    first_cpus: tuple[tuple[str, CpuSet], ...] = ()
+    """The CPUs with which containers were admitted that have others beside them now: they keep these (KEP-5554)."""
+
+    @property
+    def holders(self) -> Iterator[str]:
+        return (name for name, _ in self.cpus)
+
+    def without(self, container: str) -> "CpuHoldings":
+        return CpuHoldings(dropped(self.cpus, container), self.pod_cpus, dropped(self.first_cpus, container))
+
+    def own_set(self, name: str) -> CpuSet | None:
+        """Return a container's exclusive CPUs. None means that it runs in the shared pool."""
+        return next((cpus for key, cpus in self.cpus if key == name), None)
+
+    def first_set(self, name: str) -> CpuSet | None:
+        """Return what is left of the exclusive CPUs that a container was admitted with. None means that it has none."""
+        own = self.own_set(name)
+        first = next((cpus for key, cpus in self.first_cpus if key == name), None)
+        return own if own is None or first is None else first & own or own
+
+    @property
+    def every_cpu(self) -> CpuSet:
+        """All CPUs of the pod and of its containers."""
+        bits = 0 if self.pod_cpus is None else self.pod_cpus.bits
+        for _, cpus in self.cpus:
+            bits |= cpus.bits
+        return CpuSet(CpuMask(bits))
+
+
+class CpuReuse(Struct, frozen=True):
+    """CPUs that later containers of the pod may take over from its init containers. For one pod at a time."""
+
+    pod_uid: str
+    cpus: CpuSet
+
+
+class CpuBooks(Struct, frozen=True):
+    """What the CPU manager keeps of the node."""
+
+    default: CpuSet = CpuSet()
+    """kubelet's defaultCpuSet: the CPUs that nobody holds exclusively. Includes the reserved ones unless they are strictly reserved."""
+    reuse: CpuReuse | None = None
+
+
+def default_set(promises: Promises) -> CpuSet:
+    """Return the CPUs that nobody holds exclusively."""
+    return promises.of(CpuBooks).default
+
+
+def with_default_set(promises: Promises, default: CpuSet) -> Promises:
+    """Return promises with another default set."""
+    return promises.having(CpuBooks(default, promises.of(CpuBooks).reuse))
+
+
+def own_set_of(promises: Promises, uid: str, name: str) -> CpuSet | None:
+    """Return a container's exclusive CPUs. None means that it runs in the shared pool."""
+    return promises.of_pod(uid).of(CpuHoldings).own_set(name)
+
+
+def exclusive_cpus(promises: Promises) -> CpuSet:
+    """Return the union of all exclusive sets."""
+    return CpuSet(CpuMask(promises.pods.fold(_OWN_SETS)))
+
+
+def exclusive_sets(promises: Promises) -> Iterator[tuple[str, str, CpuSet]]:
+    """Return all exclusive sets as (pod UID, container name, CPUs), sorted."""
+    return ((uid, name, cpus) for uid, pod in promises.pods for name, cpus in pod.of(CpuHoldings).cpus)
+
+
+def _own_sets(_uid: str, pod: PodPromises) -> int:
+    bits = 0
+    for _, cpus in pod.of(CpuHoldings).cpus:
+        bits |= cpus.bits
+    return bits
+
+
+_OWN_SETS: Fold[PodPromises, int] = Fold(0, _own_sets, int.__or__)

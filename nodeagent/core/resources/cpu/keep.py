@@ -1,0 +1,173 @@
+"""CPUs after a start: what pods keep of them on this machine, what takes its place, and what differs then."""
+
+from collections.abc import Iterator, Mapping
+
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.holdings import put
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Container, ContainerKind, Pod
+from nodeagent.core.model.promises import Promises, with_pod
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.numa.topology_manager import TopologyManager
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with_default_set
+from nodeagent.core.resources.cpu.manager import CpuManager, choose_near, release_container
+from nodeagent.core.resources.cpu.points import CpuShortage
+from nodeagent.core.resources.cpu.restore import given_cpus
+from nodeagent.core.resources.resource import AGAIN, HoldingChange
+
+
+def found_cpus(
+    entry: PodEntry,
+    demand: PodDemand,
+    groups: Mapping[str, ObservedCgroup | None],
+    observed: ObservedCgroups,
+    *,
+    by_pod: bool,
+) -> CpuHoldings:
+    """Return the exclusive CPUs of a running pod according to its cgroups."""
+    cpus = {name: own for name, group in groups.items() if group is not None and (own := cpus_of(group))}
+    for container in entry.pod.containers:
+        if container.is_mixed and container.name in cpus:
+            cpus[container.name] -= _of_others(entry, container, observed)
+    if by_pod:
+        # Reassemble the pod's set from the slices and the pool that its containers are in.
+        whole = CpuSet()
+        for each in cpus.values():
+            whole |= each
+        if len(whole) != demand.cpus or len(cpus) != len(demand.containers):
+            return CpuHoldings()
+        return CpuHoldings(tuple(sorted(cpus.items())), whole)
+    # A set larger than what is asked for is not an exclusive one: the container is in the shared pool.
+    return CpuHoldings(
+        tuple(sorted((c.name, cpus[c.name]) for c in demand.containers if 0 < len(cpus.get(c.name, ())) <= c.cpus))
+    )
+
+
+def _of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
+    """CPUs that other containers have too, so the shared pool: not init containers of its pod, which may have had its exclusive ones."""
+    apart = {entry.container_path(c.name) for c in entry.pod.containers if c is mixed or c.kind is ContainerKind.INIT}
+    above = {path.rpartition("/")[0] for path in observed}
+    cpus = CpuSet()
+    for path, group in observed.items():
+        if path not in above and path not in apart:
+            cpus |= cpus_of(group)
+    return cpus
+
+
+def cpus_of(group: ObservedCgroup) -> CpuSet:
+    """Return the CPUs that a cgroup is set to."""
+    value = group.get(Attribute.CPUSET_CPUS)
+    return value if isinstance(value, CpuSet) else CpuSet()
+
+
+def keep_cpus(manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings) -> Promises:
+    """Promise a pod those of its CPUs that no other pod has and that are not reserved."""
+    held = _kept(manager, promises, pod, demand, before)
+    after = with_default_set(promises, default_set(promises) - held.every_cpu)
+    return with_pod(after, pod.uid, after.of_pod(pod.uid).having(held))
+
+
+def _kept(manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings) -> CpuHoldings:
+    if not manager.static:
+        return CpuHoldings()
+    there = manager.topology.online | manager.topology.offline
+    barred = manager.reserved | given_cpus(promises)
+    whole = before.pod_cpus
+    if whole is not None:
+        # Slices and pool are one decision: all of it can be kept, or none.
+        fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= there
+        slices = [(c.name, before.own_set(c.name)) for c in pod.containers]
+        own = tuple(sorted((name, cpus) for name, cpus in slices if cpus and cpus <= whole))
+        return CpuHoldings(own, whole) if fits and len(own) == len(slices) else CpuHoldings()
+    kept: tuple[tuple[str, CpuSet], ...] = ()
+    beside = CpuSet()
+    for wanted in demand.containers:
+        cpus = (before.own_set(wanted.name) or CpuSet()) & there - barred - beside
+        if not cpus or len(cpus) > wanted.cpus:
+            continue
+        kept = put(kept, wanted.name, cpus)
+        if wanted.kind is not ContainerKind.INIT:
+            beside |= cpus
+    return CpuHoldings(kept)
+
+
+def due_cpus(manager: CpuManager, demand: PodDemand, container: ContainerDemand, *, by_pod: bool) -> int:
+    """Return how many exclusive CPUs a container should have, if available."""
+    if not manager.static or demand.is_skipped:
+        return 0
+    return 0 if by_pod and not demand.cpus else container.cpus
+
+
+def fill_cpus(
+    manager: CpuManager, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand
+) -> tuple[Promises, ...]:
+    """Add CPUs to the sets that are too small, close to those that are there; and without what only plain init containers have, which have
+    run, or are not worth moving the others for. Nothing is returned if the options allow no such set, or if plugins choose: they are asked
+    about the whole pod then.
+    """
+    if manager.chooser is not None:
+        return ()
+    machine, layout, of_pod = manager.topology, manager.layout, promises.of_pod(demand.uid)
+    for wanted in demand.containers:
+        held = of_pod.of(CpuHoldings)
+        own = held.own_set(wanted.name)
+        if own is None or len(own) >= wanted.cpus:
+            continue
+        near = machine.numa_of(own)
+        missing = manager.asking(promises, demand, wanted.name, manager.free_cpus(promises), wanted.cpus - len(own))
+        chosen = choose_near(manager, missing, near.bits)
+        if isinstance(chosen, CpuShortage):
+            return ()
+        whole = own | chosen
+        splits_core = manager.options.full_pcpus_only and layout.whole_cores(whole.bits) != whole.bits
+        if splits_core or (topology.is_strict and not machine.numa_of(whole) <= near):
+            return ()
+        of_pod = of_pod.having(CpuHoldings(put(held.cpus, wanted.name, whole), held.pod_cpus, held.first_cpus))
+        promises = with_pod(with_default_set(promises, default_set(promises) - chosen), demand.uid, of_pod)
+    without_inits = promises
+    for container in pod.containers:
+        if container.kind is ContainerKind.INIT:
+            without_inits, _ = release_container(manager, without_inits, pod.uid, container.name)
+    return promises, without_inits
+
+
+def cpu_differences(
+    manager: CpuManager,
+    promises: Promises,
+    pod: Pod,
+    demand: PodDemand,
+    before: CpuHoldings,
+    name: str,
+    *,
+    by_pod: bool,
+) -> Iterator[HoldingChange]:
+    """Return how the CPUs of a container differ from before, or from its request."""
+    container = next(one for one in demand.containers if one.name == name)
+    had, has = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
+    wanted = due_cpus(manager, demand, container, by_pod=by_pod)
+    if had != has or (len(has or ()) < wanted and container.kind is not ContainerKind.INIT):
+        why = _why(manager, pod, promises, had or CpuSet(), has or CpuSet(), wanted)
+        yield HoldingChange("CPUs", str(had) if had else "shared", str(has) if has else "shared", why)
+
+
+def _why(manager: CpuManager, pod: Pod, promises: Promises, had: CpuSet, has: CpuSet, wanted: int) -> str:
+    if not manager.static:
+        return "cpuManagerPolicy is none now"
+    others = CpuSet()
+    for uid, held in promises.pods:
+        if uid != pod.uid:
+            others |= held.of(CpuHoldings).every_cpu
+    lost, online = had - has, manager.topology.online
+    parts = []
+    if lost & manager.reserved:
+        parts.append(f"CPUs {lost & manager.reserved} are reserved")
+    if lost & others:
+        parts.append(f"CPUs {lost & others} belong to another pod")
+    if lost - online:
+        parts.append(f"CPUs {lost - online} are not online")
+    if len(has) < wanted:
+        parts.append(f"degraded: has {len(has)} of {wanted} CPUs of its own, no more are available; {AGAIN}")
+    elif not parts:
+        parts.append("whole CPUs of its own are available now" if not had else "its set could not stay as it was")
+    return "; ".join(parts)

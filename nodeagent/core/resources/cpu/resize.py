@@ -1,0 +1,156 @@
+"""Exclusive CPUs of a running container whose request changes (KEP-5554): it keeps what it has, or the CPUs that it was admitted with."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.holdings import dropped, put
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.promises import Promises, with_pod
+from nodeagent.core.model.refusals import NotResized, never_resized, resized_later
+from nodeagent.core.numa.topology_manager import TopologyManager
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, own_set_of, with_default_set
+from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over
+from nodeagent.core.resources.cpu.points import CpuShortage, Question
+
+
+def resize_cpus(
+    manager: CpuManager,
+    topology: TopologyManager,
+    promises: Promises,
+    pod: PodDemand,
+    was: ContainerDemand,
+    now: ContainerDemand,
+) -> Promises | NotResized:
+    """Give a running container more exclusive CPUs, or fewer."""
+    if not manager.static or pod.is_skipped or was.cpus == now.cpus:
+        return promises
+    name = f"container {now.name}"
+    if not was.cpus:
+        return never_resized(f"{name} has no CPUs of its own, and would get {now.cpus}: end the pod, and start it anew")
+    if not now.cpus:
+        return never_resized(f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew")
+    own = own_set_of(promises, pod.uid, now.name) or CpuSet()  # none, where a start has found none for it
+    away = own - CpuSet(manager.layout.online)
+    if away:
+        return resized_later(f"CPUs {away} of {name} are offline")
+    chosen = (
+        _fewer(manager, promises, pod, now, own)
+        if now.cpus < len(own)
+        else _more(manager, topology, promises, pod, now, own)
+    )
+    return chosen if isinstance(chosen, NotResized) else _holding(promises, pod.uid, now.name, own, chosen)
+
+
+def _fewer(
+    manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
+) -> CpuSet | NotResized:
+    """Choose those that it keeps: the ones that it was admitted with, and of the others what the policy would take of them."""
+    first = promises.of_pod(pod.uid).of(CpuHoldings).first_set(now.name) or own
+    if now.cpus < len(first) and not manager.keeps_first:
+        first = CpuSet()
+    if now.cpus < len(first):
+        return never_resized(
+            f"container {now.name} keeps the CPUs that it was admitted with, {first}, as its program may have bound itself to them: "
+            f"{now.cpus} would be fewer than {len(first)}"
+        )
+    asked = Question(manager.topology, promises, pod, now.name, own, now.cpus)
+    return _without_whole_cores(manager, asked) or _among(manager, asked, first, None)
+
+
+def _more(
+    manager: CpuManager,
+    topology: TopologyManager,
+    promises: Promises,
+    pod: PodDemand,
+    now: ContainerDemand,
+    own: CpuSet,
+) -> CpuSet | NotResized:
+    """Choose CPUs beside those that it has: on its NUMA nodes first, and only there where the topology manager has promised that."""
+    hint = promises.hint(pod.uid, now.name).mask
+    nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
+    free, all_cpus = manager.free_cpus(promises), CpuMask(manager.universe & ~manager.reserved.bits & manager.grantable)
+    where = stays = ""
+    if topology.is_strict and hint is not None:
+        bound = manager.layout.cpus_of_nodes(NumaMask(hint.bits))
+        free, all_cpus = CpuMask(free & bound), CpuMask(all_cpus & bound)
+        where = f" on NUMA node{'s' if len(hint) > 1 else ''} {hint}"
+        stays = topology.stays
+    if now.cpus > all_cpus.bit_count():
+        return never_resized(
+            f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}{stays}"
+        )
+    missing, left = now.cpus - len(own), CpuSet(free) | (_left_by_init(promises, pod, now) & CpuSet(all_cpus))
+    asked = Question(manager.topology, promises, pod, now.name, own | left, now.cpus)
+    if manager.chooser is not None:
+        asked = replace(manager.offered(over(asked, left.bits, missing)), count=now.cpus)
+        left = asked.free
+        asked = over(asked, (own | left).bits, now.cpus)
+    half = _without_whole_cores(manager, asked)
+    if half is not None:
+        return half
+    if missing > len(left):
+        return resized_later(
+            f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}{stays}"
+        )
+    chosen = _among(manager, asked, own, NumaMask(nodes.bits))
+    veto = manager.vetoed(asked, chosen) if manager.chooser is not None and isinstance(chosen, CpuSet) else None
+    return chosen if veto is None else resized_later(veto.message)
+
+
+def _left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
+    """CPUs of init containers that end before a container starts: they stay with the pod, and no other container of it has them."""
+    held, before = promises.of_pod(pod.uid), True
+    left, others = CpuSet(), CpuSet()
+    for container in pod.containers:
+        before = before and container.name != now.name
+        cpus = held.of(CpuHoldings).own_set(container.name) or CpuSet()
+        if before and container.kind is ContainerKind.INIT:
+            left |= cpus
+        else:
+            others |= cpus
+    return left - others
+
+
+def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
+    """Choose from what is asked about so that some are among it: as the policy would, if these are, and else beside them."""
+    if len(kept) == asked.count:
+        return kept
+    best = choose_near(manager, asked, mask)
+    if isinstance(best, CpuSet) and kept <= best:
+        return best
+    beside = choose_near(manager, over(asked, (asked.free - kept).bits, asked.count - len(kept)), mask)
+    if isinstance(beside, CpuShortage):
+        return resized_later(
+            f"container {asked.container} can't keep {kept} and have {asked.count} CPUs: {beside.message}"
+        )
+    return kept | beside
+
+
+def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | None:
+    if not manager.options.full_pcpus_only:
+        return None
+    # What it has counts as well, which nobody has at an admission.
+    there = with_default_set(asked.promises, default_set(asked.promises) | asked.free)
+    refusal = check_full_cores(manager, replace(asked, promises=there))
+    if refusal is None:
+        return None
+    is_possible = manager.layout.adds_up(manager.layout.online, asked.count)
+    return (resized_later if is_possible else never_resized)(f"container {asked.container}: {refusal.message}")
+
+
+def _holding(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
+    held = promises.of_pod(uid)
+    of_cpus = held.of(CpuHoldings)
+    first = (of_cpus.first_set(name) or own) & chosen
+    beside = CpuSet()
+    for other, cpus in of_cpus.cpus:
+        beside |= CpuSet() if other == name else cpus
+    is_first = first == chosen or not own
+    first_sets = dropped(of_cpus.first_cpus, name) if is_first else put(of_cpus.first_cpus, name, first)
+    after = replace(of_cpus, cpus=put(of_cpus.cpus, name, chosen), first_cpus=first_sets)
+    books = promises.of(CpuBooks)
+    default, reuse = (books.default - chosen) | (own - chosen - beside), books.reuse
+    if reuse is not None and reuse.pod_uid == uid:
+        reuse = replace(reuse, cpus=reuse.cpus - chosen) if reuse.cpus - chosen else None
+    return with_pod(promises, uid, held.having(after)).having(CpuBooks(default, reuse))

@@ -1,0 +1,108 @@
+"""What pods hold of memory and huge pages, and the account of each NUMA node."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from nodeagent.core.model.holdings import dropped
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.promises import Promises
+
+
+class Block(Struct, frozen=True):
+    """Memory of one type on a group of NUMA nodes."""
+
+    nodes: NumaSet
+    resource: str
+    """`memory` or `hugepages-<size>`."""
+    size_bytes: int
+
+
+Blocks = tuple[Block, ...]
+"""One per resource, sorted by resource."""
+
+
+class MemoryHoldings(Struct, frozen=True):
+    """What one pod holds."""
+
+    memory: tuple[tuple[str, Blocks], ...] = ()
+    """By container, sorted."""
+    pod_memory: Blocks | None = None
+    """The blocks of a pod with pod-level resources."""
+
+    @property
+    def holders(self) -> Iterator[str]:
+        return (name for name, _ in self.memory)
+
+    def without(self, container: str) -> "MemoryHoldings":
+        return MemoryHoldings(dropped(self.memory, container), self.pod_memory)
+
+    def blocks(self, name: str) -> Blocks | None:
+        """Return a container's blocks. None means that its memory may come from anywhere."""
+        return next((blocks for key, blocks in self.memory if key == name), None)
+
+    def nodes(self, name: str) -> NumaSet:
+        """Return the NUMA nodes of a container's blocks."""
+        nodes = NumaSet()
+        for block in self.blocks(name) or ():
+            nodes |= block.nodes
+        return nodes
+
+
+class MemoryTable(Struct, frozen=True):
+    """One memory resource of one NUMA node; all in bytes."""
+
+    total: int
+    system_reserved: int
+    allocatable: int
+    reserved: int
+    free: int
+
+
+class MemoryNode(Struct, frozen=True):
+    """The memory manager's accounting of one NUMA node."""
+
+    id: int
+    assignments: int
+    """Blocks that use it, each counted once per node and resource."""
+    cells: NumaSet
+    """The group of nodes that it is used in: only itself if free or used alone."""
+    tables: tuple[tuple[str, MemoryTable], ...]
+    """By resource, sorted."""
+
+    def table(self, resource: str) -> MemoryTable | None:
+        return next((table for key, table in self.tables if key == resource), None)
+
+
+class MemoryReuse(Struct, frozen=True):
+    """Bytes that later containers of the pod may take over from its init containers. For one pod at a time."""
+
+    pod_uid: str
+    amounts: tuple[tuple[tuple[NumaSet, str], int], ...] = ()
+    """By nodes and resource."""
+
+    def amount(self, nodes: NumaSet, resource: str) -> int:
+        return next((size for key, size in self.amounts if key == (nodes, resource)), 0)
+
+
+class MemoryBooks(Struct, frozen=True):
+    """What the memory manager keeps of the node."""
+
+    nodes: tuple[MemoryNode, ...] = ()
+    """Ascending by node; empty under memory manager policy None."""
+    reuse: MemoryReuse | None = None
+
+
+def memory_accounts(promises: Promises) -> tuple[MemoryNode, ...]:
+    """Return the account of each NUMA node."""
+    return promises.of(MemoryBooks).nodes
+
+
+def with_memory_accounts(promises: Promises, nodes: tuple[MemoryNode, ...]) -> Promises:
+    """Return promises with other accounts of the NUMA nodes."""
+    return promises.having(MemoryBooks(nodes, promises.of(MemoryBooks).reuse))
+
+
+def memory_nodes_of(promises: Promises, uid: str, name: str) -> NumaSet | None:
+    """Return the NUMA nodes that the container's memory must come from. None means that it may come from anywhere."""
+    return promises.of_pod(uid).of(MemoryHoldings).nodes(name) or None

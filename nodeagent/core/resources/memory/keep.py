@@ -1,0 +1,159 @@
+"""Memory after a start: what pods keep of it on this machine, and what differs then."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.promises import Promises, with_pod
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.resources.memory.accounting import breaks_group, charge
+from nodeagent.core.resources.memory.holdings import (
+    Block,
+    Blocks,
+    MemoryHoldings,
+    memory_accounts,
+    with_memory_accounts,
+)
+from nodeagent.core.resources.memory.manager import MemoryManager
+from nodeagent.core.resources.resource import AGAIN, HoldingChange
+
+
+def found_memory(
+    entry: PodEntry, demand: PodDemand, groups: Mapping[str, ObservedCgroup | None], *, by_pod: bool
+) -> MemoryHoldings:
+    """Return the blocks of a running pod according to its cgroups."""
+    nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
+    if by_pod:
+        return _found_by_pod(demand, nodes)
+    return MemoryHoldings(tuple(sorted(_found(entry, demand, nodes))))
+
+
+def _found(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> Iterator[tuple[str, Blocks]]:
+    """Return each container's blocks. What init containers have beyond what later ones took over counts once: for the first."""
+    lasting: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in demand.containers:
+        sums = peak if container.kind is ContainerKind.INIT else lasting
+        for resource, size in container.memory or ():
+            sums[resource] = max(sums.get(resource, 0), size) if sums is peak else sums.get(resource, 0) + size
+    left = {resource: max(0, size - lasting.get(resource, 0)) for resource, size in peak.items()}
+    for position, container in enumerate(demand.containers):
+        if not container.memory or container.name not in nodes:
+            continue
+        amounts = container.memory
+        if container.kind is ContainerKind.INIT:
+            if any(status.attempt for status in entry.containers[position + 1 :]):
+                continue  # released when the container after it was started
+            amounts = tuple((resource, left.pop(resource, 0)) for resource, _ in amounts)
+        yield container.name, _blocks(nodes[container.name], amounts)
+
+
+def _found_by_pod(demand: PodDemand, nodes: Mapping[str, NumaSet]) -> MemoryHoldings:
+    groups = set(nodes.values())
+    if len(groups) != 1 or len(nodes) != len(demand.containers) or not demand.memory:
+        return MemoryHoldings()
+    if any(c.memory is None for c in demand.containers):
+        return MemoryHoldings()
+    group = groups.pop()
+    left = dict(demand.memory)
+    for container in demand.containers:
+        for resource, size in container.memory or () if container.kind is not ContainerKind.INIT else ():
+            left[resource] = max(0, left.get(resource, 0) - size)
+    pool = tuple(sorted((resource, size) for resource, size in left.items() if size))
+    parts = [(c.name, _blocks(group, c.memory or pool)) for c in demand.containers]
+    return MemoryHoldings(tuple(sorted(parts)), _blocks(group, demand.memory))
+
+
+def _mems(group: ObservedCgroup) -> NumaSet:
+    value = group.get(Attribute.CPUSET_MEMS)
+    return value if isinstance(value, NumaSet) else NumaSet()
+
+
+def _blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
+    return tuple(Block(nodes, resource, size) for resource, size in sorted(amounts))
+
+
+def keep_memory(
+    manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings
+) -> Promises:
+    """Promise a pod its memory where it is, if that is still what it requests, and fits with what other pods keep."""
+    held, charged = _kept(manager, promises, demand, before)
+    accounts = memory_accounts(promises)
+    for block in charged:
+        accounts = charge(accounts, block.nodes, block.resource, block.size_bytes)
+    after = with_memory_accounts(promises, accounts)
+    return with_pod(after, pod.uid, after.of_pod(pod.uid).having(held))
+
+
+def _kept(
+    manager: MemoryManager, promises: Promises, demand: PodDemand, before: MemoryHoldings
+) -> tuple[MemoryHoldings, Blocks]:
+    """Return the memory that a pod keeps, and what to charge to the accounting."""
+    nothing = MemoryHoldings(), ()
+    if not manager.static or not demand.is_guaranteed:
+        return nothing
+    accounts = memory_accounts(promises)
+    books = {node.id: {resource for resource, _ in node.tables} for node in accounts}
+
+    def fits(blocks: Blocks) -> bool:
+        return all(
+            b.nodes
+            and all(b.resource in books.get(node, ()) for node in b.nodes)
+            and not breaks_group(accounts, b.nodes)
+            for b in blocks
+        )
+
+    whole, wanted = before.pod_memory, {c.name: c for c in demand.containers}
+    if whole is not None:
+        parts = tuple((name, blocks) for name, blocks in before.memory if name in wanted and fits(blocks))
+        if not whole or not fits(whole) or _amounts(whole) != dict(demand.memory or ()) or parts != before.memory:
+            return nothing
+        return MemoryHoldings(parts, whole), whole
+    parts = tuple(
+        (name, blocks)
+        for name, blocks in before.memory
+        if name in wanted and fits(blocks) and _is_asked_for(wanted[name], _amounts(blocks))
+    )
+    groups = {block.nodes for _, blocks in parts for block in blocks}
+    if len(groups) > 1 and any(not a.isdisjoint(b) for a in groups for b in groups if a != b):
+        return nothing
+    return MemoryHoldings(parts), tuple(block for _, blocks in parts for block in blocks)
+
+
+def _amounts(blocks: Blocks) -> dict[str, int]:
+    return {block.resource: block.size_bytes for block in blocks}
+
+
+def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
+    if container.memory is None:
+        return False
+    wanted = dict(container.memory)
+    if container.kind is ContainerKind.INIT:  # later ones may have taken some over
+        return all(size <= wanted.get(resource, -1) for resource, size in held.items())
+    return bool(held) and held == wanted
+
+
+def memory_differences(
+    manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings, name: str
+) -> Iterator[HoldingChange]:
+    """Return how the NUMA nodes of a container's memory differ from before."""
+    stood, stands = before.nodes(name), promises.of_pod(pod.uid).of(MemoryHoldings).nodes(name)
+    if stood == stands:
+        return
+    container = next(one for one in demand.containers if one.name == name)
+    lacks = not stands and not demand.is_skipped and bool(container.memory)
+    yield HoldingChange("memory nodes", str(stood or "any"), str(stands or "any"), _why(manager, stood, lacks=lacks))
+
+
+def _why(manager: MemoryManager, stood: NumaSet, *, lacks: bool) -> str:
+    if not manager.static:
+        return "memoryManagerPolicy is None now"
+    gone = stood - NumaSet.from_ids(node.id for node in manager.machine)
+    parts = [f"NUMA nodes {gone} are gone"] if gone else []
+    if lacks:
+        parts.append(f"degraded: no NUMA node has room for what it asks for; {AGAIN}")
+    elif not parts:
+        parts.append("memory of its own is available now" if not stood else "its memory could not stay where it was")
+    return "; ".join(parts)

@@ -1,0 +1,74 @@
+"""All that a pod holds, and all books of the node, in the state file.
+
+The resources of the first version have layouts of their own, which stay. A further one is formatted by the fields of its type, under its
+name.
+"""
+
+from typing import Any
+
+import msgspec
+
+from nodeagent.core.admission import resource_kinds
+from nodeagent.core.admission.resource_kinds import ResourceKind
+from nodeagent.core.model.holdings import Holdings
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings
+from nodeagent.formats.holdings.claims import decode_claims, encode_claims
+from nodeagent.formats.holdings.cpu import decode_cpu_books, decode_cpus, encode_cpu_books, encode_cpus
+from nodeagent.formats.holdings.devices import decode_devices, encode_devices
+from nodeagent.formats.holdings.memory import (
+    decode_memory,
+    decode_memory_books,
+    encode_memory,
+    encode_memory_books,
+)
+from nodeagent.formats.syntax.json_values import JsonValue
+
+Document = dict[str, Any]
+_OF_THE_FIRST_VERSION = (CpuHoldings, MemoryHoldings, DeviceHoldings, ClaimHoldings)
+
+
+def encode_holdings(pod: PodPromises) -> Document:
+    """Return the fields of what a pod holds of each resource."""
+    document = {
+        **encode_cpus(pod.of(CpuHoldings)),
+        **encode_memory(pod.of(MemoryHoldings)),
+        **encode_devices(pod.of(DeviceHoldings)),
+        **encode_claims(pod.of(ClaimHoldings)),
+    }
+    for kind in _further():
+        if (held := pod.of(kind.holdings)) != kind.holdings():
+            document[kind.name] = msgspec.to_builtins(held)
+    return document
+
+
+def decode_holdings(document: JsonValue) -> PodPromises:
+    """Read what a pod holds of each resource."""
+    further = (_held(kind, found) for kind in _further() if (found := document.optional(kind.name)) is not None)
+    return NOTHING.having(
+        decode_cpus(document), decode_memory(document), decode_devices(document), decode_claims(document), *further
+    )
+
+
+def _further() -> tuple[ResourceKind, ...]:
+    return tuple(kind for kind in resource_kinds.RESOURCES if kind.holdings not in _OF_THE_FIRST_VERSION)
+
+
+def _held(kind: ResourceKind, document: JsonValue) -> Holdings:
+    try:
+        return msgspec.convert(document.value, kind.holdings)
+    except msgspec.ValidationError as err:
+        raise document.misfit(f"what a pod holds of {kind.name} ({err})") from err
+
+
+def encode_books(promises: Promises) -> Document:
+    """Return the fields of each resource's books."""
+    return {**encode_cpu_books(promises.of(CpuBooks)), **encode_memory_books(promises.of(MemoryBooks))}
+
+
+def decode_books(document: JsonValue, promises: Promises) -> Promises:
+    """Return promises with the books of each resource."""
+    return promises.having(decode_cpu_books(document), decode_memory_books(document))

@@ -1,0 +1,36 @@
+"""What `nodeagent check` finds out of a container runtime, and of kubelet's pods API beside it."""
+
+from msgspec import Struct
+
+from nodeagent.core.model.nri import Runtime
+from nodeagent.formats.config.containerd_config import NriConfig
+
+
+class PodsApiFacts(Struct, frozen=True):
+    """Answer of kubelet's pods API about a pod that doesn't exist."""
+
+    problem: str = ""
+    """Problem with the answer. Empty if the API answered."""
+    hint: str = ""
+    is_absent: bool = False
+    """Whether the socket is missing."""
+    is_hidden: bool = False
+    """Whether only root may use the socket."""
+
+
+class RuntimeFacts(Struct, frozen=True):
+    """Facts about the runtime behind `nriSocket`."""
+
+    found: Runtime | None = None
+    """Runtime that accepts the agent as a plugin."""
+    problem: str = ""
+    """Reason why it doesn't. Empty if it wasn't asked, because the node is a copy."""
+    hint: str = ""
+    is_hidden: bool = False
+    """Whether only root may use the socket."""
+    config: NriConfig | None = None
+    """NRI settings of containerd. None without configuration files."""
+    config_problem: str = ""
+    """Reason why the files can't be read."""
+    pods_api: PodsApiFacts | None = None
+    """Facts about kubelet's pods API. None if it wasn't asked."""

@@ -1,0 +1,1 @@
+"""Counted licences, of the node or of its NUMA nodes (dongles)."""

@@ -1,0 +1,199 @@
+"""Licences as a resource: pods request them by number (`example.com/licence`). What isn't on a NUMA node is the node's."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from msgspec import Struct
+
+from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.metrics.manager_metrics import MetricDeltas, MetricSpec
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.holdings import dropped, put
+from nodeagent.core.model.idset import NumaMask, NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import PodPromises, Promises, with_pod
+from nodeagent.core.model.refusals import NotResized, resized_later, unexpected
+from nodeagent.core.model.violations import Shortage, Violation
+from nodeagent.core.numa.hint_family import Hints
+from nodeagent.core.numa.hints import UNSATISFIABLE, masks_by_size
+from nodeagent.core.numa.topology_manager import TopologyManager
+from nodeagent.core.resources.resource import AGAIN, Allocation, HoldingChange, ResourceHints, allocate_each
+
+LICENCE = "example.com/licence"
+GIVEN = MetricSpec("example_licences_allocated", "gauge", "Licences that pods have")
+Counts = tuple[tuple[int | None, int], ...]  # by NUMA node; None is the node as a whole
+
+
+class LicenceHoldings(Struct, frozen=True):
+    licences: tuple[tuple[str, Counts], ...] = ()
+
+    @property
+    def holders(self) -> list[str]:
+        return [name for name, _ in self.licences]
+
+    def without(self, container: str) -> "LicenceHoldings":
+        return LicenceHoldings(dropped(self.licences, container))
+
+    def of_container(self, name: str) -> Counts:
+        return dict(self.licences).get(name, ())
+
+
+class Licences(Struct, frozen=True):
+    pool: Counts
+    name: ClassVar[str] = "licences"
+    holdings: ClassVar[type[LicenceHoldings]] = LicenceHoldings
+    managed: ClassVar[frozenset[str]] = frozenset({LICENCE})
+    gives_way: ClassVar[bool] = False
+
+    def _free(self, promises: Promises) -> dict[int | None, int]:
+        free = dict(self.pool)
+        for _, pod in promises.all_pods():
+            for node, count in (one for _, counts in pod.of(LicenceHoldings).licences for one in counts):
+                free[node] = free.get(node, 0) - count
+        return free
+
+    def _wanted(self, container: ContainerDemand) -> int:
+        return dict(container.devices).get(LICENCE, 0)
+
+    def amounts(self, promises: Promises) -> Mapping[str, int]:
+        return {LICENCE: sum(count for _, count in self.pool)}
+
+    def limited_to(self, nodes: NumaMask) -> "Licences":
+        return Licences(tuple((node, count) for node, count in self.pool if node is None or nodes >> node & 1))
+
+    def _hints(self, promises: Promises, wanted: int) -> ResourceHints:
+        free = self._free(promises)
+        nodes = [node for node in free if node is not None]
+        if not wanted or not nodes:
+            return ()
+        fit = [m for m in masks_by_size(nodes) if sum(free[node] for node in nodes if m >> node & 1) >= wanted]
+        hints: Hints = tuple((mask, mask.bit_count() == fit[0].bit_count()) for mask in fit) or UNSATISFIABLE
+        return ((LICENCE, hints),)
+
+    def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
+        return self._hints(promises, self._wanted(container))
+
+    def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
+        return self._hints(promises, dict(pod.devices).get(LICENCE, 0))
+
+    def percent_given(self, promises: Promises, node: int) -> int | None:
+        return None
+
+    def _with(self, promises: Promises, uid: str, name: str, wanted: int, mask: NumaSet | None) -> Promises | str:
+        held = promises.of_pod(uid)
+        promises = with_pod(promises, uid, held.having(held.of(LicenceHoldings).without(name)))
+        counts, missing = [], wanted
+        far = set() if mask is None else {node for node, _ in self.pool} - {None, *mask}
+        for node, free in sorted(self._free(promises).items(), key=lambda one: one[0] in far):
+            taken = max(0, min(free, missing))
+            counts += [(node, taken)] if taken else []
+            missing -= taken
+        if missing:
+            return f"{wanted} licences are requested, and {wanted - missing} are free"
+        own = put(held.of(LicenceHoldings).licences, name, tuple(counts))
+        return with_pod(promises, uid, held.having(LicenceHoldings(own)))
+
+    def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
+        wanted = self._wanted(container)
+        if not wanted or self.has_container(promises.of_pod(pod.uid), container):
+            return Allocation(promises)
+        given = self._with(promises, pod.uid, container.name, wanted, promises.hint(pod.uid, container.name).mask)
+        return Allocation(promises, refusal=unexpected(given)) if isinstance(given, str) else Allocation(given)
+
+    def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
+        return allocate_each(self, promises, pod)
+
+    def admitted(self, promises: Promises) -> Promises:
+        return promises
+
+    def is_asked(self, container: ContainerDemand) -> bool:
+        return self._wanted(container) > 0
+
+    def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
+        own = sum(count for _, count in held.of(LicenceHoldings).of_container(container.name))
+        return own == self._wanted(container)
+
+    def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
+        return all(self.has_container(held, container) for container in pod.containers)
+
+    def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
+        return NumaSet.from_ids(n for n, _ in held.of(LicenceHoldings).of_container(name) if n is not None)
+
+    def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
+        return ()
+
+    def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
+        return promises
+
+    def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
+        return self._wanted(now) < self._wanted(before)
+
+    def resize(
+        self,
+        topology: TopologyManager,
+        promises: Promises,
+        pod: PodDemand,
+        before: ContainerDemand,
+        now: ContainerDemand,
+    ) -> Promises | NotResized:
+        given = self._with(promises, pod.uid, now.name, self._wanted(now), promises.hint(pod.uid, now.name).mask)
+        return resized_later(f"container {now.name}: {given}") if isinstance(given, str) else given
+
+    def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
+        held = promises.of_pod(uid)
+        return with_pod(promises, uid, held.having(held.of(LicenceHoldings).without(name))), ()
+
+    def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
+        return promises, ()
+
+    def found(self, *_: object, by_pod: bool) -> None:
+        return None
+
+    def is_contradicted(self, *_: object, is_mixed: bool) -> bool:
+        return False
+
+    def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
+        for name, counts in before.of(LicenceHoldings).licences:
+            kept = self._with(
+                promises, pod.uid, name, sum(count for _, count in counts), self.numa_nodes_of(before, name)
+            )
+            promises = promises if isinstance(kept, str) else kept
+        return promises
+
+    def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
+        return not by_pod and not self.has_pod(held, pod)
+
+    def is_away(self, held: PodPromises) -> bool:
+        return False
+
+    def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
+        return (promises,)
+
+    def differences(
+        self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
+    ) -> Iterator[HoldingChange]:
+        had, has = self.describe(before, name), self.describe(promises.of_pod(pod.uid), name)
+        if had != has:
+            yield HoldingChange("licences", had or "none", has or "none", f"there are others now; {AGAIN}")
+
+    def validated(self, promises: Promises) -> Promises:
+        return promises
+
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
+        for node in sorted(self._free(promises).keys() - dict(self.pool).keys(), key=str):
+            yield Violation(invariant="LicencesAreOfTheNode", difference=f"there are no licences on NUMA node {node}")
+
+    def shortfalls(self, promises: Promises) -> Iterator[Shortage]:
+        missing = -sum(min(0, free) for free in self._free(promises).values())
+        yield from (Shortage(f"{missing} more licences are promised than there are"),) if missing else ()
+
+    def started_deltas(self, promises: Promises) -> MetricDeltas:
+        return ()
+
+    def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
+        given = sum(count for _, count in self.pool) - sum(self._free(promises).values())
+        return ((Series(GIVEN.name), given),)
+
+    def describe(self, held: PodPromises, name: str) -> str:
+        counts = held.of(LicenceHoldings).of_container(name)
+        return " and ".join(str(count) if node is None else f"{count} (NUMA {node})" for node, count in counts)
