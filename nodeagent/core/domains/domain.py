@@ -30,7 +30,7 @@ class DomainInput(Struct, frozen=True):
     sources: tuple[PodSource, ...]
     """Of all domains."""
     rescan: bool
-    """DomainInput at everything again; otherwise only at what may change without a reason to wake."""
+    """Whether to observe everything again, and not only what may change without waking the agent."""
 
 
 class DomainView(Struct, frozen=True):
