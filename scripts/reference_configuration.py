@@ -61,6 +61,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
         "containers use no swap; `UnlimitedSwap`: as much as the host has; `LimitedSwap` is `NoSwap` here, as for kubelet's static pods",
     ),
     ("checkAllocatable", str(_DEFAULT.check_allocatable).lower(), "whether pods that request more than the node has left are refused before any manager is asked"),
+    ("retryRefused", _DEFAULT.retry_refused, "`room`: pods that were refused for room are decided again when other pods release resources; `none`: as kubelet, only on request or with a changed manifest"),
     ("maxPods, podsPerCore", f"{_DEFAULT.max_pods}, {_DEFAULT.pods_per_core}", "limits on the number of pods; `podsPerCore: 0`: no limit per CPU"),
     ("manifestDirectory, staticPodPath", _DEFAULT.static_pod_path, "two names for one directory; its `*.yaml`, `*.yml` and `*.json` files are manifests"),
     ("stateDirectory", _DEFAULT.state_directory, "files that must survive a reboot"),

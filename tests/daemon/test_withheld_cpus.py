@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
 from nodeagent.core.metrics.agent_metrics import DEGRADED_CONTAINERS
+from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Topology
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
@@ -280,3 +281,21 @@ def test_a_machine_without_cpus_is_as_if_they_were_offline() -> None:
     )
     assert whole.without(CpuSet()) is whole
     assert less.without(gone) is less
+
+
+def test_a_machine_that_gets_its_cpus_back_has_room_for_refused_pods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(node(SMALL))
+    daemon = Daemon(machine, tmp_path, steps=Steps(), config={"retry_refused": RETRY_FOR_ROOM})
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        daemon.rest()
+        withhold(daemon, CpuSet.of(4, 5, 6, 7))
+        daemon.files.pods = (pod("big", app(cpu="5")),)
+        daemon.rest()
+        (refused,) = daemon.agent.state.entries
+        assert refused.refusal is not None
+        withhold(daemon, CpuSet())
+        (entry,) = daemon.agent.state.entries
+        assert entry.is_active

@@ -153,6 +153,11 @@ class JobBounds(Struct, frozen=True):
     max_per_user: int = 10
 
 
+RETRY_NOTHING = "none"
+RETRY_FOR_ROOM = "room"
+RETRY_REFUSED = (RETRY_NOTHING, RETRY_FOR_ROOM)
+
+
 class Config(Struct, frozen=True):
     placement: Placement = field(default_factory=Placement)
     cpu_manager_reconcile_period_ms: int = 10_000
@@ -190,6 +195,8 @@ class Config(Struct, frozen=True):
     socket at kubelet's default path is no problem.
     """
     check_allocatable: bool = True
+    retry_refused: str = RETRY_NOTHING
+    """Which refused pods are decided again without a request: none, as by kubelet, or those refused for room once room is made."""
     max_pods: int = 1_000
     pods_per_core: int = 0
     """Additional limit on the number of pods, per CPU of the machine. 0 means none (kubelet's field)."""

@@ -82,7 +82,12 @@ def offered(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:
 
 
 def asking_for_devices(
-    manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...], retried: frozenset[str], *, gives: bool = False
+    manifests: tuple[Manifest, ...],
+    entries: tuple[PodEntry, ...],
+    retried: frozenset[str],
+    *,
+    gives: bool = False,
+    for_room: bool = False,
 ) -> bool:
     """Whether a pod that may be decided on now asks to be near devices, or the node `gives` devices and it asks for some: then they are to
     be looked at.
@@ -91,7 +96,11 @@ def asking_for_devices(
     def asks(pod: Pod) -> bool:
         return bool(pod.near or pod.claims) or (gives and pod.asks_for_devices)
 
-    if any(asks(entry.pod) and (entry.idle is not None or entry.pod.uid in retried) for entry in entries):
+    def is_tried(entry: PodEntry) -> bool:
+        waits = for_room and entry.refusal is not None and entry.refusal.is_for_room
+        return waits or entry.idle is not None or entry.pod.uid in retried
+
+    if any(asks(entry.pod) and is_tried(entry) for entry in entries):
         return True
     if not any(asks(manifest.pod) for manifest in manifests):
         return False

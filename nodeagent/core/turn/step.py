@@ -18,6 +18,7 @@ from nodeagent.core.turn.lost import adopt_running, release_lost
 from nodeagent.core.turn.observe import observe
 from nodeagent.core.turn.released import release_ended
 from nodeagent.core.turn.resize import resize
+from nodeagent.core.turn.room import retry_refused
 from nodeagent.core.turn.world import Turn, World
 
 
@@ -36,11 +37,14 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     draft = release_ended(draft, world)
     draft = resume(rest(draft, world), world, decide)
     draft = resize(draft, world)
+    draft = retry_refused(draft, state.promises, world, has_room=world.has_room)
+    tried_with = draft.state.promises
     draft = adopt_running(find_new(draft), world)
     draft = admit_new(draft, world, decide)
     draft = follow_changes(draft, world)
     draft = advance(draft, world)
     draft = rest(note_settings(draft, world), world)
+    draft = retry_refused(draft, tried_with, world)
     moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
     if draft.is_unfinished:
         moments.append(world.now_ms)

@@ -38,6 +38,8 @@ class World(Struct, frozen=True):
     """False while a container runtime has not reported yet of which pods it runs."""
     asked: frozenset[str] = frozenset()
     """Ids of the runs to whose processes this process has sent SIGTERM, or has tried to."""
+    has_room: bool = False
+    """Whether room was made outside of turns: by a larger machine, or by a domain since the last turn's decision."""
     kernel: Kernel | None = None
     """What cgroups can hold. None means that no domain needs to know it."""
 

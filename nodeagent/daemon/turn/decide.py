@@ -9,9 +9,11 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.cgroups.desired_cgroups import Kernel
+from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.refusals import RELEASED, StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.pod_sources import asking_for_devices, offered
+from nodeagent.core.turn.room import has_released
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.all import decide_all
@@ -36,6 +38,8 @@ class Decided(Struct, frozen=True):
     turn: Turn
     world: World
     memory: TurnMemory
+    has_room: bool
+    """Whether a domain has released resources that refused pods can have in the next turn."""
     took_ms: tuple[int, ...]
     """How long the decision on each new pod took."""
 
@@ -52,7 +56,11 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     memory = replace(memory, given=given, due=memory.due | _waiting_for(memory.state, given - memory.given))
     retried = memory.due.union(*(request.retried for request in requests))
     asks = asking_for_devices(
-        offered(seen.sources), memory.state.entries, retried, gives=bool(node.config.placement.devices)
+        offered(seen.sources),
+        memory.state.entries,
+        retried,
+        gives=bool(node.config.placement.devices),
+        for_room=node.config.retry_refused == RETRY_FOR_ROOM,
     )
     managers = node.managers
     if node.config.placement.devices:
@@ -74,6 +82,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         down=seen.domains.down,
         is_all_told=seen.domains.is_all_told,
         asked=memory.asked,
+        has_room=memory.has_room or memory.adapted_to is not node.managers,
         kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
     )
     state = memory.state
@@ -82,8 +91,12 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         assert not isinstance(promises, StartRefused), "the promises were judged when the machine was taken over"
         state = replace(state, promises=promises)  # a proposal until a turn has saved it
     watch = Stopwatch(alive=edges.alive)
-    turn = decide_all(edges.domains, step(state, world, watch.decide), world)
-    return Decided(turn, world, memory, tuple(watch.took_ms))
+    stepped = step(state, world, watch.decide)
+    turn = decide_all(edges.domains, stepped, world)
+    has_room = has_released(stepped.state.promises, turn.state.promises)
+    if has_room and node.config.retry_refused == RETRY_FOR_ROOM:
+        turn = replace(turn, wake_at_ms=world.now_ms)
+    return Decided(turn, world, memory, has_room, tuple(watch.took_ms))
 
 
 def _waiting_for(state: NodeState, resources: frozenset[str]) -> frozenset[str]:

@@ -68,6 +68,8 @@ class TurnMemory(Struct, frozen=True):
     """Resources of which device plugins had healthy devices at the last decision."""
     due: frozenset[str] = frozenset()
     """UIDs of refused pods to decide again, until a turn has done so and has saved that."""
+    has_room: bool = True
+    """Whether a domain has released resources after the last turn's decision, or no turn has decided yet."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """The cgroups that had their desired values when the last turn ended."""
     refused_partitions: CpuSet | None = None

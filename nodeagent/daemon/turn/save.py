@@ -51,9 +51,15 @@ def save(edges: Edges, decided: Decided) -> Saved:
         _log_returned_cpus(edges, memory, state)
         memory = replace(memory, state=state)
     undone = _undone(memory.state, decided, None)
-    due = memory.due & undone.keys()
-    adapted_to = memory.node.managers
-    memory = replace(memory, adapted_to=adapted_to, is_saved=True, save_failed=False, unsaved=(), due=due)
+    memory = replace(
+        memory,
+        adapted_to=memory.node.managers,
+        is_saved=True,
+        save_failed=False,
+        unsaved=(),
+        due=memory.due & undone.keys(),
+        has_room=decided.has_room,
+    )
     return Saved(memory, turn, decided.took_ms, undone)
 
 

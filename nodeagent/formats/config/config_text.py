@@ -52,6 +52,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "cpuCFSQuotaPeriod": _format_duration(config.cpu_cfs_quota_period_us),
         "memorySwap": {"swapBehavior": config.swap_behavior},
         "checkAllocatable": config.check_allocatable,
+        "retryRefused": config.retry_refused,
         "maxPods": config.max_pods,
         "podsPerCore": config.pods_per_core,
     }

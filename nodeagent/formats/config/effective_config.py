@@ -16,6 +16,8 @@ from nodeagent.core.model.config import (
     INTERRUPT_ISOLATION,
     ISOLATED_CPUS,
     MEMORY_MANAGER_POLICIES,
+    RETRY_NOTHING,
+    RETRY_REFUSED,
     SWAP_BEHAVIORS,
     TOPOLOGY_MANAGER_POLICIES,
     TOPOLOGY_MANAGER_SCOPES,
@@ -44,6 +46,7 @@ def config_document(config: Config) -> Document:
     placement = config.placement
     return {
         "checkAllocatable": config.check_allocatable,
+        **({"retryRefused": config.retry_refused} if config.retry_refused != RETRY_NOTHING else {}),
         "cpuCFSQuota": config.cpu_cfs_quota,
         "cpuCFSQuotaPeriodMicroseconds": config.cpu_cfs_quota_period_us,
         "cpuManagerPolicy": placement.cpu_manager_policy,
@@ -125,6 +128,7 @@ def config_from_document(document: JsonValue) -> Config:
         cpu_cfs_quota_period_us=of("cpuCFSQuotaPeriodMicroseconds").whole(),
         swap_behavior=_read_swap_behavior(document),
         check_allocatable=of("checkAllocatable").flag(),
+        retry_refused=_read_retry_refused(document),
         max_pods=of("maxPods").whole(),
         pods_per_core=of("podsPerCore").whole(),
         system_reserved=_read_resources(of("systemReserved")),
@@ -162,6 +166,11 @@ def _read_devices(document: JsonValue) -> "tuple[DeviceSelection, ...]":
 def _read_core_class(document: JsonValue, name: str) -> str:
     chosen = document.optional(name)  # missing in older captures
     return ANY_CLASS if chosen is None else chosen.among(CORE_CLASS_CHOICES)
+
+
+def _read_retry_refused(document: JsonValue) -> str:
+    given = document.optional("retryRefused")
+    return RETRY_NOTHING if given is None else given.among(RETRY_REFUSED)
 
 
 def _read_swap_behavior(document: JsonValue) -> str:

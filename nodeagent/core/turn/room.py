@@ -1,0 +1,59 @@
+"""Stage: decide pods again that were refused for room, once room has been made (`retryRefused: room`)."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Admitted, Rejected
+from nodeagent.core.admission.node_capacity import usage_of
+from nodeagent.core.admission.units import unit_taken
+from nodeagent.core.model.config import RETRY_FOR_ROOM
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.turn.decision import admitted_beside, cpus_of_orphans, decide_pod
+from nodeagent.core.turn.draft import Draft
+from nodeagent.core.turn.pod_sources import new_entry
+from nodeagent.core.turn.world import EventKind, TurnEvent, World
+
+
+def retry_refused(draft: Draft, before: Promises, world: World, *, has_room: bool = False) -> Draft:
+    """Decide refused pods again in the order of their arrival: before new pods, which would take what these have waited for.
+
+    A pod that is refused again keeps its place, and only the reason that is shown changes.
+
+    Args:
+        draft: of the turn.
+        before: what was promised when these pods were decided last.
+        world: what was observed.
+        has_room: whether room was made otherwise than by a released promise.
+    """
+    if world.config.retry_refused != RETRY_FOR_ROOM or not (has_room or has_released(before, draft.state.promises)):
+        return draft
+    arrived = ((entry.refusal.at_ms, entry) for entry in draft.state.entries if entry.refusal is not None)
+    for _, entry in sorted(arrived, key=lambda one: one[0]):
+        refusal, manifest = entry.refusal, draft.manifests.get(entry.pod.full_name)
+        if refusal is None or not refusal.is_for_room or manifest is None or manifest.pod != entry.pod:
+            continue
+        if unit_taken(entry.pod, draft.state.pods_of_units()) is not None:
+            continue
+        usage = usage_of(draft.state.holding_pods(), pod_level_resources=world.pod_level_resources)
+        orphans = cpus_of_orphans(draft.state, world)
+        decision = decide_pod(draft.state, entry.pod, usage, orphans, world, admitted_beside)
+        if isinstance(decision, Admitted):
+            others = tuple(one for one in draft.state.entries if one.pod.uid != entry.pod.uid)
+            admitted = new_entry(manifest, world.now_ms, pod_level_resources=world.pod_level_resources)
+            state = replace(draft.state, promises=decision.promises, entries=(*others, admitted))
+            fields = (("qos", admitted.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
+            event = TurnEvent(EventKind.POD_ADMITTED, entry.pod, manifest.origin, None, fields, decision.report)
+            # Its containers may have to wait for the next turn.
+            draft = replace(draft.plus(state, event, deltas=decision.deltas), is_unfinished=True)
+        elif isinstance(decision, Rejected) and decision.is_postponed:
+            draft = draft.postponing(entry.pod, decision.message)
+        else:
+            again = replace(refusal, reason=decision.reason, message=decision.message)
+            draft = draft.plus(draft.state.with_entry(replace(entry, refusal=again)))
+    return draft
+
+
+def has_released(before: Promises, after: Promises) -> bool:
+    """Whether a pod no longer holds everything that it held before."""
+    if before.unrecovered != after.unrecovered:
+        return True
+    return before.pods != after.pods and any(after.pods.get(uid) != held for uid, held in before.pods)

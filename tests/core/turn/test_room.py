@@ -1,0 +1,70 @@
+"""Pods that were refused for room come back when room is made, where the node says so. Each turn is judged by the model."""
+
+from nodeagent.core.model.config import RETRY_FOR_ROOM
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.turn.world import EventKind
+from tests.support.node_model import Agent, started
+from tests.support.pods import app, job, pod
+from tests.support.world import SMALL, node
+
+NODE = node(SMALL, config={"retry_refused": RETRY_FOR_ROOM})
+"""8 CPUs, of which CPU 0 is reserved: 7 can be exclusive."""
+FIRST, SECOND, THIRD = pod("first", app(cpu="6")), pod("second", app(cpu="4")), pod("third", app(cpu="3"))
+
+
+def names(agent: Agent, kind: EventKind) -> list[str]:
+    return [event.pod.name for event in agent.reported(kind)]
+
+
+def entry(agent: Agent, name: str) -> PodEntry:
+    return next(one for one in agent.state.entries if one.pod.name == name)
+
+
+def test_refused_pods_come_back_in_the_order_of_their_arrival() -> None:
+    machine, agent = started(NODE, FIRST)
+    agent.want(FIRST, THIRD)
+    agent.settle()
+    machine.now_ms += 1000
+    agent.want(FIRST, SECOND, THIRD)
+    agent.settle()
+    assert names(agent, EventKind.POD_REFUSED) == ["third", "second"]
+    agent.want(SECOND, THIRD)
+    agent.settle()
+    assert names(agent, EventKind.POD_ADMITTED) == ["first", "third", "second"]
+    assert all(one.is_active for one in agent.state.entries)
+
+
+def test_what_is_refused_again_is_reported_once_and_keeps_its_place() -> None:
+    small = pod("small", app(cpu="1"))
+    _, agent = started(NODE, FIRST, small)
+    agent.want(FIRST, small, SECOND)
+    agent.settle()
+    since = entry(agent, "second").refusal
+    assert since is not None
+    agent.want(FIRST, SECOND)
+    agent.settle()
+    refusal = entry(agent, "second").refusal
+    assert refusal is not None
+    assert refusal.at_ms == since.at_ms
+    assert refusal.message != since.message, "as much as is free now"
+    assert names(agent, EventKind.POD_REFUSED) == ["second"]
+
+
+def test_a_pod_that_finishes_makes_room_too() -> None:
+    ends = job("ends", app(cpu="6"))
+    machine, agent = started(NODE, ends)
+    agent.want(ends, SECOND)
+    agent.settle()
+    assert entry(agent, "second").refusal is not None
+    machine.exit(machine.run_of("app"), 0)
+    agent.settle()
+    assert entry(agent, "second").is_active
+
+
+def test_otherwise_it_stays_refused_as_by_kubelet() -> None:
+    _, agent = started(node(SMALL), FIRST)
+    agent.want(FIRST, SECOND)
+    agent.settle()
+    agent.want(SECOND)
+    agent.settle()
+    assert entry(agent, "second").refusal is not None
