@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.core.admission.managers import Managers, build, initial
-from nodeagent.core.metrics.agent_metrics import CHANGE_REFUSALS, MANIFEST_PROBLEMS
+from nodeagent.core.metrics.agent_metrics import CHANGE_REFUSALS, MANIFEST_PROBLEMS, WAITING
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import Origin, latest_ms
 from nodeagent.core.resources.cpu.holdings import own_set_of
@@ -115,9 +115,11 @@ def test_a_change_that_is_refused_is_shown_counted_and_reported_once(daemon: Dae
             ("nodeagent_event_dur", "nodeagent_reconcile_dur", "nodeagent_state_gen", "process_", "python_")
         )
     }
-    assert counts == {f"{MANIFEST_PROBLEMS} 1.0", f'{CHANGE_REFUSALS}{{reason="OutOfcpu"}} 1.0'}, (
-        "kubelet's counters don't move"
-    )
+    assert counts == {
+        f"{MANIFEST_PROBLEMS} 1.0",
+        f'{CHANGE_REFUSALS}{{reason="OutOfcpu"}} 1.0',
+        f'{WAITING}{{asked="change"}} 1.0',
+    }, "kubelet's counters don't move"
     daemon.files.pods = (pod("a", app(cpu="1")),)
     daemon.rest()
     assert daemon.agent.view.problems == ()

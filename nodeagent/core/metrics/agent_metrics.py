@@ -24,6 +24,7 @@ from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.promises import Isolation
 from nodeagent.core.model.refusals import OF_RESIZES, OF_RUNTIMES, STATE_NOT_SAVED, Reason
 from nodeagent.core.model.state import Phase
+from nodeagent.core.model.waiting import RequestKind
 
 BUILD_INFO = "nodeagent_build_info"
 EVENT_DURATION = "nodeagent_event_duration_seconds"
@@ -36,6 +37,7 @@ POD_REFUSALS = "nodeagent_pod_refusals_total"
 CHANGE_REFUSALS = "nodeagent_change_refusals_total"
 CONTAINER_RESTARTS = "nodeagent_container_restarts_total"
 PODS = "nodeagent_pods"
+WAITING = "nodeagent_waiting_requests"
 CONTAINERS = "nodeagent_containers"
 CONTAINER_INFO = "nodeagent_container_info"
 EXCLUSIVE_CPU_INTERRUPTS = "nodeagent_exclusive_cpu_interrupts_total"
@@ -78,6 +80,7 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(CHANGE_REFUSALS, "counter", "Changed manifests refused; their pods keep running.", ("reason",)),
     MetricSpec(CONTAINER_RESTARTS, "counter", "Restarts of containers."),
     MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed.", ("phase",)),
+    MetricSpec(WAITING, "gauge", "Requests of pods that are not met, by what is asked for.", ("asked",)),
     MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by what they share their CPUs with.", ("isolation",)),
     MetricSpec(
         CONTAINER_INFO,
@@ -212,6 +215,7 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         ),
         RUNTIME_ILLEGAL: (("create",), ("start",), ("update",)),
         PODS: tuple((phase.value,) for phase in Phase),
+        WAITING: tuple((kind.value,) for kind in RequestKind),
         CONTAINERS: tuple((level.value,) for level in Isolation),
     }
 )

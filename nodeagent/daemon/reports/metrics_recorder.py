@@ -18,6 +18,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.cpu.holdings import exclusive_sets, own_set_of
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.decision import admitted_beside
@@ -102,6 +103,8 @@ class MetricsRecorder:
         claims: dict[Holder, tuple[str, ...]] = {}
         for entry in state.entries:
             _add(values, names.PODS, ("phase", entry.phase.value))
+            for kind, _ in entry.waiting:
+                _add(values, names.WAITING, ("asked", kind.value))
             if entry.is_active:
                 for container in entry.pod.containers:
                     level = isolation(managers, state.promises, entry.pod, container.name)
@@ -114,6 +117,8 @@ class MetricsRecorder:
                         if devices := view.node.config.claimed_devices(container):
                             claims[holder] = devices
         self.cpu_counters.follow(held, claims)
+        if state.runtime.refused:
+            values[Series(names.WAITING, (("asked", RequestKind.CONTAINER.value),))] = len(state.runtime.refused)
         online = view.node.topology.online
         values[Series(names.DEGRADED_CONTAINERS)] = sum(
             not cpus <= online for _, _, cpus in exclusive_sets(state.promises)

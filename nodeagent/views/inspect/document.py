@@ -15,11 +15,12 @@ from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgro
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.cgroup_layout import is_within, pod_path
+from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
 from nodeagent.core.resources.cpu.resource import CpuResource
@@ -241,7 +242,7 @@ def _describe_pod(
         "deletingSinceMs": entry.deleting_since_ms,
         "domain": entry.domain,
         "effective": None if there is None else _describe_pod_values(there),
-        "idle": None if entry.idle is None else {"refusal": _describe_wait(entry.idle.refusal)},
+        "idle": None if entry.idle is None else {"refusal": _describe_waiting(view, entry, RequestKind.RESUME)},
         "estimates": _describe_estimates(view, entry) if entry.is_of_runtime else [],
         "name": pod.name,
         "namespace": pod.namespace,
@@ -249,8 +250,8 @@ def _describe_pod(
         "podCpus": None if pool is None else str(pool),
         "preferredCoreClass": pod.preferred_core_class,
         "qos": entry.qos.value,
-        "refusal": _describe_refusal(entry, entry.refusal),
-        "refusedChange": _describe_refused_change(entry),
+        "refusal": _describe_waiting(view, entry, RequestKind.POD),
+        "refusedChange": _describe_refused_change(view, entry),
         "source": entry.origin.name,
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
@@ -274,29 +275,29 @@ def _describe_pod_values(there: ObservedCgroup) -> Document:
     return {key: value for key, value in kernel_values(there).items() if key in {"memoryMaxBytes", "quota", "weight"}}
 
 
-def _describe_refusal(entry: PodEntry, refusal: Waiting | None) -> Document | None:
-    if refusal is None:
+def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Document | None:
+    """Describe a request that isn't met: why, and what lets it be tried again."""
+    waiting = dict(entry.waiting).get(kind)
+    if waiting is None:
         return None
-    return {
-        "atMs": refusal.at_ms,
-        "message": refusal.message,
-        "nextStep": next_step(refusal.reason, entry.pod.full_name),
-        "reason": refusal.reason,
-    }
+    requests_devices = any(container.devices for container in entry.pod.containers)
+    for_room = view.node.config.retry_refused == RETRY_FOR_ROOM
+    asked = RequestKind.CONTAINER if entry.is_of_runtime else kind
+    retries = waiting.retries(asked, requests_devices=requests_devices, for_room=for_room)
+    found = {"atMs": waiting.at_ms, "message": waiting.message, "reason": waiting.reason, "retries": list(retries)}
+    if kind is RequestKind.RESUME:
+        return found
+    return found | {"nextStep": next_step(waiting.reason, entry.pod.full_name)}
 
 
-def _describe_refused_change(entry: PodEntry) -> Document | None:
+def _describe_refused_change(view: NodeView, entry: PodEntry) -> Document | None:
     """Describe a refused change, with the requested amounts if only amounts differ."""
-    found, change = _describe_refusal(entry, entry.change_refusal), entry.refused_change
+    found, change = _describe_waiting(view, entry, RequestKind.CHANGE), entry.refused_change
     if found is None or change is None:
         return None
     from nodeagent.core.admission.resize import changed_amounts  # noqa: PLC0415 - few changes are refused
 
     return {**found, "amounts": [to_builtins(one) for one in changed_amounts(entry.pod, change.pod)]}
-
-
-def _describe_wait(refusal: Waiting | None) -> Document | None:
-    return None if refusal is None else {"atMs": refusal.at_ms, "message": refusal.message, "reason": refusal.reason}
 
 
 def _describe_difference(

@@ -1,7 +1,11 @@
 """Pods that were refused for room come back when room is made, where the node says so. Each turn is judged by the model."""
 
+import pytest
+
 from nodeagent.core.model.config import RETRY_FOR_ROOM
+from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.waiting import RequestKind, Retry, Waiting
 from nodeagent.core.turn.world import EventKind
 from tests.support.node_model import Agent, started
 from tests.support.pods import app, job, pod
@@ -68,3 +72,30 @@ def test_otherwise_it_stays_refused_as_by_kubelet() -> None:
     agent.want(SECOND)
     agent.settle()
     assert entry(agent, "second").refusal is not None
+
+
+def test_each_refusal_says_what_lets_it_be_tried_again() -> None:
+    _, agent = started(NODE, FIRST)
+    agent.want(FIRST, SECOND)
+    agent.settle()
+    ((kind, waiting),) = entry(agent, "second").waiting
+    assert (kind, waiting.retries(kind)) == (RequestKind.POD, (Retry.MANIFEST, Retry.REQUEST))
+    assert waiting.retries(kind, requests_devices=True, for_room=True)[2:] == (Retry.RESOURCE, Retry.ROOM)
+    agent.want(pod("first", app(cpu="8"), uid="larger"), SECOND)
+    agent.settle()
+    ((kind, waiting),) = entry(agent, "first").waiting
+    assert (kind, waiting.retries(kind)) == (RequestKind.CHANGE, (Retry.MANIFEST, Retry.REQUEST))
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "retries"),
+    [
+        (STATE_NOT_SAVED, RequestKind.POD, (Retry.DISK,)),
+        (RELEASED, RequestKind.POD, (Retry.MANIFEST, Retry.REQUEST)),
+        (RESIZE_DEFERRED, RequestKind.CHANGE, (Retry.MANIFEST, Retry.REQUEST, Retry.ROOM)),
+        ("OutOfcpu", RequestKind.RESUME, (Retry.ROOM,)),
+        ("OutOfcpu", RequestKind.CONTAINER, (Retry.OWNER, Retry.REQUEST)),
+    ],
+)
+def test_what_waits_is_tried_again_by_its_reason(reason: str, kind: RequestKind, retries: tuple[Retry, ...]) -> None:
+    assert Waiting(reason, "no", 1).retries(kind, requests_devices=True, for_room=True) == retries
