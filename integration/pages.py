@@ -60,7 +60,7 @@ UNTYPED = {
     ): "guests have none of these tools, and no images: tests/cli/test_cpus.py has each form of the answer",
     ("how-to/packages.md", "make deb"): "two packages, of which one is higher: test_debian_package.py does each step",
     ("performance.md", "make bench"): "takes minutes, and an idle machine",
-    ("reliability.md", "make test"): "takes minutes to hours, and runs this",
+    ("reliability.md", "make test-all"): "takes minutes to hours, and runs this",
     (
         "reference/commands.md",
         "",

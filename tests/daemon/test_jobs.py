@@ -25,6 +25,7 @@ from nodeagent.core.model.state import JOBS
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus, own_set_of
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.jobs import job_requests
+from nodeagent.daemon.domains.jobs.job_requests import JobRequestError, JobRequests, Limits
 from nodeagent.daemon.domains.jobs.jobs import JobNotKeptError, JobRefusal, Jobs, job_directory
 from nodeagent.daemon.reports.publisher import JOB_SOCKET, Publisher
 from nodeagent.daemon.turn.requests import TurnRequest
@@ -34,6 +35,7 @@ from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFi
 from nodeagent.edge.processes.job_owners import owner_asking
 from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.formats.manifest.job_pod import job_pod
+from nodeagent.formats.wire.exchange import Peer
 from tests.support.daemon_model import Daemon, Steps, answered, watched
 from tests.support.node_model import CrashError, Machine
 from tests.support.pods import app, pod
@@ -435,17 +437,26 @@ def test_a_request_that_is_none_is_refused(served: Daemon, arguments: dict[str, 
 def test_others_than_root_need_a_configuration_and_keep_within_its_bounds(
     served: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
     monkeypatch.setattr(job_requests, "is_member", in_group("runners"))
-    with pytest.raises(ApiError, match="only root may run jobs here"):
-        asked(served)
+    with pytest.raises(JobRequestError, match="only root may run jobs here"):
+        asked_as_user(served)
     configured = replace(served.agent.node.config, jobs=JobBounds("runners", max_cpus=Quantity.of(2)))
     served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
-    assert asked(served)["pod"] == "jobs/one"
-    with pytest.raises(ApiError, match=r"jobs\.maxCPUs is 2"):
-        asked(served, "two", cpu="1")
-    with pytest.raises(ApiError, match=r"only root's jobs may have devices of their own: it asks for example.com/nic"):
-        asked(served, "three", cpu="1", **{"example.com/nic": "1"})
+    assert asked_as_user(served)["pod"] == "jobs/one"
+    with pytest.raises(JobRequestError, match=r"jobs\.maxCPUs is 2"):
+        asked_as_user(served, "two", cpu="1")
+    with pytest.raises(JobRequestError, match=r"only root's jobs may have devices of their own: it asks for \S+/nic"):
+        asked_as_user(served, "three", cpu="1", **{"example.com/nic": "1"})
+
+
+NOBODY_UNBOUNDED = Limits(unbounded=frozenset())
+
+
+def asked_as_user(daemon: Daemon, name: str = "one", limits: Limits = NOBODY_UNBOUNDED, **amounts: str) -> Any:
+    """Ask as this process, whose user has bounds like any other's."""
+    arguments = {"name": name, "amounts": {"cpu": "2", "memory": "64Mi"} | amounts}
+    requests, peer = JobRequests(daemon.jobs, daemon.agent, limits), Peer(os.getuid(), frozenset(), os.getpid())
+    return answered(daemon, lambda: asyncio.run(requests.answer(arguments, peer)))
 
 
 def in_group(group: str) -> Callable[[int, str], bool]:
@@ -455,12 +466,11 @@ def in_group(group: str) -> Callable[[int, str], bool]:
 
 def test_ids_that_no_user_of_the_group_has_run_no_jobs(served: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """Subordinate ids of a user namespace keep the group and may connect, but the database doesn't know them."""
-    monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
     monkeypatch.setattr(job_requests, "is_member", in_group("others"))
     configured = replace(served.agent.node.config, jobs=JobBounds("runners"))
     served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
-    with pytest.raises(ApiError, match=rf"user {os.getuid()} is not in the group runners \(jobs\.group\)"):
-        asked(served)
+    with pytest.raises(JobRequestError, match=rf"user {os.getuid()} is not in the group runners \(jobs\.group\)"):
+        asked_as_user(served)
     assert names(served) == []
 
 
@@ -468,31 +478,26 @@ def test_a_user_database_that_does_not_answer_is_waited_for_a_while(
     served: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()
-    monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
-    monkeypatch.setattr(job_requests, "_LOOKUP_SECONDS", 0.0)
     monkeypatch.setattr(job_requests, "is_member", lambda _user, _group: answers.wait())
     configured = replace(served.agent.node.config, jobs=JobBounds("runners"))
     served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
     try:
-        with pytest.raises(ApiError, match="the user database has not said within 0 s whether user"):
-            asked(served)
+        with pytest.raises(JobRequestError, match="the user database has not said within 0 s whether user"):
+            asked_as_user(served, limits=replace(NOBODY_UNBOUNDED, lookup_seconds=0.0))
     finally:
         answers.set()
     assert names(served) == []
 
 
-@pytest.mark.parametrize("bound", ["_MOST_WAITING", "_MOST_WAITING_PER_USER"])
-def test_no_more_wait_than_there_is_room_for(served: Daemon, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
-    monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
-    monkeypatch.setattr(job_requests, bound, 0)
-    with pytest.raises(ApiError, match=r"^0 jobs \(0 of yours\) wait for the agent already"):
-        asked(served)
+@pytest.mark.parametrize("bound", ["waiting", "waiting_per_user"])
+def test_no_more_wait_than_there_is_room_for(served: Daemon, bound: str) -> None:
+    with pytest.raises(JobRequestError, match=r"^0 jobs \(0 of yours\) wait for the agent already"):
+        asked_as_user(served, limits=replace(NOBODY_UNBOUNDED, **{bound: 0}))
 
 
 def test_what_an_ended_job_holds_counts_until_it_has_gone(
     served: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_requests, "_ROOT", frozenset[int]())
     monkeypatch.setattr(job_requests, "is_member", in_group("runners"))
     configured = replace(served.agent.node.config, jobs=JobBounds("runners", max_per_user=1))
     served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
@@ -516,7 +521,7 @@ def test_what_an_ended_job_holds_counts_until_it_has_gone(
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr(job_requests, "asyncio", Passing())
-    assert asked(served)["pod"] == "jobs/one"
+    assert asked_as_user(served)["pod"] == "jobs/one"
     assert ("KILL", path("first")) in served.machine.signals
 
 

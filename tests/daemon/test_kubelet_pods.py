@@ -31,7 +31,7 @@ OTHER = pod("other", app("main", "1"))
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine may be loaded."""
     monkeypatch.setattr(kubelet_pods, "PATIENCE_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(kubelet_pods, "_OF_ALL_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(kubelet_pods, "OF_ALL_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from tests.extension.supervisor.program import Supervisor
 from tests.support.daemon_model import Daemon, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, burstable, pod
+from tests.support.shares import share_of
 from tests.support.world import SMALL, node
 
 ONLINE = CpuSet.parse("0-7")
@@ -166,7 +167,7 @@ OPERATIONS = (
 
 
 @given(st.lists(st.tuples(OPERATIONS, st.integers(0, 3)), max_size=12))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=share_of(25), suppress_health_check=[HealthCheck.too_slow])
 def test_nobody_shares_exclusive_cpus_whatever_happens(operations: list[tuple[tuple, int]]) -> None:
     with living() as life:
         for operation, turns in operations:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from msgspec import Struct
+
 from nodeagent.core.admission.job_bounds import passed_bound
 from nodeagent.core.model.cgroup_layout import pod_path
 from nodeagent.core.model.config import JobBounds
@@ -24,16 +26,22 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 from nodeagent.formats.wire.exchange import Peer
 
-_ROOT = frozenset({0, os.geteuid()})
-"""Who has no bounds: root, and who the agent runs as."""
 _LOOK_SECONDS = 0.05
-_LOOKUP_SECONDS = 10.0
-"""For the user database, which may be another machine's."""
 _LOOKUPS = 4
-_MOST_WAITING = 24
-"""Fewer than the socket has connections: the others stay for those who are refused at once."""
-_MOST_WAITING_PER_USER = 8
-"""So that no user but root keeps the others waiting."""
+
+
+class Limits(Struct, frozen=True):
+    unbounded: frozenset[int] = frozenset({0, os.geteuid()})
+    """Users without bounds: root, and the user that the agent runs as."""
+    waiting: int = 24
+    """Requests that may wait, fewer than the socket has connections. The others stay for those that are refused at once."""
+    waiting_per_user: int = 8
+    """Requests of one user that may wait, so that no user but root keeps the others waiting."""
+    lookup_seconds: float = 10.0
+    """For the user database, which may be another machine's."""
+
+
+_LIMITS = Limits()
 
 
 class JobRequestError(NodeAgentError):
@@ -43,9 +51,10 @@ class JobRequestError(NodeAgentError):
 class JobRequests:
     """An operation of the local API, for whoever may connect to the jobs' socket."""
 
-    def __init__(self, jobs: Jobs, agent: Agent) -> None:
+    def __init__(self, jobs: Jobs, agent: Agent, limits: Limits = _LIMITS) -> None:
         self._jobs = jobs
         self._agent = agent
+        self._limits = limits
         self._waiting: Counter[int] = Counter()
         """Requests that wait, by user."""
         self._lookups = ThreadPoolExecutor(_LOOKUPS, "user-lookup")
@@ -67,7 +76,8 @@ class JobRequests:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
         pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near)
         own, every = self._waiting[peer.uid], self._waiting.total()
-        if every >= _MOST_WAITING or (own >= _MOST_WAITING_PER_USER and peer.uid not in _ROOT):
+        limits = self._limits
+        if every >= limits.waiting or (own >= limits.waiting_per_user and peer.uid not in limits.unbounded):
             raise JobRequestError(
                 f"{every} jobs ({own} of yours) wait for the agent already, and nothing was decided",
                 hint="try again in a second; `journalctl -u nodeagent` says what holds the agent up",
@@ -114,7 +124,7 @@ class JobRequests:
         Raises:
             JobRequestError: the user may not run it, or not beside the jobs that run.
         """
-        if user in _ROOT:
+        if user in self._limits.unbounded:
             return
         await self._check_member(user, self._bounds().group)
         if pod.asks_for_devices:
@@ -149,11 +159,11 @@ class JobRequests:
             JobRequestError: the user database doesn't have the user in the group, or doesn't answer.
         """
         try:
-            async with asyncio.timeout(_LOOKUP_SECONDS):
+            async with asyncio.timeout(self._limits.lookup_seconds):
                 found = await asyncio.get_running_loop().run_in_executor(self._lookups, is_member, user, group)
         except TimeoutError as err:
             raise JobRequestError(
-                f"the user database has not said within {_LOOKUP_SECONDS:.0f} s whether user {user} is in the group {group}",
+                f"the user database has not said within {self._limits.lookup_seconds:.0f} s whether user {user} is in the group {group}",
                 hint=f"try again; if `getent passwd {user}` hangs, too, see /etc/nsswitch.conf for the services that it asks",
             ) from err
         if not found:

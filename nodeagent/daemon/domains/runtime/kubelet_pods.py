@@ -19,7 +19,7 @@ KUBELET = GrpcServerKind(
 )
 PATIENCE_SECONDS = 0.25
 """For one pod. Kubelet answers from its memory, within milliseconds."""
-_OF_ALL_SECONDS = 1.0
+OF_ALL_SECONDS = 1.0
 """For what runs when the runtime is reached."""
 _PAUSE_SECONDS = 5.0
 """After which one that has not answered in time is asked again: until then it would keep every container waiting."""
@@ -71,7 +71,7 @@ class PodsApi:
         with self._lock:
             wanted, self._wanted = self._wanted, frozenset()
         new = tuple(uid for uid in uids if uid not in self.known or uid in wanted)
-        return self._asked(new, min(until, time.monotonic() + _OF_ALL_SECONDS)) if new else ()
+        return self._asked(new, min(until, time.monotonic() + OF_ALL_SECONDS)) if new else ()
 
     def ask_again(self, uids: Iterable[str]) -> None:
         """Have these asked about at the next opportunity, whatever is known of them, and however long nobody has answered."""
