@@ -16,9 +16,9 @@ from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import default_set
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.daemon.domains.all import domains_of, read_cgroups
+from nodeagent.daemon.domains.all import domains_of
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
-from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges
 from nodeagent.daemon.host.host_settings import HostSettings

@@ -55,7 +55,7 @@ def test_a_refused_pod_that_fits_by_now_is_reported_with_the_command_that_admits
     status, out, err = run("explain", "late", *socket_of(live))
     assert (status, err) == (0, "")
     assert "It was refused: OutOfpods: too many\n" in out
-    assert "By now it would be admitted: nodeagent retry default/late\n" in out
+    assert "Now it would be admitted: nodeagent retry default/late\n" in out
     document = json.loads(run("explain", "late", *socket_of(live), "-o", "json")[1])
     recorded = document["pods"][0]["recorded"]
     assert (recorded["decision"], recorded["reason"], recorded["reproduced"]) == ("refused", "OutOfpods", False)
@@ -141,7 +141,7 @@ def test_a_pod_of_a_copied_node_is_explained_with_its_saved_state(root: Path, ru
     status, out, err = run("explain", "web", "--root", str(root))
     assert (status, err) == (0, "")
     assert f"copied to {root}" in out.replace("\n  ", " ")
-    assert "Decided again, it comes out as it did" in out
+    assert "Decided again, the result is the same" in out
     assert "  app  exclusive 1,5  NUMA 0\n" in out
 
 
@@ -185,7 +185,7 @@ def test_another_configuration_takes_the_pods_over_or_says_why_not(root: Path, r
     status, out, err = run("explain", "web", "--root", str(root), "--config", str(other))
     assert (status, err) == (0, "")
     assert "topology restricted per container" in out
-    assert "on which NUMA nodes? NUMA 0, preferred by all" in out
+    assert "which NUMA nodes? NUMA 0, preferred by all" in out
     other.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '1'\n")
     status, out, err = run("explain", "web", "--root", str(root), "--config", str(other))
     assert (status, out) == (1, "")

@@ -147,7 +147,7 @@ def test_one_that_does_not_fit_is_not_pinned(node: Node) -> None:
     assert node.files() == ["db.service.yaml"]
 
 
-WHY = "a unit has one pod, and pod default/shop is that of db.service"
+WHY = "a unit has only one pod, and db.service already belongs to pod default/shop"
 REMEDY = "what would admit it (each of these has been tried): * end pod default/shop"
 TAKEN = "UnitTaken: pod default/shop stands for unit db.service already"
 

@@ -69,7 +69,7 @@ devices of NUMA node 1
 
 devices of unknown NUMA node (not reported by the firmware)
   0000:40:00.0  nvme     nvme0  no driver
-  0000:41:00.0  nvme     nvme1  no driver  the kernel says node 4, which this
+  0000:41:00.0  nvme     nvme1  no driver  the kernel reports node 4, which this
                                              machine lacks
 """
 

@@ -10,8 +10,8 @@ from nodeagent.core.cgroups.write_order import GiveUnitBack, MakeCgroup, SetAttr
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.daemon.domains.all import DomainWriter, domains_of, read_cgroups
-from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, unit_paths
+from nodeagent.daemon.domains.all import DomainWriter, domains_of
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups, unit_paths
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.unit_properties import UnitProperties

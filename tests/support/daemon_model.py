@@ -34,9 +34,9 @@ from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.domains.all import domains_of, read_cgroups
+from nodeagent.daemon.domains.all import domains_of
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
-from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.host.host_settings import HostSettings

@@ -6,7 +6,7 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.domains.runtime.pod_model import Known, ToldBy
 from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.core.explain.what_if import WhatIf
-from nodeagent.core.model.pod import ResourceRequirements
+from nodeagent.core.model.pod import OWN, ResourceRequirements
 from nodeagent.core.model.state import PodEntry
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
@@ -116,7 +116,7 @@ def test_a_refused_pod_and_one_whose_state_was_saved_are_known_as_well() -> None
 def test_a_pod_that_is_no_runtimes_has_none_of_it() -> None:
     runtime = Runtime()
     runtime.run(WEB, "main", "c1")
-    entry = replace(entry_of(runtime), origin=replace(entry_of(runtime).origin, source="manifests"))
+    entry = replace(entry_of(runtime), origin=replace(entry_of(runtime).origin, source="manifests", domain=OWN))
     assert known_of(entry, runtime.state, 1) == ()
 
 

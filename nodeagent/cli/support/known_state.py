@@ -229,8 +229,7 @@ def _observed_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Ob
     """Read the cgroups. The view returned knows where those of units are."""
     if view.cgroup_root is None:
         return view, None
-    from nodeagent.daemon.domains.all import read_cgroups
-    from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
+    from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
 
     tree = CgroupTree(view.cgroup_root)
     units = UnitCgroups(tree)

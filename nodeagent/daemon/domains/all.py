@@ -7,17 +7,14 @@ from msgspec import Struct
 
 from nodeagent.core.cgroups.write_order import Change
 from nodeagent.core.domains.domain import Domain, DomainInput, DomainView, TakenBack
-from nodeagent.core.model.cgroup import ObservedCgroups
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.jobs.domain import JobsDomain
 from nodeagent.daemon.domains.jobs.jobs import Jobs
 from nodeagent.daemon.domains.own.cgroups import OwnDomain
 from nodeagent.daemon.domains.source_reader import SourceReader
-from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd, UnitCgroups, unit_paths
+from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd
 from nodeagent.daemon.domains.systemd.units import SystemdDomain
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 
@@ -101,17 +98,3 @@ class DomainWriter(Struct, frozen=True):
             CgroupError: it could not be done, or has not the effect that it should have.
         """
         next(domain for domain in self.domains if domain.owns(change.path)).apply(change)
-
-
-def read_cgroups(tree: CgroupTree, units: UnitCgroups, pods: Sequence[Pod]) -> ObservedCgroups:
-    """Read the cgroups of the agent's own pods and the units that pods pin, without a turn.
-
-    Args:
-        tree: for the cgroups.
-        units: systemd's.
-        pods: those that may pin some.
-
-    Raises:
-        CgroupError: one can't be read.
-    """
-    return tree.read(OWN_DIRECTORIES) | tree.read_above() | units.read(unit_paths(pods))

@@ -18,8 +18,8 @@ from nodeagent.core.cgroups.write_order import RemoveCgroup
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
-from nodeagent.daemon.domains.all import domains_of, read_cgroups
-from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups
+from nodeagent.daemon.domains.all import domains_of
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges, write_directly
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, put_back

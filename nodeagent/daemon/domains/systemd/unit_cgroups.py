@@ -1,7 +1,7 @@
 """The cgroups of systemd's units that pods pin: found by what systemd says, and changed by telling it (D30)."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute
-from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
-from nodeagent.core.model.cgroup_layout import pinned_pod_path, unit_at
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups, UnitSettings
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, pinned_pod_path, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import SYSTEMD, Pod
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
@@ -334,3 +334,17 @@ def _differing(wanted: UnitSettings, there: ObservedCgroup) -> Iterator[_Found]:
         yield f"{there.path}/cpuset.cpus.effective", str(there.cpus_effective or ""), str(wanted.allowed_cpus)
     if wanted.allowed_memory_nodes and there.mems_effective != wanted.allowed_memory_nodes:
         yield f"{there.path}/cpuset.mems.effective", str(there.mems_effective or ""), str(wanted.allowed_memory_nodes)
+
+
+def read_cgroups(tree: CgroupTree, units: UnitCgroups, pods: Sequence[Pod]) -> ObservedCgroups:
+    """Read the cgroups of the agent's own pods and the units that pods pin, without a turn.
+
+    Args:
+        tree: for the cgroups.
+        units: systemd's.
+        pods: those that may pin some.
+
+    Raises:
+        CgroupError: one can't be read.
+    """
+    return tree.read(OWN_DIRECTORIES) | tree.read_above() | units.read(unit_paths(pods))
