@@ -222,7 +222,7 @@ def test_a_damaged_record_is_set_aside_and_told_until_the_agent_starts_again(lif
     for reason in (WakeUpReason.MANIFESTS, WakeUpReason.TIMER):
         (problem,) = life.daemon.agent.view.problems
         assert problem.startswith("the record of changed host settings cannot be read: ")
-        assert f"; it is now {aside} (what the settings were is unknown: " in problem
+        assert f"; it is now {aside} (the original settings are unknown: " in problem
         life.daemon.turn(reason)
     (told,) = life.said("state_set_aside")
     assert told["aside"] == str(aside)
