@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from nodeagent.cli.parser import parsers_for
+from nodeagent.cli.parser import build_parsers
 from nodeagent.cli.support.exit_status import EXIT_ERROR
-from nodeagent.cli.support.printable_output import printable_output
-from nodeagent.cli.support.standard_streams import complain, drop
+from nodeagent.cli.support.printable_output import escape_output
+from nodeagent.cli.support.standard_streams import discard_output, write_error
 from nodeagent.errors import NodeAgentError
 
 
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a terminal or a file with few characters: escape those it lacks
                 stream.reconfigure(errors="backslashreplace")
-        with _buffered_output(), printable_output():
+        with _buffered_output(), escape_output():
             return _answered(arguments)
 
 
@@ -74,18 +74,18 @@ def _answered(arguments: list[str] | None) -> int:
         with written():
             return _run(_options(sys.argv[1:] if arguments is None else arguments))
     except NodeAgentError as err:
-        complain(f"nodeagent: {err.message}\nhint: {err.hint}\n")
+        write_error(f"nodeagent: {err.message}\nhint: {err.hint}\n")
         return getattr(err, "exit_status", EXIT_ERROR)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader of our output has gone.
-        drop(sys.stdout)
+        discard_output(sys.stdout)
         return EXIT_ERROR
 
 
 def _options(words: list[str]) -> argparse.Namespace:
-    parser, known = parsers_for(words)
+    parser, known = build_parsers(words)
     options, unknown = parser.parse_known_args(words)
     if unknown:
         getattr(options, "parser", known[options.command]).refuse(unknown)
@@ -120,7 +120,7 @@ def written() -> Iterator[None]:
         # A file has a name, and the edges turn its failures into errors of their own.
         if err.errno not in _OUTPUT_FAILURES or err.filename is not None:
             raise
-        drop(sys.stdout)
+        discard_output(sys.stdout)
         raise OutputError(
             f"cannot write the output: {os.strerror(err.errno)}",
             hint=_OUTPUT_FAILURES[err.errno],
@@ -142,7 +142,7 @@ def _flushed_or_dropped() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        drop(sys.stdout)
+        discard_output(sys.stdout)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nodeagent import __version__
-from nodeagent.cli.parser import COMMANDS, parser_for
+from nodeagent.cli.parser import COMMANDS, build_parser
 from nodeagent.cli.support.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
-from nodeagent.cli.support.definitions import Argument, Command, command_of
-from nodeagent.cli.support.help_text import documents
+from nodeagent.cli.support.definitions import Argument, Command, extract_command
+from nodeagent.cli.support.help_text import find_documents
 
 SECTION = 8
 _PROGRAM = "nodeagent"
@@ -29,13 +29,13 @@ def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
     Args:
         place: where documents and examples will be.
     """
-    top = command_of(parser_for(()))
-    top = replace(top, epilog=top.epilog.replace(documents(), place))
+    top = extract_command(build_parser(()))
+    top = replace(top, epilog=top.epilog.replace(find_documents(), place))
     pages = {_PROGRAM: _page(top, "pin pods to whole CPUs close to their memory")}
     for name, purpose in COMMANDS.items():
         importlib.import_module(f"nodeagent.cli.commands.{name}")
-        (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
-        pages[f"{_PROGRAM}-{name}"] = _page(command_of(found.parser), purpose)
+        (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
+        pages[f"{_PROGRAM}-{name}"] = _page(extract_command(found.parser), purpose)
     return {f"{name}.{SECTION}": text for name, text in pages.items()}
 
 
@@ -67,12 +67,12 @@ def _page(command: Command, purpose: str) -> str:
     if command.subcommands:
         parts.append(".SH COMMANDS")
         for one in command.subcommands:
-            inner = command_of(one.parser)
+            inner = extract_command(one.parser)
             page = f"\n.br\nSee {_bold(f'{_PROGRAM}-{one.name}')}({SECTION})." if command.name == _PROGRAM else ""
             parts.append(f".TP\n{_bold(one.name)}\n{_text(one.help)}{page}")
             if command.name != _PROGRAM:
                 parts += [f".RS\n.PP\n{_text(inner.usage)}", *_items((*inner.places, *inner.options)), ".RE"]
-    epilog = command.epilog or (command_of(command.subcommands[0].parser).epilog if command.subcommands else "")
+    epilog = command.epilog or (extract_command(command.subcommands[0].parser).epilog if command.subcommands else "")
     paragraphs = [_paragraph(text) for text in re.split(r"\n\s*\n", epilog) if text.strip()]
     parts += [part for part in paragraphs if not part.startswith(_NOTES)]
     notes = [part.removeprefix(_NOTES) for part in paragraphs if part.startswith(_NOTES)]

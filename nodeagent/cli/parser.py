@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from nodeagent import __version__
 from nodeagent.cli.support.exit_status import EXIT_USAGE
-from nodeagent.cli.support.help_text import HelpText, documents
-from nodeagent.cli.support.standard_streams import complain
+from nodeagent.cli.support.help_text import HelpText, find_documents
+from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.errors import printable
 
 COMMANDS = {
@@ -69,21 +69,21 @@ class CommandParser(argparse.ArgumentParser):
         if file is sys.stdout:
             file.write(message)
         else:
-            complain(message)
+            write_error(message)
 
 
-def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of all commands; only the named command gets its arguments."""
-    return parsers_for(words)[0]
+    return build_parsers(words)[0]
 
 
-def parsers_for(words: Sequence[str]) -> tuple[CommandParser, dict[str, CommandParser]]:
+def build_parsers(words: Sequence[str]) -> tuple[CommandParser, dict[str, CommandParser]]:
     """Return the parser of all commands, and that of each, by its name."""
     parser = CommandParser(
         prog="nodeagent",
         description="Pins pods to whole CPUs close to their memory.",
         formatter_class=HelpText,
-        epilog=f"documents and examples: {documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
+        epilog=f"documents and examples: {find_documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
     )
     parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

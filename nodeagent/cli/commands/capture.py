@@ -9,15 +9,9 @@ from msgspec.structs import replace
 
 from nodeagent import __version__
 from nodeagent.cli.support.documents import add_out_argument, write_out
-from nodeagent.cli.support.known_state import with_observation
-from nodeagent.cli.support.sources import (
-    SourceError,
-    add_node_arguments,
-    hostname_below,
-    is_copied,
-    known_from,
-    machine_file,
-)
+from nodeagent.cli.support.node.arguments import add_node_arguments, is_copied
+from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.selected import SourceError, read_hostname, read_machine_file, read_node
 from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.kernel.sysfs import read_devices, read_machine, read_settings
 from nodeagent.errors import NodeAgentError
@@ -58,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _capture(options: argparse.Namespace) -> Capture:
     if options.machine is not None:
-        capture = machine_file(options.machine)[1]
+        capture = read_machine_file(options.machine)[1]
         if capture is None:
             raise SourceError(
                 f"{options.machine} describes a machine and is not a capture",
@@ -77,7 +71,7 @@ def _capture(options: argparse.Namespace) -> Capture:
     settings = read_settings(root)
     return Capture(
         nodeagent=__version__,
-        hostname=hostname_below(root) if is_copied(options) else os.uname().nodename,
+        hostname=read_hostname(root) if is_copied(options) else os.uname().nodename,
         kernel=settings.sample.files.get("proc/sys/kernel/osrelease", "").strip(),
         sample=sample,
         observation=observation,
@@ -103,7 +97,7 @@ def _known(options: argparse.Namespace) -> NodeView | None:
         NodeAgentError: something that was named can't be read.
     """
     try:
-        return known_from(options)
+        return read_node(options)
     except NodeAgentError as err:
         is_named = options.config is not None and isinstance(err, StartError)  # what it says about the configuration
         if is_named or options.socket is not None:

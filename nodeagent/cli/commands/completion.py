@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from nodeagent.cli.support.completion_scripts import SCRIPTS
-from nodeagent.cli.support.definitions import Argument, Command, command_of
-from nodeagent.cli.support.known_names import pods_of
+from nodeagent.cli.support.definitions import Argument, Command, extract_command
+from nodeagent.cli.support.known_names import find_named_pods
 
 _ASKED = "words"
 """What the shells' scripts pass in place of a shell."""
@@ -56,16 +56,16 @@ def run(options: argparse.Namespace) -> int:
     if options.shell != _ASKED:
         sys.stdout.write(SCRIPTS[options.shell])
         return 0
-    from nodeagent.cli.parser import parser_for
+    from nodeagent.cli.parser import build_parser
 
     typed = options.words[1:] if options.words[:1] == ["--"] else options.words
     words = typed or [""]
-    answer = answer_to(command_of(parser_for(words)), words)
+    answer = find_candidates(extract_command(build_parser(words)), words)
     sys.stdout.write("\n".join([answer.kind, *(f"{word}\t{meaning}" for word, meaning in answer.words)]) + "\n")
     return 0
 
 
-def answer_to(command: Command, words: list[str]) -> Candidates:
+def find_candidates(command: Command, words: list[str]) -> Candidates:
     """Return the possible completions of the last word.
 
     Args:
@@ -92,7 +92,9 @@ def answer_to(command: Command, words: list[str]) -> Candidates:
         elif command.subcommands:
             inner = next((one for one in command.subcommands if one.name == word), None)
             return (
-                Candidates() if inner is None else answer_to(command_of(inner.parser), [*before[index + 1 :], current])
+                Candidates()
+                if inner is None
+                else find_candidates(extract_command(inner.parser), [*before[index + 1 :], current])
             )
         elif place < len(command.places):
             argument = command.places[place]
@@ -154,7 +156,7 @@ def _values(argument: Argument, current: str, given: Mapping[str, str]) -> Candi
             named = _pods(current, given)
             return named if named.words else Candidates(kind=_kind(metavar))
         case "CONTAINER":
-            pods = [pod for pod in pods_of(given) if given.get("pod") in {pod.name, pod.full_name}]
+            pods = [pod for pod in find_named_pods(given) if given.get("pod") in {pod.name, pod.full_name}]
             return _starting(current, ((name, "") for pod in pods for name in pod.containers))
         case metavar:
             return Candidates(kind=_kind(metavar))
@@ -169,7 +171,7 @@ def _kind(metavar: str) -> str:
 
 def _pods(current: str, given: Mapping[str, str]) -> Candidates:
     """Name pods as briefly as possible; in full if the word already begins that way."""
-    pods = pods_of(given)
+    pods = find_named_pods(given)
     names = [pod.name for pod in pods]
     short = [(pod.name if names.count(pod.name) == 1 else pod.full_name, "") for pod in pods]
     found = _starting(current, short)

@@ -10,21 +10,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.support.actions import add_actions
-from nodeagent.cli.support.configurations import config_content, load_config
-from nodeagent.cli.support.documents import add_out_argument, add_output_argument, printed, write_out
+from nodeagent.cli.support.configurations import load_config, read_config
+from nodeagent.cli.support.documents import add_out_argument, add_output_argument, render_document, write_out
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import NamedFile, is_pipe, named_path
-from nodeagent.cli.support.places import DEFAULT_SOCKET
-from nodeagent.cli.support.sources import (
-    SourceError,
+from nodeagent.cli.support.node.arguments import (
     add_machine_arguments,
     add_node_arguments,
+    find_own_config,
     is_elsewhere,
-    known_from,
-    machine_file,
-    own_config,
-    topology_from,
 )
+from nodeagent.cli.support.node.selected import SourceError, read_machine_file, read_node, read_topology
+from nodeagent.cli.support.places import DEFAULT_SOCKET
 from nodeagent.daemon.start.startup import StartError, unsuited
 from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
@@ -127,7 +124,7 @@ def _validate(options: argparse.Namespace) -> int:
         options.parser.error(
             "--running asks this node's agent about a file: it excludes --alone, --root, --machine and -"
         )
-    topology = None if options.alone else topology_from(options)
+    topology = None if options.alone else read_topology(options)
     config, findings = judged_config(
         judged.content, judged.source, lambda config: () if topology is None else unsuited(config, topology)
     )
@@ -154,7 +151,7 @@ def _validate(options: argparse.Namespace) -> int:
         "unusedFields": [] if config is None else list(config.reported_fields),
     }  # fmt: skip
     if findings or not options.quiet:
-        sys.stdout.write(printed(document, options.output, _valid_text))
+        sys.stdout.write(render_document(document, options.output, _valid_text))
     return EXIT_ERROR if findings else 0
 
 
@@ -188,8 +185,8 @@ def _judged(options: argparse.Namespace) -> _Judged:
     given = options.file or options.config
     if given is None and options.machine is not None:
         return _captured(options.machine)
-    path = given or own_config(options)
-    content = config_content(path, absent_hint=_absent(path) if given or not options.root else _NONE_COPIED)
+    path = given or find_own_config(options)
+    content = read_config(path, absent_hint=_absent(path) if given or not options.root else _NONE_COPIED)
     hint = (
         _PIPED
         if is_pipe(path)
@@ -203,9 +200,9 @@ _NONE_COPIED = "copy it there from the node, or name one: nodeagent config valid
 
 
 def _captured(path: str) -> _Judged:
-    capture = machine_file(path)[1]
+    capture = read_machine_file(path)[1]
     if capture is None or capture.agent is None:
-        raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
+        raise SourceError(f"{path} contains no configuration", hint="name one with --config FILE")
     fields = config_fields(capture.agent.node.config, with_places=False)
     again = f"nodeagent config show --machine {'-' if is_pipe(path) else path}"
     hint = f"correct the configuration on the node; `{again}` prints what was captured"
@@ -230,14 +227,14 @@ def _show(options: argparse.Namespace) -> int:
     if options.file is not None:
         fields = config_fields(load_config(options.file, absent_hint=_absent(options.file)))
     else:
-        fields = config_fields(known_from(options).node.config, with_places=False)
+        fields = config_fields(read_node(options).node.config, with_places=False)
     document = {"kind": KIND, **fields}
-    sys.stdout.write(printed(document, options.output, lambda _: config_text(fields)))
+    sys.stdout.write(render_document(document, options.output, lambda _: config_text(fields)))
     return 0
 
 
 def _migrate(options: argparse.Namespace) -> int:
-    content = config_content(options.file, absent_hint=_absent(options.file))
+    content = read_config(options.file, absent_hint=_absent(options.file))
     try:
         migration = migrated(content, options.file)
     except DocumentError as err:

@@ -3,11 +3,11 @@
 import argparse
 import sys
 
-from nodeagent.cli.support.documents import add_output_argument, spelled
-from nodeagent.cli.support.entering import check_container, placement_now
-from nodeagent.cli.support.known_state import shown_state
-from nodeagent.cli.support.sources import add_agent_arguments
-from nodeagent.cli.support.standard_streams import complain
+from nodeagent.cli.support.documents import add_output_argument, format_document
+from nodeagent.cli.support.entering import check_container, find_placement
+from nodeagent.cli.support.node.arguments import add_agent_arguments
+from nodeagent.cli.support.node.this_node import read_this_node_for_display
+from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
 from nodeagent.edge.cgroups.cgroup_entry import own_cpus
@@ -67,19 +67,21 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.output != "text" and (options.which != _CPUS or options.format is not None):
         options.parser.error(f"-o {options.output} has them all, in each form: leave the other options out")
-    known = shown_state(options.config, options.socket)
+    known = read_this_node_for_display(options.config, options.socket)
     entry = find_pod(known.state, options.pod)
-    name = container_of(entry, options.container)
-    placement = placement_now(known, entry, name)
+    name = find_container(entry, options.container)
+    placement = find_placement(known, entry, name)
     is_closed = known.node.config.host_isolation != "none" and bool(placement.exclusive_cpus)
     document = container_cpus(entry.pod, name, placement, is_closed=is_closed)
-    sys.stdout.write(_text(document, options) if options.output == "text" else spelled(document, options.output))
+    sys.stdout.write(
+        _text(document, options) if options.output == "text" else format_document(document, options.output)
+    )
     if is_closed and not placement.exclusive_cpus <= own_cpus() and options.which in {_CPUS, _EXCLUSIVE}:
-        complain(_closed(placement.exclusive_cpus, entry, name))
+        write_error(_closed(placement.exclusive_cpus, entry, name))
     return 0
 
 
-def container_of(entry: PodEntry, name: str | None) -> str:
+def find_container(entry: PodEntry, name: str | None) -> str:
     """Return the container that is meant.
 
     Raises:

@@ -5,7 +5,7 @@ import argparse
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.cli.support.node.arguments import add_agent_arguments
 
 _EXAMPLES = """\
 exit status: 0: removed; 1: something is left; 2: wrong arguments

@@ -5,7 +5,7 @@ import argparse
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.exit_status import EXIT_USAGE
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.errors import NodeAgentError
 
 _EXAMPLES = """\

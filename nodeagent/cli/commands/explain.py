@@ -4,7 +4,7 @@ import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.what_if_arguments import add_what_if_arguments
+from nodeagent.cli.support.node.arguments import add_what_if_arguments
 
 _EXAMPLES = """\
 exit status: 0: admitted; 4: refused (at least one of several pods); 1: could not be determined; 2: wrong arguments

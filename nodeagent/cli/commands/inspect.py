@@ -5,12 +5,13 @@ import sys
 import time
 
 from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
-from nodeagent.cli.support.documents import spelled
+from nodeagent.cli.support.documents import format_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
-from nodeagent.cli.support.known_state import with_observation
+from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command
+from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.selected import read_node_for_display
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.cli.support.printable_output import write_coloured
-from nodeagent.cli.support.sources import add_node_arguments, inspect_command, shown_from
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
@@ -150,13 +151,13 @@ def check_compared(document: Document) -> None:
 
 def _settled(options: argparse.Namespace) -> Document:
     """Look again while findings may only be a decision being carried out: a difference counts when two looks agree on it."""
-    known = shown_from(options)
+    known = read_node_for_display(options)
     document = _look(known, options)
     for _ in range(_LOOKS - 1):
         if not (known.is_live and known.is_here and has_difference(document)):
             return document
         time.sleep(_PAUSE_SECONDS)
-        known = shown_from(options)
+        known = read_node_for_display(options)
         before, document = document, _look(known, options)
         if _stands(before, document):
             return document
@@ -170,7 +171,9 @@ def _stands(before: Document, after: Document) -> bool:
 
 def _look(known: NodeView, options: argparse.Namespace) -> Document:
     entries = (
-        known.state.entries if options.pod is None else find_pods(known.state, options.pod, inspect_command(options))
+        known.state.entries
+        if options.pod is None
+        else find_pods(known.state, options.pod, format_inspect_command(options))
     )
     looked = with_observation(known, host_processes=options.pod is None and not options.no_host_processes)
     return inspection(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
@@ -179,7 +182,7 @@ def _look(known: NodeView, options: argparse.Namespace) -> Document:
 def _printed(document: Document, options: argparse.Namespace) -> str:
     match options.output:
         case "json" | "yaml":
-            return spelled(document, options.output)
+            return format_document(document, options.output)
         case "wide":
             return render_wide(document)
         case _:

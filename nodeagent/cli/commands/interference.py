@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
-from nodeagent.cli.support.counting import InterferenceError, counting
-from nodeagent.cli.support.documents import Document, add_output_argument, spelled
+from nodeagent.cli.support.counting import InterferenceError, count_interference
+from nodeagent.cli.support.documents import Document, add_output_argument, format_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
-from nodeagent.cli.support.known_state import shown_state
+from nodeagent.cli.support.node.arguments import add_agent_arguments
+from nodeagent.cli.support.node.this_node import read_this_node_for_display
 from nodeagent.cli.support.numeric_arguments import seconds
 from nodeagent.cli.support.printable_output import write_coloured
-from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.interference.cpu_owners import ExclusiveCpus, exclusive_cpus
@@ -64,11 +64,11 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the state is unknown, there is no such pod, or the kernel cannot count.
     """
-    view = shown_state(options.config, options.socket)
-    held = claims_of(view, options.pod)
+    view = read_this_node_for_display(options.config, options.socket)
+    held = find_exclusive_cpus(view, options.pod)
     document = nothing() if not held else _counted(options, view, held)
     if options.output != "text":
-        sys.stdout.write(spelled(document, options.output))
+        sys.stdout.write(format_document(document, options.output))
     else:
         colours = wants_colour(options.color)
         text = render_interference(document, terminal_width() or WIDTH, coloured=colours)
@@ -97,7 +97,7 @@ def check_complete(document: Mapping[str, Any]) -> None:
         )
 
 
-def claims_of(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
+def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
     """Return whose exclusive CPUs are asked about.
 
     Raises:
@@ -115,10 +115,10 @@ def claims_of(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
 
 
 def _counted(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpus, ...]) -> Document:
-    with _undisturbed(), counting(view, held) as end:
+    with _undisturbed(), count_interference(view, held) as end:
         ended_early = signal.sigtimedwait(_ENDING, options.seconds) is not None
         use, seen = end()
-    later = shown_state(options.config, options.socket)
+    later = read_this_node_for_display(options.config, options.socket)
     return interference(later, held, use, seen, ended_early=ended_early)
 
 

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, become
+from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, run_command
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
-from nodeagent.cli.support.pod_amounts import add_amount_arguments, amounts_of
+from nodeagent.cli.support.pod_amounts import add_amount_arguments, read_amounts
 from nodeagent.edge.cgroups.cgroup_entry import forget_affinity, own_cpus
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     except NodeAgentError as err:
         raise JobError(err.message, hint=err.hint) from err
     if status is None:
-        become(command)
+        run_command(command)
     return status
 
 
@@ -111,7 +111,7 @@ def _report_writer() -> "ReportWriter":
 
 def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
     """Have this process moved into a job of its own. Returns the agent's answer."""
-    amounts = amounts_of(options)
+    amounts = read_amounts(options)
     forget_affinity()
     socket = options.socket or DEFAULT_JOB_SOCKET
     asked = {"name": name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
@@ -153,20 +153,20 @@ _ELSEWHERE = "is something else moving processes or setting affinities here? see
 
 def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, directory: str) -> str:
     """Explain the refusal step by step; nothing if the node's state is not for us to read."""
-    from nodeagent.cli.support.explained_pods import explained_alone
-    from nodeagent.cli.support.known_state import known_state
-    from nodeagent.cli.support.near import this_with_devices
+    from nodeagent.cli.support.explained_pods import explain_with_progress
+    from nodeagent.cli.support.node.devices import add_this_nodes_devices
+    from nodeagent.cli.support.node.this_node import read_this_node
+    from nodeagent.cli.support.node.what_if import create_what_if_node
     from nodeagent.cli.support.places import DEFAULT_CONFIG
-    from nodeagent.cli.support.what_if_source import what_if_of
     from nodeagent.formats.manifest.job_pod import job_pod
     from nodeagent.views.explain.document import explanation
     from nodeagent.views.explain.text import render_explanation
 
     try:
-        known = known_state(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
-        node = what_if_of(known)
+        known = read_this_node(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
+        node = create_what_if_node(known)
         pod = job_pod(name, name, amounts, options.numa, options.core_class, options.near)
-        explained = (explained_alone(this_with_devices(node.what_if, (pod,)), pod),)
+        explained = (explain_with_progress(add_this_nodes_devices(node.what_if, (pod,)), pod),)
         document = explanation(
             explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False
         )

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from nodeagent.cli.support.documents import add_output_argument, spelled
+from nodeagent.cli.support.documents import add_output_argument, format_document
+from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command, is_elsewhere
+from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.numeric_arguments import seconds
 from nodeagent.cli.support.places import DEFAULT_CONFIG, PODS_CGROUP
-from nodeagent.cli.support.sources import add_node_arguments, inspect_command, is_elsewhere, known_from
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.daemon.start.startup import StartError
@@ -141,7 +142,7 @@ def _host_settings(options: argparse.Namespace) -> int:
 def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
     """Return the reason if no agent runs and its saved state can't be used."""
     try:
-        return known_from(options)
+        return read_node(options)
     except StartError:
         raise  # without the configuration, ownership is unknown
     except NodeAgentError as err:
@@ -201,7 +202,7 @@ class _ReleaseReport:
             yield
         finally:
             if self._output != "text":
-                sys.stdout.write(spelled(self._document(), self._output))
+                sys.stdout.write(format_document(self._document(), self._output))
                 sys.stdout.flush()
 
     def _document(self) -> Document:
@@ -221,7 +222,7 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
     chosen = (
         known.state.own_entries()
         if options.all
-        else tuple(find_pod(known.state, name, inspect_command(options)) for name in options.pods)
+        else tuple(find_pod(known.state, name, format_inspect_command(options)) for name in options.pods)
     )
     if options.purge:
         raise ReleaseError("the agent runs and would write its files again", hint="first: `systemctl stop nodeagent`")
@@ -315,7 +316,7 @@ def _planned_without_agent(
                 state,
                 state.own_entries()
                 if options.all
-                else [find_pod(state, name, inspect_command(options)) for name in options.pods],
+                else [find_pod(state, name, format_inspect_command(options)) for name in options.pods],
             )
             if options.all and known.cgroup_root is not None:
                 answer.removal(cgroups=known.cgroup_root)

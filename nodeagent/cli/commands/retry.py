@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from nodeagent.cli.support.documents import Document, add_output_argument, spelled
+from nodeagent.cli.support.documents import Document, add_output_argument, format_document
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_SOCKET
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         ) from err
     entry = next(after, None)
     if options.output != "text":
-        sys.stdout.write(spelled(_document(name, uid, entry), options.output))
+        sys.stdout.write(format_document(_document(name, uid, entry), options.output))
         return 0 if entry is not None and _refusal(entry) is None else EXIT_ERROR
     if entry is None:
         raise RetryError(f"pod {name} is not decided yet", hint=f"see `nodeagent inspect {name}`")

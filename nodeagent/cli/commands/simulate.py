@@ -4,8 +4,8 @@ import argparse
 import sys
 
 from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.node.arguments import add_what_if_arguments
 from nodeagent.cli.support.numeric_arguments import whole_number
-from nodeagent.cli.support.what_if_arguments import add_what_if_arguments
 
 _EXAMPLES = """\
 exit status: 0: everything was decided, even if pods are refused; 1: something could not be read; 2: wrong arguments

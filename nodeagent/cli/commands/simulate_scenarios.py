@@ -14,10 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.documents import json_line, spelled
+from nodeagent.cli.support.documents import format_document, format_json_line
 from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.node.what_if import WhatIfMachine, chosen_errata, create_empty_node, read_what_if_machine
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.what_if_source import WhatIfMachine, empty_node, errata_of, machine_of
 from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config, Errata, Placement
@@ -147,19 +147,19 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
 
 
 def _instead(options: argparse.Namespace) -> Instead:
-    errata = None if options.errata is None else errata_of(options)
+    errata = None if options.errata is None else chosen_errata(options)
     config = None if options.config is None else load_config(options.config)
     if options.root is options.machine is options.topology is None:
         return Instead(None, config, errata)
-    machine = machine_of(argparse.Namespace(**{**vars(options), "empty": True}))
+    machine = read_what_if_machine(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:
         # reports a mismatch once for all scenarios
-        empty_node(machine, config, options.config, errata_of(options))
+        create_empty_node(machine, config, options.config, chosen_errata(options))
     return Instead(machine, config, errata)
 
 
 def _document(result: Mapping[str, object], output: str) -> str:
-    return "---\n" + spelled(result, output) if output == "yaml" else json_line(result)
+    return "---\n" + format_document(result, output) if output == "yaml" else format_json_line(result)
 
 
 def _lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:

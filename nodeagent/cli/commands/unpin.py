@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
-from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.errors import NodeAgentError
 
 
@@ -41,11 +41,11 @@ def run(options: argparse.Namespace) -> int:
     """
     check_timeout(options)
     from nodeagent.cli.commands.delete_manifests import uninstall
-    from nodeagent.cli.support.manifest_changes import HeldFile, ManifestPlace
+    from nodeagent.cli.support.manifest_changes import InstalledFile, ManifestPlace
     from nodeagent.cli.support.named_files import NamedFile
     from nodeagent.formats.manifest.unit_pod import full_unit_name
 
-    def pods_of(held: Sequence[HeldFile], place: ManifestPlace) -> Sequence[NamedFile]:
+    def pods_of(held: Sequence[InstalledFile], place: ManifestPlace) -> Sequence[NamedFile]:
         by_unit = {unit: name for file in held for name, pod in file.pods.items() for unit in pod.units}
         named = [full_unit_name(unit) for unit in options.units]
         own = _own_names([unit for unit in named if unit not in by_unit])

@@ -9,7 +9,8 @@ from contextlib import nullcontext
 from msgspec.structs import replace
 
 from nodeagent.cli.support.counting import LiveCount
-from nodeagent.cli.support.known_state import shown_state, with_observation
+from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.this_node import read_this_node_for_display
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
@@ -42,7 +43,7 @@ def watch(options: argparse.Namespace) -> int:
     interval = _INTERVAL_SECONDS if options.interval is None else options.interval
     try:
         with LiveCount() if options.interference else nullcontext() as count:
-            watcher = Watcher(lambda read: shown_state(options.config, options.socket, read), count)
+            watcher = Watcher(lambda read: read_this_node_for_display(options.config, options.socket, read), count)
             look = watcher.look()
             if options.frames is None:
                 return _drawn(watcher, look, interval)

@@ -22,7 +22,7 @@ class CommandError(NodeAgentError):
         self.exit_status = exit_status
 
 
-def become(command: list[str]) -> NoReturn:
+def run_command(command: list[str]) -> NoReturn:
     """Replace this process."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -17,7 +17,7 @@ def load_config(path: str, *, absent_hint: str = ABSENT_HINT) -> Config:
     Raises:
         StartError: it is missing or invalid; every finding is in the message, one per line.
     """
-    content = config_content(path, absent_hint=absent_hint)
+    content = read_config(path, absent_hint=absent_hint)
     from nodeagent.formats.config.config_yaml import parse_config
 
     try:
@@ -26,7 +26,7 @@ def load_config(path: str, *, absent_hint: str = ABSENT_HINT) -> Config:
         raise StartError(err.message, hint=err.hint) from err
 
 
-def config_content(path: str, *, absent_hint: str = ABSENT_HINT) -> bytes:
+def read_config(path: str, *, absent_hint: str = ABSENT_HINT) -> bytes:
     """Read the configuration's text.
 
     Args:

@@ -29,7 +29,7 @@ class InterferenceError(NodeAgentError):
 
 
 @contextmanager
-def counting(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable[[], Counted]]:
+def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable[[], Counted]]:
     """Count while the `with` block runs, until the given function is called, which returns what was counted.
 
     Raises:
@@ -51,14 +51,14 @@ def counting(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable
         counters.begin()
 
         def end() -> Counted:
-            use = understood(counters.end(), cpus)
+            use = decode_counts(counters.end(), cpus)
             # at once: what is to be looked at may end
             return use, _witnesses(tree, use, before, {device for claim in held for device in claim.devices})
 
         yield end
 
 
-def understood(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
+def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
     """Read what the kernel counted.
 
     Raises:
@@ -116,7 +116,7 @@ class LiveCount:
         if view.observed.cgroups is None:
             return "the pods' cgroups cannot be read, and so it is unknown which processes are theirs"
         try:
-            self._end = self._counting.enter_context(counting(view, self._held))
+            self._end = self._counting.enter_context(count_interference(view, self._held))
         except NodeAgentError as err:
             return _reason(err)
         return found

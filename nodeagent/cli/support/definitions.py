@@ -40,7 +40,7 @@ class Subcommand(Struct, frozen=True):
     parser: Parser
 
 
-def command_of(parser: Parser) -> Command:
+def extract_command(parser: Parser) -> Command:
     """Extract a parser's definitions."""
     options, places, subcommands = [], [], list[Subcommand]()
     for action in parser._actions:  # noqa: SLF001 - argparse shows its definitions nowhere else

@@ -31,7 +31,7 @@ def add_out_argument(parser: argparse.ArgumentParser, what: str = "the file to w
     parser.add_argument("--out", type=named_path, metavar="FILE", default=_STDOUT, help=f"{what} (default: -, stdout)")
 
 
-def printed(document: Document, output: str, render: Callable[[Document], str]) -> str:
+def render_document(document: Document, output: str, render: Callable[[Document], str]) -> str:
     """Return the text to print, including its last line end.
 
     Args:
@@ -39,10 +39,10 @@ def printed(document: Document, output: str, render: Callable[[Document], str]) 
         output: `text`, `json` or `yaml`.
         render: creates the text for people.
     """
-    return render(document) if output == "text" else spelled(document, output)
+    return render(document) if output == "text" else format_document(document, output)
 
 
-def spelled(document: Document, output: str) -> str:
+def format_document(document: Document, output: str) -> str:
     """Return a document as `json` or `yaml`, including its last line end.
 
     Everything but printable ASCII is escaped: it is the same, and reads back the same, whatever characters stdout supports.
@@ -57,12 +57,12 @@ def spelled(document: Document, output: str) -> str:
     return text
 
 
-def json_line(document: Document) -> str:
+def format_json_line(document: Document) -> str:
     """Return a document like `spelled`, as one line of JSON."""
     return ascii_json(document) + "\n"
 
 
-def spelled_xml(text: str) -> str:
+def format_xml(text: str) -> str:
     """Return XML with everything but ASCII as references, as `spelled` escapes it."""
     return text.encode("ascii", "xmlcharrefreplace").decode()
 

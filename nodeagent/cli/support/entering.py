@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nodeagent.cli.support.known_state import looked_at
+from nodeagent.cli.support.node.observation import with_cgroups
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import Obstacle, obstacle, unkept
@@ -32,7 +32,7 @@ def check_container(entry: PodEntry, name: str) -> None:
         )
 
 
-def expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuSet:
+def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuSet:
     """Return the CPUs that a command in an existing container should have.
 
     Raises:
@@ -45,7 +45,7 @@ def expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuSet:
     return next(want.cpus() for want in wanted if want.path == path)
 
 
-def placement_now(known: NodeView, entry: PodEntry, container: str) -> ContainerPlacement:
+def find_placement(known: NodeView, entry: PodEntry, container: str) -> ContainerPlacement:
     """Return where an existing container runs.
 
     Raises:
@@ -59,7 +59,7 @@ def placement_now(known: NodeView, entry: PodEntry, container: str) -> Container
 
 def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:
     """Look at the cgroups, and compute what they should hold."""
-    view = looked_at(known)
+    view = with_cgroups(known)
     kernel = view.kernel
     if entry.is_active and kernel is None:
         problems = "; ".join((*view.problems, *view.observed.problems))

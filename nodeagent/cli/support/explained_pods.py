@@ -11,13 +11,13 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.views.explain.document import Explained
 
 
-def explained_alone(what_if: WhatIf, pod: Pod) -> Explained:
+def explain_with_progress(what_if: WhatIf, pod: Pod) -> Explained:
     """Explain one pod, with a progress bar of its own."""
     with Progress(f"changes tried for {pod.full_name}", MAX_ATTEMPTS) as progress:
-        return explained_on(what_if, pod, progress.step)
+        return explain_pod(what_if, pod, progress.step)
 
 
-def explained_on(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Explained:
+def explain_pod(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Explained:
     """Explain one pod among several; `tried` is called for each change that is tried."""
     found = trace(what_if, pod)
     return Explained(

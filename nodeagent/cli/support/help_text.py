@@ -38,14 +38,14 @@ def _filled(paragraph: str, width: int, indent: str) -> str:
 def _with_place(examples: str) -> str:
     """Prefix examples that name files of ours with their path, so that they can be pasted anywhere."""
     title, _, lines = examples.partition("\n")
-    place = documents()
+    place = find_documents()
     return f"{title}\n  cd {shlex.quote(place)}\n{lines}" if " examples/" in lines and place != _UNKNOWN else examples
 
 
 _UNKNOWN = "in the project's source"
 
 
-def documents() -> str:
+def find_documents() -> str:
     """Where docs/ and examples/ are: as installed (scripts/install.sh), or in a checkout."""
     for directory in (Path(sys.prefix, "share/nodeagent"), Path(__file__).parents[3]):
         if (directory / "docs").is_dir():

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from nodeagent.cli.support.standard_streams import complain
+from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.edge.kernel.usage import read_job_usage
 from nodeagent.formats.kernel.job_usage import JobUsage, job_usage
@@ -115,8 +115,8 @@ def _watch(facts: int, ready: int) -> NoReturn:
         with os.fdopen(facts, "rb", buffering=0) as pipe:
             line = pipe.readline()
             if line:  # else there is no job
-                complain(
-                    watched(
+                write_error(
+                    watch_job(
                         _place(json.loads(line)),
                         begun=lambda: os.close(ready),
                         is_over=lambda: bool(select.select([pipe], [], [], _LOOK_SECONDS)[0]),
@@ -138,7 +138,7 @@ def _place(answer: Mapping[str, Any]) -> JobPlace:
     )
 
 
-def watched(place: JobPlace, *, begun: Callable[[], None], is_over: Callable[[], bool], root: str = "") -> str:
+def watch_job(place: JobPlace, *, begun: Callable[[], None], is_over: Callable[[], bool], root: str = "") -> str:
     """Look at a job again and again, and return the report.
 
     Args:

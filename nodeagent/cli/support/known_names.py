@@ -32,7 +32,7 @@ class NamedPod(Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-def pods_of(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
+def find_named_pods(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
     """Return the node's pods, as far as they are known.
 
     Args:

@@ -17,11 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.known_state import NeverSavedError, known_state, socket_path
+from nodeagent.cli.support.node.this_node import NeverSavedError, read_this_node, socket_path
+from nodeagent.cli.support.node.what_if import WhatIfMachine, WhatIfNode, create_empty_node, create_what_if_node
 from nodeagent.cli.support.places import DEFAULT_CONFIG
-from nodeagent.cli.support.pod_files import PodFile, all_of
+from nodeagent.cli.support.pod_files import PodFile, require_complete
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.what_if_source import WhatIfMachine, WhatIfNode, empty_node, what_if_of
 from nodeagent.core.admission.resize import is_resizable, is_resize, without_variables
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.pod import Pod
@@ -64,7 +64,7 @@ class ManifestPlace(Struct, frozen=True):
     is_live: bool
 
 
-class HeldFile(Struct, frozen=True):
+class InstalledFile(Struct, frozen=True):
     """An installed manifest."""
 
     name: str
@@ -121,7 +121,7 @@ class PodChange(Struct, frozen=True):
         return entry is not None and entry.is_active and entry.deleting_since_ms is None and decided is not entry
 
 
-def decision_on(change: PodChange, state: NodeState) -> PodEntry | None:
+def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
     """Find the agent's decision on a pod since it was installed; None: none yet."""
     before, pod = _decided(change.entry, change.pod), change.pod
     named = next((entry for entry in state.entries if entry.pod.full_name == pod.full_name), None)
@@ -163,13 +163,13 @@ class FileChange(Struct, frozen=True):
     claims: "tuple[ClaimDocument, ...]" = ()
 
 
-def place_of(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
+def locate_manifests(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
     """Return the place of the manifests for a configuration and its state; None: unknown."""
     entries = {} if state is None else {entry.pod.full_name: entry for entry in state.entries}
     return ManifestPlace(config.static_pod_path, entries, socket or socket_path(config), is_live)
 
 
-def manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, WhatIfNode]:
+def read_manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, WhatIfNode]:
     """Find this node's manifests, and the node to try decisions on. If no agent has ever run, it has no pods.
 
     Raises:
@@ -177,23 +177,23 @@ def manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, WhatIfNod
     """
     path = options.config or DEFAULT_CONFIG
     try:
-        known = known_state(path, options.socket)
+        known = read_this_node(path, options.socket)
     except NeverSavedError:
         config = load_config(path)
         machine = WhatIfMachine(topology_of(read_machine()), "this one")
-        place = place_of(config, None, options.socket, is_live=False)
-        return place, empty_node(machine, config, path, Errata.FIXED)
-    place = place_of(known.node.config, known.state, options.socket, is_live=known.is_live)
-    return place, what_if_of(known)
+        place = locate_manifests(config, None, options.socket, is_live=False)
+        return place, create_empty_node(machine, config, path, Errata.FIXED)
+    place = locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
+    return place, create_what_if_node(known)
 
 
-def held_files(place: ManifestPlace) -> tuple[HeldFile, ...]:
+def read_installed(place: ManifestPlace) -> tuple[InstalledFile, ...]:
     """Read the installed manifests, in the order of names.
 
     Raises:
         NodeAgentError: they can't be read, or not all of them.
     """
-    found = all_of(scan_manifests(place.directory), place.directory)
+    found = require_complete(scan_manifests(place.directory), place.directory)
     with Progress("manifests in place read", len(found)) as progress:
         held = []
         for file in found:
@@ -209,7 +209,7 @@ def held_files(place: ManifestPlace) -> tuple[HeldFile, ...]:
     )
 
 
-def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
+def _held(file: ManifestFile, place: ManifestPlace) -> InstalledFile:
     pods: dict[str, Pod] = {}
     named: set[str] = set()
     is_understood = file.content is not None
@@ -226,10 +226,10 @@ def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
     if not is_understood:
         named |= {name for name, entry in place.entries.items() if entry.origin == Origin(file.name)}
     path = file.name if file.name == place.directory else f"{place.directory}/{file.name}"
-    return HeldFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem, tuple(claims))
+    return InstalledFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem, tuple(claims))
 
 
-def undecided(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[Pod, ...]:
+def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], place: ManifestPlace) -> tuple[Pod, ...]:
     """Return what is installed besides these files and not decided on yet, in the order of the agent's decisions."""
     given = {found.pod.full_name for file in files for found in file.pods}
     manifests = [Manifest(pod, Origin(file.name)) for file in held for pod in file.pods.values()]
@@ -246,7 +246,9 @@ def _is_undecided(entry: PodEntry | None, pod: Pod) -> bool:
     return _decided(entry, pod) is None and not is_released
 
 
-def planned(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[FileChange, ...]:
+def plan_changes(
+    files: Sequence[PodFile], held: Sequence[InstalledFile], place: ManifestPlace
+) -> tuple[FileChange, ...]:
     """Plan the changes of each file.
 
     Args:
@@ -275,7 +277,7 @@ def planned(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestP
     return tuple(changes)
 
 
-def _change(file: PodFile, old: HeldFile | None, path: str, place: ManifestPlace) -> FileChange:
+def _change(file: PodFile, old: InstalledFile | None, path: str, place: ManifestPlace) -> FileChange:
     pods = []
     for found in file.pods:
         name = found.pod.full_name
@@ -321,7 +323,7 @@ def _check_unique(files: Sequence[PodFile]) -> None:
             first[name] = file.path
 
 
-def _check_uids(files: Sequence[PodFile], held: Sequence[HeldFile], given: set[str]) -> None:
+def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: set[str]) -> None:
     """Refuse a UID that another pod has: the later of the two would be ignored."""
     owners: dict[str, tuple[str, str]] = {}
     for old in held:
@@ -336,7 +338,7 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[HeldFile], given: set[s
                 )
 
 
-def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
+def _file_of(file: PodFile, held: Sequence[InstalledFile]) -> InstalledFile | None:
     """Find the file that holds the pods of a manifest; None: no file holds one of them."""
     names = {found.pod.full_name for found in file.pods}
     documents = {(document.kind, document.name) for document in file.claims}
@@ -353,7 +355,7 @@ def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
     return holders[0] if holders else None
 
 
-def _check_replaceable(old: HeldFile) -> None:
+def _check_replaceable(old: InstalledFile) -> None:
     quoted = shlex.quote(old.path)
     if old.content is None:
         raise ManifestPlaceError(
@@ -367,7 +369,7 @@ def _check_replaceable(old: HeldFile) -> None:
         )
 
 
-def _shared(file: PodFile, old: HeldFile, given: set[str]) -> ManifestPlaceError:
+def _shared(file: PodFile, old: InstalledFile, given: set[str]) -> ManifestPlaceError:
     own = {found.pod.full_name for found in file.pods}
     others = old.names - own
     elsewhere = sorted(others & given) or sorted(others)
@@ -403,7 +405,7 @@ def _first_of(file: PodFile) -> str:
     return f"pod {file.pods[0].pod.full_name}" if file.pods else f"{file.claims[0].kind} {file.claims[0].name}"
 
 
-def put(changes: Iterable[FileChange], hint: str) -> None:
+def write_changes(changes: Iterable[FileChange], hint: str) -> None:
     """Write the changes, each file completely or not at all. The directory is locked.
 
     Args:
@@ -427,7 +429,7 @@ def unwritable_hint(place: ManifestPlace, *command: str) -> str:
     return f"`df {quoted}` shows whether it is full or read-only, `lsattr -d {quoted}` whether it is immutable"
 
 
-def remove(path: str, hint: str) -> None:
+def remove_manifest(path: str, hint: str) -> None:
     """Remove a manifest. The directory is locked.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.explained_pods import explained_on
+from nodeagent.cli.support.explained_pods import explain_pod
 from nodeagent.cli.support.manifest_arguments import SPARE_SECONDS
 from nodeagent.cli.support.manifest_changes import FileChange, ManifestPlace
 from nodeagent.cli.support.progress import Progress
@@ -42,7 +42,7 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
         )
 
 
-def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
+def try_changes(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
     """Decide on each pod that the agent would decide on, in addition to those before it."""
     pods = [change for file in changes for change in file.pods]
     # Pods that are changed together may take over each other's units.
@@ -61,7 +61,7 @@ def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedP
             if one.decided is None and (not one.resizes or moves):
                 answer = None
                 way = what_if.making_way(one.pod)
-                explained = explained_on(way, one.pod, progress.tick)
+                explained = explain_pod(way, one.pod, progress.tick)
                 what_if = _after(what_if, way, one.pod, explained.trace.decision)
             yield AppliedPod(
                 one.pod,
@@ -77,7 +77,7 @@ def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedP
             progress.step()
 
 
-def after_undecided(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
+def decide_undecided(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
     """Return the node after the agent's decisions on pods that are installed."""
     for pod in pods:
         way = what_if.making_way(pod)
@@ -91,7 +91,7 @@ def _after(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted | Refused)
     return what_if if is_kept_out else way.after(pod, decision)
 
 
-def waited(
+def wait_for_agent(
     options: argparse.Namespace, place: ManifestPlace, ending: Iterable[PodEntry], look: Callable[[NodeState], bool]
 ) -> NodeState:
     """Wait until a look at the agent's state succeeds, or the time is over; returns the last state.

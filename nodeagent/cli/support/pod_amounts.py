@@ -43,7 +43,7 @@ def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def amounts_of(options: argparse.Namespace) -> dict[str, str]:
+def read_amounts(options: argparse.Namespace) -> dict[str, str]:
     """Return its limits."""
     pages = {f"hugepages-{size}": getattr(options, f"hugepages_{size}") for size in _PAGES}
     devices = (one.partition("=") for one in options.device)

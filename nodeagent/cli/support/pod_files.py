@@ -40,12 +40,12 @@ class PodFile(Struct, frozen=True):
     """Documents that the claims of pods mean, here or elsewhere."""
 
 
-def pods_of(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
+def read_pods(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
     """Read all pods, like `pod_files`."""
-    return tuple(found.pod for file in pod_files(paths) for found in file.pods)
+    return tuple(found.pod for file in read_pod_files(paths) for found in file.pods)
 
 
-def pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
+def read_pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
     """Read manifests in the daemon's order: by file name, their pods by document.
 
     Args:
@@ -67,10 +67,10 @@ def pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
         raise PodFileError(
             f"no pod in {', '.join(paths)}", hint="a manifest has kind: Pod; see examples/guaranteed.yaml"
         )
-    return with_claims(files, ())
+    return resolve_claims(files, ())
 
 
-def with_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") -> tuple[PodFile, ...]:
+def resolve_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") -> tuple[PodFile, ...]:
     """Tell the pods of these files what their claims ask for, by the files' own documents and by others."""
     if not any(found.pod.claims for file in files for found in file.pods):
         return tuple(files)
@@ -83,7 +83,7 @@ def with_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") -> 
     )
 
 
-def with_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[PodFile, ...]:
+def resolve_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[PodFile, ...]:
     """Tell pods what claims ask for that none of these files has, by what is installed. What can't be read there tells nothing."""
     if not any(claim.spec is None for file in files for found in file.pods for claim in found.pod.claims):
         return tuple(files)
@@ -98,7 +98,7 @@ def with_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[Pod
         for one in parse_manifest(file.content, file.name)
         if not isinstance(one, ManifestPod | RefusedPod)
     ]
-    return with_claims(files, others)
+    return resolve_claims(files, others)
 
 
 def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
@@ -113,13 +113,13 @@ def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
             hint=f"name a manifest, a directory of them, or - for stdin; `namei -l {shlex.quote(path)}` shows what is there, "
             "and who may read it",
         ) from err
-    files = all_of(scan, path)
+    files = require_complete(scan, path)
     if not files:
         raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {shlex.quote(path)}`")
     return [_content(path, file) for file in files]
 
 
-def all_of(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
+def require_complete(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
     """Return what was found, if nothing may be missing.
 
     Raises:
@@ -139,7 +139,7 @@ def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
     return (path if file.name == path else f"{path}/{file.name}"), file.content
 
 
-def pods_in(name: str, content: bytes) -> tuple[ManifestPod, ...]:
+def parse_pods(name: str, content: bytes) -> tuple[ManifestPod, ...]:
     """Return the pods of a manifest.
 
     Raises:

@@ -50,7 +50,7 @@ def _escaped(text: str, kept: re.Pattern[str]) -> str:
 
 
 @contextmanager
-def printable_output() -> Iterator[None]:
+def escape_output() -> Iterator[None]:
     """Make stdout escape what can't be printed, for this block."""
     stream = sys.stdout
     sys.stdout = cast("TextIO", _PrintableOutput(stream))
@@ -60,7 +60,7 @@ def printable_output() -> Iterator[None]:
         sys.stdout = stream
 
 
-def unescaped() -> TextIO:
+def raw_output() -> TextIO:
     """Return stdout as it is, for moving the cursor."""
     return sys.stdout.stream if isinstance(sys.stdout, _PrintableOutput) else sys.stdout
 

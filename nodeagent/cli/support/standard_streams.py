@@ -5,15 +5,15 @@ import sys
 from typing import TextIO
 
 
-def complain(text: str) -> None:
+def write_error(text: str) -> None:
     """Report what is wrong; if nobody can read it, only the exit status shows it."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
-        drop(sys.stderr)
+        discard_output(sys.stderr)
 
 
-def drop(stream: TextIO) -> None:
+def discard_output(stream: TextIO) -> None:
     """Discard what is still buffered: python would report another error when it flushes at exit, with a status of its own."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

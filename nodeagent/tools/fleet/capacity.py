@@ -5,7 +5,7 @@ from typing import Any
 
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.model.pod import Pod
-from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, origin, unread_document
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, describe_origin, describe_unread
 from nodeagent.views.explain.document import placed_containers
 
 Document = dict[str, Any]
@@ -33,7 +33,7 @@ def fleet_capacity(
             "fitting": sum(node["copies"] > 0 for node in nodes),
             "nodes": len(nodes),
         },
-        "unread": unread_document(unread),
+        "unread": describe_unread(unread),
         "version": VERSION,
     }
 
@@ -41,7 +41,7 @@ def fleet_capacity(
 def _node(node: FleetNode, capacity: Capacity, pods: Sequence[Pod]) -> Document:
     decision = capacity.decision
     return {
-        **origin(node),
+        **describe_origin(node),
         "complete": decision is not None,
         "copies": capacity.copies,
         "first": [

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodeagent.tools.fleet.facts import Fact, absent, by_numa_node, facts
-from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, origin, unread_document
+from nodeagent.tools.fleet.facts import Fact, absent_fact, find_facts, format_by_numa_node
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, describe_origin, describe_unread
 from nodeagent.views.topology.parts import size_text
 
 Document = dict[str, Any]
@@ -15,14 +15,14 @@ _TOLERANCE = 100
 Key = tuple[str, str]
 
 
-def fleet_difference(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = ()) -> Document:
+def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = ()) -> Document:
     """Compare all nodes with each other.
 
     Args:
         nodes: in the order to show them in.
         unread: those that could not be read.
     """
-    known = [{(fact.about, fact.name): fact for fact in facts(node)} for node in nodes]
+    known = [{(fact.about, fact.name): fact for fact in find_facts(node)} for node in nodes]
     kinds = [{about for about, _ in each} for each in known]
     keys = list(dict.fromkeys(key for each in known for key in each))
     abouts = list(dict.fromkeys(about for about, _ in keys))
@@ -42,8 +42,8 @@ def fleet_difference(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = 
         ],
         "differing": differing,
         "kind": "FleetDifference",
-        "nodes": [{**origin(node), "odd": odd.count(node.name)} for node in nodes],
-        "unread": unread_document(unread),
+        "nodes": [{**describe_origin(node), "odd": odd.count(node.name)} for node in nodes],
+        "unread": describe_unread(unread),
         "version": VERSION,
     }
 
@@ -61,7 +61,7 @@ def _compared(
     """Group the nodes by what they have, the largest group first. Those that know nothing of the kind are left out."""
     about, name = key
     having = [
-        (node.name, each.get(key) or absent(about, name))
+        (node.name, each.get(key) or absent_fact(about, name))
         for node, each, of in zip(nodes, known, kinds, strict=True)
         if about in of
     ]
@@ -88,7 +88,7 @@ def _spelled(found: Sequence[Fact]) -> list[str]:
             least = size_bytes
         like[size_bytes] = least
     return [
-        by_numa_node([(node, size_text(like[size_bytes])) for node, size_bytes in fact.sizes])
+        format_by_numa_node([(node, size_text(like[size_bytes])) for node, size_bytes in fact.sizes])
         if fact.sizes
         else fact.value
         for fact in found

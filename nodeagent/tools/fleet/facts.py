@@ -31,14 +31,14 @@ class Fact(Struct, frozen=True):
     """(NUMA node, bytes), in place of a value: how much memory the kernel leaves differs a little between machines that are alike."""
 
 
-def facts(node: FleetNode) -> Iterator[Fact]:
+def find_facts(node: FleetNode) -> Iterator[Fact]:
     """Yield what is known of a node. A fact that is missing is unknown."""
     for name, value in _machine(node.topology):
         yield Fact(MACHINE, name, value or _NONE)
     sizes = tuple((numa.id, numa.memory_bytes) for numa in node.topology.numa)
     yield Fact(MACHINE, "memory of NUMA nodes", "", sizes)
     pages = [(numa.id, _pages(numa) or _NONE) for numa in node.topology.numa]
-    yield Fact(MACHINE, "huge pages of NUMA nodes", by_numa_node(pages))
+    yield Fact(MACHINE, "huge pages of NUMA nodes", format_by_numa_node(pages))
     if node.capture is not None:
         yield Fact(KERNEL, "release", node.capture.kernel or "unknown")
         for name, value in _kernel(node.capture.settings, node.topology.online):
@@ -54,7 +54,7 @@ def facts(node: FleetNode) -> Iterator[Fact]:
                 yield Fact(CONFIGURATION, name, value)
 
 
-def by_numa_node(values: Sequence[tuple[int, str]]) -> str:
+def format_by_numa_node(values: Sequence[tuple[int, str]]) -> str:
     """Spell a value for each NUMA node, in short where they are all the same."""
     same = {value for _, value in values}
     if len(values) > 1 and len(same) == 1:
@@ -62,7 +62,7 @@ def by_numa_node(values: Sequence[tuple[int, str]]) -> str:
     return "; ".join(f"{node}: {value}" for node, value in values)
 
 
-def absent(about: str, name: str) -> Fact:
+def absent_fact(about: str, name: str) -> Fact:
     """Return the fact of a node that knows the others of the kind, and not this one."""
     return Fact(about, name, _NOT_SET if about in {KERNEL, CONFIGURATION} else _NONE)
 

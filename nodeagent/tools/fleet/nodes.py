@@ -33,7 +33,7 @@ class UnreadNode(Struct, frozen=True):
     hint: str
 
 
-def distinct(nodes: Iterable[FleetNode]) -> tuple[FleetNode, ...]:
+def name_apart(nodes: Iterable[FleetNode]) -> tuple[FleetNode, ...]:
     """Add the source to names that several nodes have."""
     found = tuple(nodes)
     names = [node.name for node in found]
@@ -42,7 +42,7 @@ def distinct(nodes: Iterable[FleetNode]) -> tuple[FleetNode, ...]:
     )
 
 
-def origin(node: FleetNode) -> Document:
+def describe_origin(node: FleetNode) -> Document:
     """Describe which node it is, and how old what is known about it is."""
     captured = node.capture
     return {
@@ -53,5 +53,5 @@ def origin(node: FleetNode) -> Document:
     }
 
 
-def unread_document(unread: Iterable[UnreadNode]) -> list[Document]:
+def describe_unread(unread: Iterable[UnreadNode]) -> list[Document]:
     return [{"hint": one.hint, "source": one.source, "why": one.why} for one in unread]

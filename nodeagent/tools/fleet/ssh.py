@@ -18,7 +18,7 @@ class SshError(NodeAgentError):
     """The host can't be reached, or the command failed there."""
 
 
-def output_of(host: str, command: str, *, within_seconds: float, max_bytes: int) -> bytes:
+def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: int) -> bytes:
     """Run a command on a host, and return what it printed.
 
     Args:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
-from nodeagent.tools.probe.latency import Delays, DelaysByCpu, histogram_of
+from nodeagent.tools.probe.latency import Delays, DelaysByCpu, decode_histogram
 
 KIND = "Probe"
 VERSION = 1
@@ -60,7 +60,7 @@ class ContainerMemory(Struct, frozen=True):
         return sum(size for node, size in self.by_node.items() if node not in nodes)
 
 
-def memory_of(
+def find_container_memory(
     view: NodeView, uids: frozenset[str] | None, container: str | None, by_path: Mapping[str, Mapping[int, int] | None]
 ) -> tuple[ContainerMemory, ...]:
     """Return where the memory of containers is: of those that have a cgroup, in the order of the pods.
@@ -86,7 +86,7 @@ def memory_of(
     )
 
 
-def probe(
+def describe_probe(
     memory: Iterable[ContainerMemory] | None = None, latency: Latency | None = None, before: Latency | None = None
 ) -> Document:
     """Describe what was probed; what was not is null."""
@@ -167,7 +167,7 @@ def _read_delays(value: JsonValue) -> Iterator[tuple[int, Delays]]:
             one.field("cpu").whole(),
             Delays(
                 one.field("worstMicroseconds").whole(),
-                histogram_of(one.field("histogram")),
+                decode_histogram(one.field("histogram")),
                 one.field("beyondHistogram").whole(),
             ),
         )

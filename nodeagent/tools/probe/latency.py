@@ -45,7 +45,7 @@ class Delays(Struct, frozen=True):
 DelaysByCpu = Mapping[int, Delays]
 
 
-def together(found: Iterable[Delays]) -> Delays:
+def combine_delays(found: Iterable[Delays]) -> Delays:
     """Put the delays of some CPUs together; there is at least one."""
     found = tuple(found)
     times: dict[int, int] = {}
@@ -85,13 +85,13 @@ def _read(text: bytes, *, samples: str | None) -> DelaysByCpu:
 
 
 def _thread(thread: JsonValue, samples: str | None) -> tuple[int, Delays]:
-    histogram = histogram_of(thread.field("histogram"))
+    histogram = decode_histogram(thread.field("histogram"))
     counted = sum(times for _, times in histogram)
     beyond = 0 if samples is None else max(0, thread.field(samples).whole() - counted)
     return thread.field("cpu").whole(), Delays(thread.field("max").whole(), histogram, beyond)
 
 
-def histogram_of(value: JsonValue) -> tuple[tuple[int, int], ...]:
+def decode_histogram(value: JsonValue) -> tuple[tuple[int, int], ...]:
     """Read times by duration, as both tools and our own documents have it.
 
     Raises:

@@ -38,18 +38,18 @@ def check_installed(programs: Sequence[str]) -> None:
         )
 
 
-def own_reach() -> CpuSet:
+def widen_affinity() -> CpuSet:
     """Forget this process's own affinity, and return the CPUs that its cgroup leaves it."""
     os.sched_setaffinity(0, range(MOST_CPUS))
     return CpuSet.from_ids(os.sched_getaffinity(0))
 
 
-def wake_in_time() -> None:
+def set_timer_slack() -> None:
     """Let sleeping threads of what this process starts wake up when they want to, not up to 50 microseconds later (prctl(2))."""
     Path("/proc/self/timerslack_ns").write_text("1", encoding="ascii")
 
 
-def report_of(
+def run_tool(
     program: Sequence[str], *, entering: Sequence[str] = (), seconds: float, more_seconds: float = _MORE_SECONDS
 ) -> bytes:
     """Run a program that writes its report to the file named by `--json`, and return the report.

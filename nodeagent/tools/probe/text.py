@@ -6,7 +6,7 @@ from itertools import zip_longest
 from msgspec import Struct
 
 from nodeagent.tools.probe.document import THRESHOLDS_US, ContainerMemory, Latency
-from nodeagent.tools.probe.latency import LONGEST_US, Delays, DelaysByCpu, together
+from nodeagent.tools.probe.latency import LONGEST_US, Delays, DelaysByCpu, combine_delays
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.words import counted
 
@@ -82,7 +82,7 @@ def _rows(test: _Test, now: Latency, before: Latency | None) -> list[Row]:
 def _measured(test: _Test, one: Latency) -> tuple[list[Row], Row]:
     found = test.delays(one)
     rows = [(str(cpu), *test.cells(delays, one.seconds)) for cpu, delays in found.items()]
-    return rows, ("all", *test.cells(together(found.values()), one.seconds))
+    return rows, ("all", *test.cells(combine_delays(found.values()), one.seconds))
 
 
 def _beside(was: Row, now: Row) -> Row:
