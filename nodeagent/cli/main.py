@@ -1,4 +1,4 @@
-"""The `nodeagent` command: finds the subcommand, prints errors with their next step, returns the exit code."""
+"""The `nodeagent` command: runs the subcommand, prints errors with their next step, and returns the exit status."""
 
 import argparse
 import errno
@@ -23,13 +23,13 @@ class OutputError(NodeAgentError):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line and return the exit status."""
     with Path(os.devnull).open("r+", encoding="utf-8") as nothing, _closed_output() as closed:
-        # streams that are missing at the start: stdin is empty, stderr accepts everything, and a missing stdout is reported when it is
-        # written to
+        # Replace missing streams: stdin is empty, stderr discards everything, and stdout fails
+        # when it is written to.
         sys.stdin, sys.stdout, sys.stderr = sys.stdin or nothing, sys.stdout or closed, sys.stderr or nothing
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # a terminal or a file with few characters: escape those it lacks
+            if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal or file lacks
                 stream.reconfigure(errors="backslashreplace")
         with _buffered_output(), escape_output():
             return _answered(arguments)
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _closed_output() -> Iterator[TextIO]:
-    """Return a stream on which every write fails like on a closed descriptor: at its next flush."""
+    """Yield a stream on which every write fails at its next flush, as on a closed descriptor."""
     stream = os.fdopen(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "w", encoding="utf-8")
     try:
         yield stream
@@ -48,7 +48,7 @@ def _closed_output() -> Iterator[TextIO]:
 
 @contextmanager
 def _buffered_output() -> Iterator[None]:
-    """Add a buffer to stdout if it has none (PYTHONUNBUFFERED): without one, partial writes go unnoticed."""
+    """Add a buffer to stdout if it has none (PYTHONUNBUFFERED), because partial writes would go unnoticed."""
     stream = sys.stdout
     raw = getattr(stream, "buffer", None)
     is_own = sys.__stdout__ is stream
@@ -79,7 +79,7 @@ def _answered(arguments: list[str] | None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone.
+        # The reader of the output has gone.
         discard_output(sys.stdout)
         return EXIT_ERROR
 
@@ -117,7 +117,7 @@ def written() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as err:
-        # A file has a name, and the edges turn its failures into errors of their own.
+        # An error with a file name is no failure of stdout, and the edges report those themselves.
         if err.errno not in _OUTPUT_FAILURES or err.filename is not None:
             raise
         discard_output(sys.stdout)
@@ -138,7 +138,7 @@ _OUTPUT_FAILURES = {
 
 
 def _flushed_or_dropped() -> None:
-    """Write what is left; if that fails, an earlier error already says more."""
+    """Flush stdout, and discard its buffer if that fails. An earlier error is reported instead."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,7 +1,7 @@
-"""The manual pages, generated from the command line's definitions in man(7) syntax. A module of its own for the installation:
+"""The manual pages in man(7) syntax, generated from the command line's definitions.
 
-`python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes them, and the shells' completions, where `man` and the shells look for
-them. DOCUMENTS is where documents and examples will be, which is not where this program is while a package is built.
+`python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes them and the shell completions during the installation. DOCUMENTS is the
+later directory of documents and examples, which differs from the present one while a package is built.
 """
 
 import importlib
@@ -20,14 +20,14 @@ from nodeagent.cli.support.help_text import find_documents
 SECTION = 8
 _PROGRAM = "nodeagent"
 _BELOW_PREFIX = "share/nodeagent of the environment that holds nodeagent"
-"""Where a wheel installs them; its builder does not know the environment."""
+"""Directory where a wheel installs the documents. Its builder does not know the environment."""
 
 
 def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
-    """Return every page by its file name: one of the program, and one of each of its commands.
+    """Return the text of each page by file name: one for the program, and one per command.
 
     Args:
-        place: where documents and examples will be.
+        place: installed directory of documents and examples.
     """
     top = extract_command(build_parser(()))
     top = replace(top, epilog=top.epilog.replace(find_documents(), place))
@@ -40,12 +40,12 @@ def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
 
 
 def write_all(share: Path, fish: Path, place: str = _BELOW_PREFIX) -> None:
-    """Write the pages and the completions.
+    """Write the manual pages and the shell completions.
 
     Args:
         share: /usr/local/share, or its equivalent.
         fish: /etc/fish/completions, or its equivalent.
-        place: where documents and examples will be.
+        place: installed directory of documents and examples.
     """
     files = {share / f"man/man{SECTION}/{name}": text for name, text in man_pages(place).items()}
     files |= {share / place: SCRIPTS[shell] for shell, place in PLACES.items()}
@@ -102,7 +102,7 @@ def _heading(argument: Argument) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """Turn one of an epilog's paragraphs into a section, or a part of one."""
+    """Format a paragraph of an epilog as a section, or as part of one."""
     if text.startswith("examples:"):
         lines = (line.removeprefix("  ") for line in text.splitlines()[1:])
         return ".SH EXAMPLES\n.nf\n" + "\n".join(_text(line) for line in lines) + "\n.fi"
@@ -117,7 +117,7 @@ def _bold(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape a line, which could begin like a request."""
+    """Escape a line, which could begin like a request of man(7)."""
     escaped = _escaped(text)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

@@ -189,7 +189,7 @@ def test_another_configuration_takes_the_pods_over_or_says_why_not(root: Path, r
     status, out, err = run("explain", "web", "--root", str(root), "--config", str(other))
     assert (status, out) == (1, "")
     assert "the resources allocated to the node's pods don't fit other.yaml" in err
-    assert "--empty leaves them out" in err
+    assert "leave the pods out with --empty" in err
 
 
 def test_kubelets_decision_on_a_known_pod_can_be_asked_for(root: Path, run: RunCommand) -> None:

@@ -1,4 +1,4 @@
-"""A full-screen terminal: alternate screen, keys as they are pressed, and everything restored at the end, however it comes."""
+"""A full-screen terminal with an alternate screen and single keys. It is restored at the end, even after an error or a signal."""
 
 import os
 import select
@@ -31,7 +31,7 @@ _KEYS = {
 
 
 class Terminal:
-    """Drawn on while the `with` block runs. Ctrl-C is a KeyboardInterrupt, SIGTERM and SIGHUP end the program."""
+    """Terminal that is drawn on while the `with` block runs. Ctrl-C raises KeyboardInterrupt; SIGTERM and SIGHUP end the program."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -70,13 +70,14 @@ class Terminal:
         return size.columns or 80, size.lines or 24
 
     def draw(self, lines: Sequence[str], reverse: int | None = None) -> None:
-        """Put lines on the screen in one write, without blanking it first; one may be reversed."""
+        """Draw lines on the screen in one write, without blanking it first. The line with the number `reverse` is shown reversed."""
         shown = [f"\x1b[7m{line}\x1b[m" if number == reverse else line for number, line in enumerate(lines)]
         _write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in shown) + "\x1b[J")
 
     def key(self, seconds: float) -> str | None:
-        """Wait for a key: a letter, or `up`, `down`, `page up`, `page down`. None: time is up, or a signal came, such as that of a
-        resize.
+        """Wait for a key and return its letter, or `up`, `down`, `page up`, `page down`.
+
+        None means that the time is over, or that a signal arrived, such as the one for a resize.
         """
         deadline = time.monotonic() + seconds
         ready, _, _ = select.select([sys.stdin, self._wake], [], [], max(0.0, deadline - time.monotonic()))
@@ -86,7 +87,9 @@ class Terminal:
         if sys.stdin not in ready:
             return None
         pressed = os.read(sys.stdin.fileno(), _MOST_KEY_BYTES)
-        return _KEYS.get(pressed) or pressed[-1:].decode(errors="replace") or "q"  # nothing: the terminal has gone
+        return (
+            _KEYS.get(pressed) or pressed[-1:].decode(errors="replace") or "q"
+        )  # an empty read means that the terminal has gone
 
     def _suspend(self, _number: int, _frame: FrameType | None) -> None:
         _write_at_once(_LEAVE)
@@ -104,12 +107,12 @@ def _write(text: str) -> None:
 
 
 def _write_at_once(text: str) -> None:
-    """Bypass the buffer: a signal may have interrupted a write to it, and it accepts no other until that ends."""
+    """Write past the buffer, which accepts no other write while a signal interrupts one."""
     os.write(sys.stdout.fileno(), text.encode())
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: only wake up."""
+    """Do nothing but end the wait for a key."""
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

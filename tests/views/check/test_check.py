@@ -523,7 +523,7 @@ def test_this_node_is_checked(run: RunCommand) -> None:
 def test_a_copy_is_not_mended(
     option: str, node: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check, "fix", lambda _: pytest.fail("it was mended"))
+    monkeypatch.setattr(check, "apply_fixes", lambda _: pytest.fail("it was mended"))
     with pytest.raises(SystemExit) as end:
         main(["check", option, str(node), "--fix"])
     assert end.value.code == 2
