@@ -1,4 +1,4 @@
-"""`nodeagent apply` and `nodeagent diff`: manifests compared with the installed ones, and what the agent would decide."""
+"""`nodeagent apply` and `nodeagent diff`: compare manifests with the installed ones, and try the decisions on them."""
 
 import argparse
 import sys
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 _DIFFERS = 1
-"""Like diff(1) and `kubectl diff`."""
+"""Exit status of a difference, as in diff(1) and `kubectl diff`."""
 
 Document = dict[str, Any]
 
@@ -55,27 +55,27 @@ def apply_manifests(options: argparse.Namespace) -> int:
     """Install the named manifests; see `install`.
 
     Raises:
-        NodeAgentError: they are invalid, would be refused, or can't be installed.
+        NodeAgentError: the manifests are invalid, would be refused, or can't be installed.
     """
     return install(options, read_pod_files(options.files), ("apply", *options.files))
 
 
 def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequence[str]) -> int:
-    """Install manifests, and report what happens to their pods; returns the exit status.
+    """Install manifests, report the results for their pods, and return the exit status.
 
     Args:
-        options: `force`, and those of waiting, output and the agent.
-        files: the manifests.
-        words: what was typed, for a hint.
+        options: `force`, and the options for waiting, output and the agent.
+        files: manifests to install.
+        words: command line, for a hint.
 
     Raises:
-        NodeAgentError: they would be refused, or can't be installed.
+        NodeAgentError: the manifests would be refused, or can't be installed.
     """
     place, _ = read_manifest_node(options)
     check_wait(options, place)
     hint = unwritable_hint(place, "nodeagent", *words)
     with locked_manifests(place.directory, hint):
-        place, node = read_manifest_node(options)  # once more: until it was locked, others may have changed it
+        place, node = read_manifest_node(options)  # read again, because they may have changed before the lock
         changes, document = _tried("Apply", files, place, node)
         refused = [pod for pod in document["pods"] if pod["decision"] == "refused" and not pod["decided"]]
         document["applied"] = not refused or options.force
@@ -96,7 +96,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
 def _tried(
     kind: str, files: Sequence[PodFile], place: ManifestPlace, node: WhatIfNode
 ) -> tuple[tuple[FileChange, ...], Document]:
-    """Try the decisions on manifests, after those on what is installed and not decided on yet: its CPUs aren't free."""
+    """Try the decisions on manifests, after those on installed pods that still wait for one, because their CPUs aren't free."""
     held = read_installed(place)
     files = resolve_claims(files, (document for file in held for document in file.claims))
     changes = plan_changes(files, held, place)
@@ -140,7 +140,7 @@ def _left_out(options: argparse.Namespace, document: Document, refused: list[Doc
 def _after_wait(
     options: argparse.Namespace, place: ManifestPlace, changes: tuple[FileChange, ...], pods: list[Document]
 ) -> list[Document]:
-    """Wait for the decisions on the pods that changed, report them, and add them to their documents."""
+    """Wait for the decisions on the changed pods, report them, and add them to the pods' documents."""
     waiting = [change for file in changes for change in file.pods if change.decided is None]
     kept = {pod["uid"] for pod in pods if _is_kept_out(pod)}
     awaited = [change for change in waiting if change.pod.uid not in kept]
@@ -181,15 +181,15 @@ def _status(options: argparse.Namespace, pods: list[Document]) -> int:
 
 
 def _is_kept_out(pod: Document) -> bool:
-    """Whether a refusal leaves the running pod in place: the agent tries a changed manifest first, and stops there (D7)."""
+    """Whether the refused pod leaves the running one in place: the agent tries a changed manifest before it ends the pod (D7)."""
     return bool((pod["restarts"] or pod["resizes"]) and pod["decision"] == "refused")
 
 
 def diff_manifests(options: argparse.Namespace) -> int:
-    """Print what manifests would change; returns the exit status.
+    """Print the changes that manifests would cause, and return the exit status.
 
     Raises:
-        NodeAgentError: they are invalid, or what is installed is unknown.
+        NodeAgentError: the manifests are invalid, or the installed ones can't be read.
     """
     files: tuple[PodFile, ...] = read_pod_files(options.files)
     place, node = read_manifest_node(options)

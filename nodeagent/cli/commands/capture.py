@@ -1,4 +1,4 @@
-"""`nodeagent capture`: saves a node to one file, which every command that reads a node accepts instead."""
+"""`nodeagent capture`: saves a node to one file, which every command that reads a node accepts with --machine."""
 
 import argparse
 import os
@@ -44,7 +44,6 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         NodeAgentError: the machine can't be read, the file can't be written, or a named file is missing.
-
     """
     write_out(options.out, encode_capture(_capture(options)).encode())
     return 0
@@ -61,7 +60,7 @@ def _capture(options: argparse.Namespace) -> Capture:
         return replace(capture, agent=_known(options))
     root = options.root or "/"
     sample = read_machine(root)
-    topology_of(sample)  # without a machine it is not a node
+    topology_of(sample)  # fails if the files don't describe a machine
     known = _known(options)
     if known is not None:
         observation = with_observation(known, host_processes=True).observed
@@ -91,15 +90,17 @@ def _devices(root: str) -> SysfsSample | None:
 
 
 def _known(options: argparse.Namespace) -> NodeView | None:
-    """Return what is known about the agent on a machine that has been read; None: nothing.
+    """Read the agent's state for the capture. None means that it is unknown, as stderr then says.
 
     Raises:
-        NodeAgentError: something that was named can't be read.
+        NodeAgentError: a named file can't be read.
     """
     try:
         return read_node(options)
     except NodeAgentError as err:
-        is_named = options.config is not None and isinstance(err, StartError)  # what it says about the configuration
+        is_named = options.config is not None and isinstance(
+            err, StartError
+        )  # StartError means that the configuration is invalid
         if is_named or options.socket is not None:
             raise
         print(f"nodeagent: only the machine is captured: {err.message}", file=sys.stderr)

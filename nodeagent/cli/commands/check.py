@@ -1,4 +1,4 @@
-"""`nodeagent check`: is this node fit? Every check with its verdict, reason and fix."""
+"""`nodeagent check`: checks whether the node is fit for pinning, with verdict, reason and fix of each check."""
 
 import argparse
 import shlex
@@ -56,7 +56,7 @@ next: nodeagent topology draws the machine, nodeagent config validate judges the
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, and apply fixes on request.
+    """Check the node, and apply fixes on request.
 
     Raises:
         NodeAgentError: the machine can't be read, or a setting can't be written.
@@ -77,7 +77,7 @@ def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
     """Apply the writes that the verdicts allow, and report them.
 
     Raises:
-        SysfsError: one can't be applied.
+        SysfsError: a write failed.
     """
     for verdict in found:
         for write in verdict.writes:
@@ -131,7 +131,7 @@ def _with_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:
 
 
 def _validation(options: argparse.Namespace) -> str:
-    """The command that judges the same configuration on the same machine; empty: a capture's configuration is in no file."""
+    """Return the command that validates the configuration on this machine. Empty for the configuration in a capture, which has no file."""
     if options.config is None and options.machine is not None:
         return ""
     words = ["nodeagent", "config", "validate", options.config or find_own_config(options)]
@@ -155,7 +155,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _node(options: argparse.Namespace, topology: Topology) -> NodeSetup:
-    """Return the configuration of `--config`, or else the agent's; if it never ran, the one that it would start with."""
+    """Set up the node by `--config`, or else by the agent's configuration, or else by the one that the agent would start with."""
     if options.config is not None:
         return node_of(load_config(options.config), topology, options.config)
     try:

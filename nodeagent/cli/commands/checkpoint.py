@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the action.
 
     Raises:
-        NodeAgentError: the file cannot be read, is not a checkpoint, or can't be expressed in that version.
+        NodeAgentError: the file cannot be read, is no checkpoint, or can't be expressed in the requested version.
     """
     checkpoint = _read(options.file)
     if options.action == "convert":
@@ -125,7 +125,7 @@ def _read(path: str) -> Checkpoint:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Have an error say which file it is about."""
+    """Prefix errors with the path of the file."""
     try:
         yield
     except CheckpointError as err:

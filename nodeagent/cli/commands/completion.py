@@ -1,8 +1,7 @@
-"""`nodeagent completion`: prints a shell's completion script, and answers its queries.
+"""`nodeagent completion`: prints a shell's completion script, and answers the script's queries.
 
-The shells' scripts know nothing of the commands: at each TAB they ask `nodeagent completion words -- WORD…` for replacements of the last
-word. The first line of the answer is its kind (words, files, directories or commands: the shell finds the last three itself), each other
-line a word, a tab and its meaning.
+At each TAB, the scripts ask `nodeagent completion words -- WORD…` for replacements of the last word. The first line of the answer is its
+kind: words, files, directories or commands. The shell itself finds the last three. Each other line has a word, a tab and its meaning.
 """
 
 import argparse
@@ -16,21 +15,21 @@ from nodeagent.cli.support.definitions import Argument, Command, extract_command
 from nodeagent.cli.support.known_names import find_named_pods
 
 _ASKED = "words"
-"""What the shells' scripts pass in place of a shell."""
+"""Word that the scripts pass in place of a shell."""
 _FILES = frozenset({"FILE", "PATH", "-"})
-"""What stands for files in the help, beside names with a dot."""
+"""Placeholders for files in the help, in addition to names with a dot."""
 
 
 class Candidates(Struct, frozen=True):
     words: tuple[tuple[str, str], ...] = ()
-    """A possible word, and its meaning (or empty)."""
+    """Possible words, each with its meaning or an empty text."""
     kind: str = "words"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", type=_shell, choices=(*SCRIPTS, _ASKED), metavar="|".join(SCRIPTS), help="the shell")
     asked = parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    asked.required = False  # otherwise an error about the missing shell would list them
+    asked.required = False  # otherwise an error about the missing shell would list the hidden words
     parser.usage = "nodeagent completion bash|zsh|fish"
     parser.epilog = """\
 exit status: 0: printed; 2: wrong arguments
@@ -52,7 +51,7 @@ def _shell(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a script, or the answer to one."""
+    """Print a script, or the answer to a script's query."""
     if options.shell != _ASKED:
         sys.stdout.write(SCRIPTS[options.shell])
         return 0
@@ -66,12 +65,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find_candidates(command: Command, words: list[str]) -> Candidates:
-    """Return the possible completions of the last word.
+    """Find the possible completions of the last word.
 
     Args:
-        command: whose words they are.
-        words: everything typed before the cursor, without the command's own name; the last one may be empty.
-
+        command: command whose arguments are completed.
+        words: words before the cursor, without the name of the command. The last one may be empty.
     """
     *before, current = _joined(words)
     spelled = {spelling: option for option in command.options for spelling in option.spellings}
@@ -116,7 +114,7 @@ def find_candidates(command: Command, words: list[str]) -> Candidates:
 
 
 def _joined(words: list[str]) -> list[str]:
-    """Join what bash splits: `--output`, `=`, `json`. The last value stands alone, as bash wants it."""
+    """Join words that bash splits, such as `--output`, `=`, `json`. A last value stays separate, as bash expects."""
     joined: list[str] = []
     index = 0
     while index < len(words):
@@ -170,7 +168,7 @@ def _kind(metavar: str) -> str:
 
 
 def _pods(current: str, given: Mapping[str, str]) -> Candidates:
-    """Name pods as briefly as possible; in full if the word already begins that way."""
+    """Complete a pod by its shortest name, or by its full name if the word begins with the namespace."""
     pods = find_named_pods(given)
     names = [pod.name for pod in pods]
     short = [(pod.name if names.count(pod.name) == 1 else pod.full_name, "") for pod in pods]

@@ -31,7 +31,7 @@ from nodeagent.formats.config.kubelet_migration import migrated
 from nodeagent.formats.syntax.findings import DocumentError, Finding
 
 VERSION = 1
-"""Of the document that validate prints."""
+"""Version of the document that `validate` prints."""
 
 _EXAMPLES = """\
 exit status: 0: success; the configuration is right; 1: it is wrong, or could not be read; 2: wrong arguments
@@ -156,7 +156,7 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
-    """Ask the running agent what prevents it from applying the configuration; None: nothing."""
+    """Ask the running agent whether it can apply the configuration. Returns its error, or None."""
     try:
         call(socket, "judge", config=str(Path(source).absolute()))
     except ApiUnavailable as err:
@@ -170,18 +170,18 @@ def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
 
 
 class _Judged(Struct, frozen=True):
-    """A configuration to judge."""
+    """A configuration to validate."""
 
     source: str
     content: bytes
     hint: str
-    """The hint if it is wrong."""
+    """Next step if the configuration is invalid."""
     is_text: bool = True
-    """False: its text wasn't written by a person."""
+    """False for the configuration in a capture, whose lines have no meaning for the user."""
 
 
 def _judged(options: argparse.Namespace) -> _Judged:
-    """Return the named configuration, or else that of the node: this one, or the named other one."""
+    """Return the named configuration, or else the configuration of the selected node."""
     given = options.file or options.config
     if given is None and options.machine is not None:
         return _captured(options.machine)

@@ -1,4 +1,4 @@
-"""`nodeagent cpus`: what another tool needs to be told to be on a container's CPUs."""
+"""`nodeagent cpus`: prints a container's CPUs or memory nodes in the form that other tools take."""
 
 import argparse
 import sys
@@ -16,11 +16,11 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.container_cpus import Document, container_cpus
 
 _CPUS, _EXCLUSIVE, _SHARED, _MEMS = "cpus", "exclusiveCPUs", "sharedCPUs", "memoryNodes"
-"""Fields of the document: each can be asked for alone."""
+"""Fields of the document that can be printed alone."""
 
 
 class NoCpusError(NodeAgentError):
-    """The container doesn't have what was asked about, or it isn't clear which one is meant."""
+    """The container lacks the requested CPUs, or the pod has several containers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,10 +60,10 @@ next: nodeagent exec runs a command on these CPUs, nodeagent inspect POD shows w
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print them.
+    """Print the CPUs or memory nodes.
 
     Raises:
-        NodeAgentError: the state is unknown, or the container doesn't have any now.
+        NodeAgentError: the state is unknown, or the container has no such CPUs now.
     """
     if options.output != "text" and (options.which != _CPUS or options.format is not None):
         options.parser.error(f"-o {options.output} has them all, in each form: leave the other options out")
@@ -82,10 +82,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find_container(entry: PodEntry, name: str | None) -> str:
-    """Return the container that is meant.
+    """Return the named container, or the pod's only one.
 
     Raises:
-        NodeAgentError: there is no such one, or it isn't clear which one.
+        NodeAgentError: the pod has no such container, or several.
     """
     if name is not None:
         check_container(entry, name)

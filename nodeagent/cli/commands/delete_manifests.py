@@ -1,4 +1,4 @@
-"""`nodeagent delete`: which file holds which pod, and what else would be removed with it."""
+"""`nodeagent delete`: finds the files that contain the pods, and the other pods that would end with them."""
 
 import argparse
 import os
@@ -34,34 +34,34 @@ Document = dict[str, Any]
 
 
 Choose = Callable[[Sequence[InstalledFile], ManifestPlace], Sequence[NamedFile]]
-"""Names pods, or files, given the installed manifests."""
+"""Function that names pods or files to remove, given the installed manifests."""
 
 
 def delete_manifests(options: argparse.Namespace) -> int:
     """Remove the named manifests; see `uninstall`.
 
     Raises:
-        NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.
+        NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.
     """
     return uninstall(options, lambda _held, _place: options.words, ("delete", *options.words))
 
 
 def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str]) -> int:
-    """Remove manifests; returns the exit status.
+    """Remove manifests, report the pods that end, and return the exit status.
 
     Args:
-        options: those of waiting, output and the agent.
-        choose: what to remove.
-        typed: for a hint.
+        options: options for waiting, output and the agent.
+        choose: function that names the pods or files.
+        typed: command line, for a hint.
 
     Raises:
-        NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.
+        NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.
     """
     place = _place(options)
     check_wait(options, place)
     hint = unwritable_hint(place, "nodeagent", *typed)
     with locked_manifests(place.directory, hint):
-        place = _place(options)  # once more: until it was locked, others may have changed it
+        place = _place(options)  # read again, because they may have changed before the lock
         held = read_installed(place)
         files = _chosen(choose(held, place), held, place)
         for file in files:
@@ -93,7 +93,7 @@ def _place(options: argparse.Namespace) -> ManifestPlace:
     except UnknownStateError as err:
         if os.geteuid() != 0 and not isinstance(err, NeverSavedError):
             raise
-        # files in the directory can be removed, whatever the agent thinks of them
+        # Files in the directory can be removed without the agent's state.
         return locate_manifests(load_config(path), None, options.socket, is_live=False)
     return locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
 
@@ -101,7 +101,7 @@ def _place(options: argparse.Namespace) -> ManifestPlace:
 def _chosen(
     words: Sequence[NamedFile], held: Sequence[InstalledFile], place: ManifestPlace
 ) -> tuple[InstalledFile, ...]:
-    """Find the files that hold the named pods, and no others."""
+    """Find the files that contain the named pods and no others."""
     chosen: dict[str, InstalledFile] = {}
     names: set[str] = set()
     for word in words:
@@ -144,7 +144,7 @@ def _real(path: str) -> str:
 
 
 def _pod(word: str, held: Sequence[InstalledFile], place: ManifestPlace) -> str:
-    """Find the pod that is meant, by its namespace/name."""
+    """Find a pod by name, namespace/name or UID. Returns its namespace/name."""
     uids = {pod.uid: name for file in held for name, pod in file.pods.items()}
     names = {name for file in held for name in file.names}
     found = {name for name in names if word in {name, name.partition("/")[2]}} | (
@@ -210,14 +210,14 @@ def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> 
 
 
 def _ending(document: Document, place: ManifestPlace) -> dict[str, PodEntry]:
-    """Return the pods that end or are forgotten, by namespace/name: not those that another file holds, too."""
+    """Return the pods that end or are forgotten, by namespace/name. Pods that another file contains as well are left out."""
     pods = [pod for file in document["files"] for pod in file["pods"] if pod["alsoIn"] is None]
     names = {name_of(pod) for pod in pods}
     return {name: entry for name, entry in place.entries.items() if name in names}
 
 
 def _left(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:
-    """Wait until the pods have gone; returns those that haven't."""
+    """Wait until the pods have gone. Returns those that are left."""
 
     def left(state: NodeState) -> list[str]:
         there = {(entry.pod.uid, entry.decided_at_ms) for entry in state.entries}

@@ -1,4 +1,4 @@
-"""`nodeagent exec`: becomes a command inside a container's cgroup, on the container's CPUs from its first instruction, or refuses."""
+"""`nodeagent exec`: runs a command in a container's cgroup, on the container's CPUs from its first instruction, or refuses."""
 
 import argparse
 import os
@@ -42,11 +42,10 @@ next: nodeagent inspect POD shows the container's CPUs and state"""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Enter and become the command.
+    """Enter the container's cgroup, and become the command.
 
     Raises:
-        NodeAgentError: not entered, or the command cannot be run.
-
+        NodeAgentError: the container can't be entered, or the command cannot be run.
     """
     command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
     if not command:

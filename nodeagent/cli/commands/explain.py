@@ -1,4 +1,4 @@
-"""`nodeagent explain`: why a pod was admitted or refused, or would be. Only the arguments: explain_pods.py does the work."""
+"""`nodeagent explain`: explains why a pod was or would be admitted or refused. This module has the arguments, explain_pods.py the rest."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""`nodeagent explain`: hints, merge, CPUs and memory of a decision, and what would admit a refused pod."""
+"""`nodeagent explain`: explains hints, merge, CPUs and memory of a decision, and the changes that would admit a refused pod."""
 
 import argparse
 import sys
@@ -32,11 +32,11 @@ _REPLACED = "A pod of this name exists already: it is assumed ended, as with a c
 
 
 class ExplainError(NodeAgentError):
-    """Nothing to explain."""
+    """There is no pod to explain."""
 
 
 def explain_pods(options: argparse.Namespace) -> int:
-    """Print the explanation; returns the exit status.
+    """Print the explanation, and return the exit status.
 
     Raises:
         NodeAgentError: the node or the manifests can't be read, or there is no such pod.
@@ -51,7 +51,7 @@ def explain_pods(options: argparse.Namespace) -> int:
     explained = (
         _known(node, options.pod, format_inspect_command(options)) if options.pod is not None else _tried(node, pods)
     )
-    with_headroom = options.output != "text"  # text output needs none
+    with_headroom = options.output != "text"  # text output shows no headroom
     document = explanation(
         explained,
         config=node.config,
@@ -88,7 +88,7 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
 
 
 def _refused_change(what_if: WhatIf, entry: PodEntry) -> tuple[tuple[str, ...], Document | None]:
-    """Say what its manifest has become that the pod is not; a resize is tried again."""
+    """Explain the refused change of the pod's manifest. A resize is tried again."""
     change = entry.refused_change
     if change is None:
         return (), None

@@ -1,4 +1,4 @@
-"""`nodeagent fleet`: several nodes at once, by their captures or over ssh: who runs where, where pods would fit, and what differs."""
+"""`nodeagent fleet`: shows several nodes at once, from captures or over ssh: their pods, room for more, and differences."""
 
 import argparse
 import sys
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the answer, then which nodes could not be read.
+    """Print the answer, then the nodes that could not be read.
 
     Raises:
         NodeAgentError: the pods can't be read.

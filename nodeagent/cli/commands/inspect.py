@@ -1,4 +1,4 @@
-"""`nodeagent inspect`: shows pods, their CPUs and memory, and every difference between what was promised and what is there."""
+"""`nodeagent inspect`: shows pods with their CPUs and memory, and every difference between allocated and actual values."""
 
 import argparse
 import sys
@@ -24,7 +24,7 @@ _PAUSE_SECONDS = 0.2
 
 
 class NothingComparedError(NodeAgentError):
-    """The promises are known, the actual values are not."""
+    """The allocated values are known, but not the actual ones."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the inspection.
 
     Raises:
-        NodeAgentError: the state is unknown, there is no such pod, or nothing could be compared with what was promised.
+        NodeAgentError: the state is unknown, there is no such pod, or the pods' cgroups can't be read.
     """
     if options.watch:
         _check_watched(options)
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_watched(options: argparse.Namespace) -> None:
-    """Refuse options that contradict `--watch` about what to look at or how to print it."""
+    """Refuse options that don't apply with `--watch`."""
     if options.pod is not None or options.output != "text":
         options.parser.error("--watch shows all pods, as text: `nodeagent inspect POD`, or -o json, shows it once")
     if options.strict:
@@ -135,10 +135,10 @@ def _check_watched(options: argparse.Namespace) -> None:
 
 
 def check_compared(document: Document) -> None:
-    """Accept it if there was anything to compare with, or if it is a copy that has only the promises.
+    """Check that the values were compared, which a copy need not allow.
 
     Raises:
-        NothingComparedError: there was nothing.
+        NothingComparedError: the pods' cgroups can't be read.
     """
     if document["differences"] is None and not document["node"]["copied"]:
         where = document["node"]["cgroupRoot"] or "their location is unknown"
@@ -150,7 +150,9 @@ def check_compared(document: Document) -> None:
 
 
 def _settled(options: argparse.Namespace) -> Document:
-    """Look again while findings may only be a decision being carried out: a difference counts when two looks agree on it."""
+    """Read the node, and repeat while differences may only come from a decision being carried out. A difference counts if two readings
+    agree.
+    """
     known = read_node_for_display(options)
     document = _look(known, options)
     for _ in range(_LOOKS - 1):

@@ -1,4 +1,4 @@
-"""`nodeagent interference`: who ran on exclusive CPUs besides their owner, as the kernel counts it."""
+"""`nodeagent interference`: counts tasks and interrupts on exclusive CPUs that don't belong to the owner."""
 
 import argparse
 import signal
@@ -59,7 +59,7 @@ next: nodeagent inspect shows which host processes may run there, nodeagent chec
 
 
 def run(options: argparse.Namespace) -> int:
-    """Count, and print what was counted.
+    """Count, and print the result.
 
     Raises:
         NodeAgentError: the state is unknown, there is no such pod, or the kernel cannot count.
@@ -80,10 +80,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_complete(document: Mapping[str, Any]) -> None:
-    """Make sure that it is known that nobody else ran there.
+    """Check that the count missed nothing.
 
     Raises:
-        InterferenceError: it is not.
+        InterferenceError: the kernel's tables were full, or allocations changed meanwhile.
     """
     if document["dropped"]:
         raise InterferenceError(
@@ -98,10 +98,10 @@ def check_complete(document: Mapping[str, Any]) -> None:
 
 
 def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
-    """Return whose exclusive CPUs are asked about.
+    """Return the exclusive CPUs of a pod, or of all pods if the pod is None.
 
     Raises:
-        NodeAgentError: there is no such pod, or it has none.
+        NodeAgentError: there is no such pod, or it has no exclusive CPUs.
     """
     if pod is None:
         return exclusive_cpus(view)
@@ -124,7 +124,7 @@ def _counted(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveC
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let no signal but SIGKILL end it before everything is as it was; the wait in between ends at once."""
+    """Block signals that would end the command before tracing is restored. Only the wait in between ends at once."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield

@@ -1,4 +1,4 @@
-"""`nodeagent job`: asks the agent for CPUs and memory, is moved there, and becomes the command: it stays the caller's own process."""
+"""`nodeagent job`: asks the agent for CPUs and memory, is moved there, and becomes the command, which stays the caller's own process."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nodeagent.cli.support.job_report import ReportWriter
 
 _LONGEST_STEM = 40
-"""Of a name that is made up: with the process id it is well below a pod's 253 characters."""
+"""Longest part of a generated name that comes from the command. With the process id, the name is well below a pod's 253 characters."""
 
 
 class JobError(NodeAgentError):
@@ -30,7 +30,7 @@ class JobError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments."""
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]
@@ -72,10 +72,10 @@ next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NA
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask, be moved, and become the command.
+    """Request the job, be moved into it, and become the command.
 
     Raises:
-        NodeAgentError: refused, or the command cannot be run.
+        NodeAgentError: the job was refused, or the command cannot be run.
     """
     command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
     if not command:
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _made_up(command: str) -> str:
-    """Return a name for the pod: the command keeps this process id."""
+    """Generate a name for the pod from the command and the process id, which the command keeps."""
     stem = re.sub(r"[^a-z0-9]+", "-", os.path.basename(command).lower())[:_LONGEST_STEM].strip("-")  # noqa: PTH119 - a word
     return f"{stem or 'job'}-{os.getpid()}"
 
@@ -110,7 +110,7 @@ def _report_writer() -> "ReportWriter":
 
 
 def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
-    """Have this process moved into a job of its own. Returns the agent's answer."""
+    """Have the agent move this process into a new job. Returns the agent's answer."""
     amounts = read_amounts(options)
     forget_affinity()
     socket = options.socket or DEFAULT_JOB_SOCKET
@@ -152,7 +152,7 @@ _ELSEWHERE = "is something else moving processes or setting affinities here? see
 
 
 def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, directory: str) -> str:
-    """Explain the refusal step by step; nothing if the node's state is not for us to read."""
+    """Explain the refusal step by step. Empty if this user may not read the node's state."""
     from nodeagent.cli.support.explained_pods import explain_with_progress
     from nodeagent.cli.support.node.devices import add_this_nodes_devices
     from nodeagent.cli.support.node.this_node import read_this_node
@@ -187,7 +187,7 @@ def _user(name: str | None) -> pwd.struct_passwd | None:
 
 
 def _turn_into(user: pwd.struct_passwd) -> None:
-    """Have this process be the user's, as login does."""
+    """Change this process to the user, as login does."""
     try:
         os.initgroups(user.pw_name, user.pw_gid)
         os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)

@@ -1,4 +1,4 @@
-"""`nodeagent pin`: a pod that stands for a systemd unit, installed like any other."""
+"""`nodeagent pin`: installs the manifest of a pod that pins a systemd unit."""
 
 import argparse
 
@@ -16,7 +16,7 @@ class PinError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("unit", metavar="UNIT", help="a service, scope or slice; without a suffix it is a service")
     add_amount_arguments(parser)
     parser.add_argument(
@@ -54,10 +54,10 @@ next: nodeagent inspect shows its CPUs, nodeagent unpin UNIT gives them back"""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Install the pod, and print what happened to it.
+    """Install the pod, and print the result.
 
     Raises:
-        NodeAgentError: it would be refused, or can't be installed.
+        NodeAgentError: the pod would be refused, or can't be installed.
     """
     check_timeout(options)
     from nodeagent.cli.commands.apply_manifests import install
@@ -78,10 +78,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wait_until_given(options: argparse.Namespace, pod: Pod) -> None:
-    """Wait until the unit has what its pod was promised: those who are on its CPUs have to leave first.
+    """Wait until the unit has its allocated CPUs, which other tasks have to leave first.
 
     Raises:
-        NodeAgentError: it has not, and the time is over.
+        NodeAgentError: the unit still lacks its CPUs when the time is over.
     """
     from nodeagent.cli.support.entering import EntryError, find_placement
     from nodeagent.cli.support.manifest_changes import read_manifest_node
@@ -107,10 +107,10 @@ def _wait_until_given(options: argparse.Namespace, pod: Pod) -> None:
 
 
 def _known_as(name: str) -> str:
-    """Return the unit's own name, if systemd knows the unit by another one.
+    """Return the unit's main name if systemd knows the unit, and else the given name.
 
     Raises:
-        NodeAgentError: systemd can't be asked, or it has no such cgroups.
+        NodeAgentError: systemd can't be asked, or the unit can't be pinned.
     """
     from nodeagent.edge.systemd.units import show_units
     from nodeagent.formats.kernel.unit_properties import LOADED

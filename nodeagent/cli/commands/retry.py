@@ -47,11 +47,10 @@ next: nodeagent explain POD says what would admit it, nodeagent inspect shows wh
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask, and wait for the decision.
+    """Request the decision, and wait for it.
 
     Raises:
         NodeAgentError: the agent cannot be asked, the pod is unknown or not refused, or it was refused again.
-
     """
     try:
         before = frozenset(map(_decision, _entries(options.socket)))
@@ -108,7 +107,7 @@ def _refusal(entry: PodEntry) -> RecordedRefusal | None:
 
 
 def _decision(entry: PodEntry) -> tuple[object, ...]:
-    """Return what another decision on the pod or its manifest changes."""
+    """Return the parts of an entry that a new decision changes."""
     return entry.pod.uid, entry.decided_at_ms, entry.change_refusal, entry.deleting_since_ms
 
 

@@ -1,4 +1,4 @@
-"""`nodeagent simulate -f`: pods decided one after the other, copies of them until one is refused, or two configurations compared."""
+"""`nodeagent simulate -f`: decides on pods one after the other, searches for the capacity, or compares two configurations."""
 
 import argparse
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ from nodeagent.views.simulate.pods_text import render_comparison, render_run
 
 
 class SimulateError(NodeAgentError):
-    """Nothing to decide on."""
+    """There is no pod to decide on."""
 
 
 def simulate_pods(options: argparse.Namespace) -> str:
-    """Return the answer's text.
+    """Return the text of the outcome.
 
     Raises:
-        NodeAgentError: manifests, machine or configuration can't be read, or there is nothing to decide on.
+        NodeAgentError: manifests, machine or configuration can't be read, or there is no pod to decide on.
     """
     pods = () if options.manifests is None else read_pods(options.manifests)
     if options.compare is not None:
@@ -90,13 +90,13 @@ def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, .
 
 
 def _ended(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
-    """The node's pods that others replace."""
+    """Return the node's pods that the given pods replace."""
     taken = frozenset[tuple[str, str]]().union(*map(keys_of, pods))
     return tuple(pod for pod in there if not taken.isdisjoint(keys_of(pod)))
 
 
 def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
-    """Decide again on the existing pods, then on the given ones."""
+    """Decide under both configurations on the existing pods, then on the given ones."""
     configs = [load_config(path, absent_hint="name two files: --compare A.yaml B.yaml") for path in options.compare]
     machine = read_what_if_machine(options, otherwise=options.compare[0])
     ended = _ended(machine.pods, pods)

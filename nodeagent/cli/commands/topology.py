@@ -1,4 +1,4 @@
-"""`nodeagent topology`: shows a machine as the agent understands it, and the owner of each CPU, as far as that is known."""
+"""`nodeagent topology`: shows a machine as the agent understands it, with the owner of each CPU if known."""
 
 import argparse
 import sys
@@ -100,10 +100,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
-    """Return them if they are asked for.
+    """Read the devices with `--devices`. None without.
 
     Raises:
-        NodeAgentError: they can't be read.
+        NodeAgentError: the devices can't be read.
     """
     if not args.devices:
         return None
@@ -113,7 +113,7 @@ def _devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
 
 
 def _device_owners(args: argparse.Namespace) -> "Owners":
-    """Return whose the devices are, as far as it is known; `_owners` reports why it isn't."""
+    """Return the owners of devices. Empty if unknown, for which `_find_owners` reports the reason."""
     from nodeagent.views.topology.devices import device_owners
 
     try:
@@ -142,10 +142,10 @@ def _sections(
 
 
 def _node_resource_topology(args: argparse.Namespace) -> str:
-    """Return the document of a node whose promises are known.
+    """Return the document of a node with known allocations.
 
     Raises:
-        NodeAgentError: they or its name aren't.
+        NodeAgentError: the allocations or the node's name are unknown.
     """
     from nodeagent.tools.export.node_resource_topology import node_resource_topology
 
@@ -162,7 +162,7 @@ def _resource_slices(args: argparse.Namespace) -> str:
     """Return the documents of a node.
 
     Raises:
-        NodeAgentError: what it has, or its name, isn't known.
+        NodeAgentError: the node's machine, devices or name are unknown.
     """
     from nodeagent.cli.support.node.devices import read_selected_devices
     from nodeagent.tools.export.resource_slices import resource_slices
@@ -176,10 +176,10 @@ def _resource_slices(args: argparse.Namespace) -> str:
 
 
 def _node_name(known: NodeView, why: str) -> str:
-    """Return it as kubelet names its node.
+    """Return the node's name as kubelet forms it.
 
     Raises:
-        NodeAgentError: it is unknown.
+        NodeAgentError: the name is unknown.
     """
     if not known.hostname:
         raise SourceError(
@@ -190,7 +190,7 @@ def _node_name(known: NodeView, why: str) -> str:
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """The owner of each CPU; None if unknown: then the machine is drawn as it is, and stderr explains why.
+    """Return the owner of each CPU. None if unknown: the machine is then drawn without owners, and stderr has the reason.
 
     Raises:
         NodeAgentError: the named configuration can't be read, or doesn't fit the machine.
@@ -199,8 +199,8 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
         try:
             known = read_node(args)
         except NodeAgentError as err:
-            # If no agent ever ran, a named configuration defines what is reserved. If another agent's promises can't be read, at all or by
-            # us, the machine itself is still the answer.
+            # If no agent ever ran, a named configuration defines the reserved CPUs. If an agent's state can't be read, the machine is
+            # shown without owners.
             if args.config is None or not isinstance(err, NeverSavedError | StartError):
                 _report_missing(err, args)
                 return None

@@ -22,18 +22,18 @@ from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, Frame, Look, V
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
 _LEAST_PAUSE_SECONDS = 0.1
-"""Between two looks, however slow they are: keys are read then."""
+"""Shortest pause between two refreshes, however slow they are, during which keys are read."""
 
 
 class WatchError(NodeAgentError):
-    """No terminal to draw on."""
+    """There is no terminal to draw on."""
 
 
 def watch(options: argparse.Namespace) -> int:
     """Draw until `q` or Ctrl-C, or print the requested number of frames.
 
     Raises:
-        NodeAgentError: it can't be observed, or there is nothing to draw on. Later problems are shown and may pass.
+        NodeAgentError: the first observation failed, or there is no terminal. Later failures are shown and may pass.
     """
     if options.frames is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WatchError(
@@ -53,7 +53,7 @@ def watch(options: argparse.Namespace) -> int:
 
 
 class Watcher:
-    """Looks, and compares with the previous look; on request with who ran on exclusive CPUs in between."""
+    """Reader of the node that compares each observation with the previous one, and on request counts interference in between."""
 
     def __init__(self, known: Callable[[ViewReader], NodeView], count: LiveCount | None = None) -> None:
         self._known = known
@@ -62,11 +62,10 @@ class Watcher:
         self._last: Look | None = None
 
     def look(self) -> Look:
-        """Look once.
+        """Observe the node once.
 
         Raises:
-            NodeAgentError: with what to do.
-
+            NodeAgentError: the node can't be read.
         """
         began = time.monotonic()
         counted = None if self._count is None else self._count.end()
@@ -85,7 +84,7 @@ class Watcher:
         return look
 
     def try_again(self) -> Look:
-        """Look; if that fails, return the last look, with the reason."""
+        """Observe the node. If that fails, return the last observation with the reason."""
         assert self._last is not None
         try:
             return self.look()

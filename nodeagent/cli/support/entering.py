@@ -49,7 +49,7 @@ def find_placement(known: NodeView, entry: PodEntry, container: str) -> Containe
     """Return the current CPUs and memory nodes of an existing container.
 
     Raises:
-        NodeAgentError: the container has no processes' cgroup, or other tasks have not left its exclusive CPUs yet.
+        NodeAgentError: the container isn't running, or other tasks have not left its exclusive CPUs yet.
     """
     view, wanted = _wanted(known, entry)
     _raise_if(unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))

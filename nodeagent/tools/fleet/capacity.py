@@ -1,4 +1,4 @@
-"""Where in a fleet pods would fit, as a document: for each node the agent's own decision, and how often it repeats. Places nothing."""
+"""Room for pods on each node of a fleet, as a document: the agent's own decision, and how many copies are admitted."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,12 +15,12 @@ VERSION = 1
 def fleet_capacity(
     found: Sequence[tuple[FleetNode, Capacity]], pods: Sequence[Pod], unread: Sequence[UnreadNode] = ()
 ) -> Document:
-    """Describe what each node has room for.
+    """Describe the room on each node.
 
     Args:
-        found: nodes in the order to show them in, each with what was found out.
-        pods: one copy.
-        unread: nodes that could not be read, or whose configuration is unknown.
+        found: nodes in the order to show them, each with its capacity.
+        pods: pods of one copy.
+        unread: nodes that could not be read, or have no known configuration.
     """
     nodes = [_node(node, capacity, pods) for node, capacity in found]
     return {
@@ -51,7 +51,7 @@ def _node(node: FleetNode, capacity: Capacity, pods: Sequence[Pod]) -> Document:
                 ),
                 "pod": pod.full_name,
             }
-            for pod, (copy, decided) in zip(pods, capacity.first, strict=False)  # empty where not even one fits
+            for pod, (copy, decided) in zip(pods, capacity.first, strict=False)  # empty if not even one copy fits
         ],
         "message": None if decision is None else decision.message,
         "reason": None if decision is None else str(decision.reason),

@@ -1,4 +1,4 @@
-"""What differs between nodes that should be alike, as a document: each fact's values, and which nodes have which."""
+"""Differences between nodes that should be alike, as a document: the values of each fact, and the nodes with each value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from nodeagent.views.topology.parts import size_text
 Document = dict[str, Any]
 VERSION = 1
 _TOLERANCE = 100
-"""Sizes that differ by less than a hundredth are the same: firmware and kernel keep a little more or less of a machine's memory."""
+"""Sizes that differ by less than a hundredth count as equal, because firmware and kernel reserve slightly varying amounts of memory."""
 
 Key = tuple[str, str]
 
@@ -19,8 +19,8 @@ def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode
     """Compare all nodes with each other.
 
     Args:
-        nodes: in the order to show them in.
-        unread: those that could not be read.
+        nodes: nodes in the order to show them.
+        unread: nodes that could not be read.
     """
     known = [{(fact.about, fact.name): fact for fact in find_facts(node)} for node in nodes]
     kinds = [{about for about, _ in each} for each in known]
@@ -49,7 +49,7 @@ def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode
 
 
 def _odd(groups: Sequence[Document]) -> list[str]:
-    """Return the nodes that aren't like most; none, where as many are like each other."""
+    """Return the nodes outside of the largest group. Empty if two groups are the largest."""
     first, *others = groups
     is_most = all(len(group["nodes"]) < len(first["nodes"]) for group in others)
     return [name for group in others for name in group["nodes"]] if is_most else []
@@ -58,7 +58,7 @@ def _odd(groups: Sequence[Document]) -> list[str]:
 def _compared(
     nodes: Sequence[FleetNode], known: Sequence[Mapping[Key, Fact]], kinds: Sequence[set[str]], key: Key
 ) -> Document:
-    """Group the nodes by what they have, the largest group first. Those that know nothing of the kind are left out."""
+    """Group the nodes by their value, largest group first. Nodes without any fact of the kind are left out."""
     about, name = key
     having = [
         (node.name, each.get(key) or absent_fact(about, name))
@@ -80,7 +80,7 @@ def _compared(
 
 
 def _spelled(found: Sequence[Fact]) -> list[str]:
-    """Return each fact's value; sizes that are nearly the same are spelled like the smallest of them."""
+    """Format each fact's value. Nearly equal sizes are shown as the smallest of them."""
     least = 0
     like: dict[int, int] = {}
     for size_bytes in sorted({size_bytes for fact in found for _, size_bytes in fact.sizes}):

@@ -1,4 +1,4 @@
-"""Who runs where in a fleet: a line for each node and each pod, as a document. Health is judged as by `nodeagent inspect`."""
+"""Nodes and pods of a fleet, as a document. Health is determined as in `nodeagent inspect`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +16,8 @@ def describe_inspection(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode]
     """Describe every node and pod.
 
     Args:
-        nodes: in the order to show them in.
-        unread: those that could not be read.
+        nodes: nodes in the order to show them.
+        unread: nodes that could not be read.
     """
     inspected = [(node, None if node.view is None else inspection(node.view)) for node in nodes]
     described = [_node(node, found) for node, found in inspected]

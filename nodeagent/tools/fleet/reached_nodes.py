@@ -1,4 +1,4 @@
-"""The nodes that a command line names: files of captures, and hosts, which are asked over ssh, several at once. None stops another."""
+"""Reading of the nodes named on the command line: captures in files, and hosts, which are asked over ssh in parallel."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ CAPTURE = "nodeagent capture"
 
 
 def is_host(word: NamedFile) -> bool:
-    """Whether a word names a host: it has no slash, doesn't end in .json, and no such file is there."""
+    """Whether a word names a host: it has no slash, doesn't end in .json, and is no existing file."""
     if word.startswith("ssh://"):
         return True
     return not (word.is_stdin or "/" in word or word.endswith(".json") or Path(word).exists())
 
 
 def read_nodes(options: argparse.Namespace) -> tuple[tuple[FleetNode, ...], tuple[UnreadNode, ...]]:
-    """Read all nodes, in the order in which they are named, and what is wrong with those that can't be read."""
+    """Read all nodes in the order in which they are named. Returns the nodes, and those that can't be read with the reason."""
     words: Sequence[NamedFile] = options.nodes
     found: dict[int, FleetNode | UnreadNode] = {}
     with Progress("nodes", len(words)) as progress:
@@ -37,7 +37,7 @@ def read_nodes(options: argparse.Namespace) -> tuple[tuple[FleetNode, ...], tupl
 
 
 def _contents(words: Sequence[NamedFile], options: argparse.Namespace) -> Iterator[tuple[int, bytes | NodeAgentError]]:
-    """Yield each node's capture, or why there is none: files while hosts are being asked."""
+    """Yield each node's capture, or the error. Files are read while hosts are being asked."""
     hosts = [place for place, word in enumerate(words) if is_host(word)]
     executor = ThreadPoolExecutor(min(options.parallel, max(1, len(hosts))))
     try:
