@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nodeagent.cli.parser import COMMANDS, parser_for
+from nodeagent.cli.parser import COMMANDS, build_parser
 from nodeagent.cli.support.becoming import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
 from nodeagent.cli.support.completion_scripts import PLACES
-from nodeagent.cli.support.definitions import Argument, Command, command_of
+from nodeagent.cli.support.definitions import Argument, Command, extract_command
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED, EXIT_USAGE
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.metrics.agent_metrics import (
@@ -156,8 +156,8 @@ valid under an earlier schema. Programs should ignore fields that they don't kno
     ]
     for name in COMMANDS:
         importlib.import_module(f"nodeagent.cli.commands.{name}")
-        (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
-        parts.append("\n".join(_command(command_of(found.parser), _TOP)))
+        (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
+        parts.append("\n".join(_command(extract_command(found.parser), _TOP)))
     return "\n".join(parts)
 
 
@@ -249,10 +249,12 @@ def _command(command: Command, level: int) -> Iterator[str]:
         yield from (f"| {_heading(one)} | {_cell(one.help or '')} |" for one in arguments)
         yield ""
     for one in command.subcommands:
-        inner = command_of(one.parser)
+        inner = extract_command(one.parser)
         yield from _command(inner if inner.description else _described(inner, one.help), level + 1)
     if level == _TOP:  # that of a subcommand is its command's
-        epilog = command.epilog or (command_of(command.subcommands[0].parser).epilog if command.subcommands else "")
+        epilog = command.epilog or (
+            extract_command(command.subcommands[0].parser).epilog if command.subcommands else ""
+        )
         yield from (_paragraph(text) for text in re.split(r"\n\s*\n", epilog) if text.strip())
 
 

@@ -1,4 +1,4 @@
-"""The `nodeagent` command: finds the subcommand, prints errors with their next step, returns the exit code."""
+"""The `nodeagent` command: runs the subcommand, prints errors with their next step, and returns the exit status."""
 
 import argparse
 import errno
@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from nodeagent.cli.parser import parsers_for
+from nodeagent.cli.parser import build_parsers
 from nodeagent.cli.support.exit_status import EXIT_ERROR
-from nodeagent.cli.support.printable_output import printable_output
-from nodeagent.cli.support.standard_streams import complain, drop
+from nodeagent.cli.support.printable_output import escape_output
+from nodeagent.cli.support.standard_streams import discard_output, write_error
 from nodeagent.errors import NodeAgentError
 
 
@@ -23,21 +23,21 @@ class OutputError(NodeAgentError):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line and return the exit status."""
     with Path(os.devnull).open("r+", encoding="utf-8") as nothing, _closed_output() as closed:
-        # streams that are missing at the start: stdin is empty, stderr accepts everything, and a missing stdout is reported when it is
-        # written to
+        # Replace missing streams: stdin is empty, stderr discards everything, and stdout fails
+        # when it is written to.
         sys.stdin, sys.stdout, sys.stderr = sys.stdin or nothing, sys.stdout or closed, sys.stderr or nothing
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # a terminal or a file with few characters: escape those it lacks
+            if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal or file lacks
                 stream.reconfigure(errors="backslashreplace")
-        with _buffered_output(), printable_output():
+        with _buffered_output(), escape_output():
             return _answered(arguments)
 
 
 @contextmanager
 def _closed_output() -> Iterator[TextIO]:
-    """Return a stream on which every write fails like on a closed descriptor: at its next flush."""
+    """Yield a stream on which every write fails at its next flush, as on a closed descriptor."""
     stream = os.fdopen(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "w", encoding="utf-8")
     try:
         yield stream
@@ -48,7 +48,7 @@ def _closed_output() -> Iterator[TextIO]:
 
 @contextmanager
 def _buffered_output() -> Iterator[None]:
-    """Add a buffer to stdout if it has none (PYTHONUNBUFFERED): without one, partial writes go unnoticed."""
+    """Add a buffer to stdout if it has none (PYTHONUNBUFFERED), because partial writes would go unnoticed."""
     stream = sys.stdout
     raw = getattr(stream, "buffer", None)
     is_own = sys.__stdout__ is stream
@@ -74,18 +74,18 @@ def _answered(arguments: list[str] | None) -> int:
         with written():
             return _run(_options(sys.argv[1:] if arguments is None else arguments))
     except NodeAgentError as err:
-        complain(f"nodeagent: {err.message}\nhint: {err.hint}\n")
+        write_error(f"nodeagent: {err.message}\nhint: {err.hint}\n")
         return getattr(err, "exit_status", EXIT_ERROR)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone.
-        drop(sys.stdout)
+        # The reader of the output has gone.
+        discard_output(sys.stdout)
         return EXIT_ERROR
 
 
 def _options(words: list[str]) -> argparse.Namespace:
-    parser, known = parsers_for(words)
+    parser, known = build_parsers(words)
     options, unknown = parser.parse_known_args(words)
     if unknown:
         getattr(options, "parser", known[options.command]).refuse(unknown)
@@ -117,10 +117,10 @@ def written() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as err:
-        # A file has a name, and the edges turn its failures into errors of their own.
+        # An error with a file name is no failure of stdout, and the edges report those themselves.
         if err.errno not in _OUTPUT_FAILURES or err.filename is not None:
             raise
-        drop(sys.stdout)
+        discard_output(sys.stdout)
         raise OutputError(
             f"cannot write the output: {os.strerror(err.errno)}",
             hint=_OUTPUT_FAILURES[err.errno],
@@ -138,11 +138,11 @@ _OUTPUT_FAILURES = {
 
 
 def _flushed_or_dropped() -> None:
-    """Write what is left; if that fails, an earlier error already says more."""
+    """Flush stdout, and discard its buffer if that fails. An earlier error is reported instead."""
     try:
         sys.stdout.flush()
     except OSError:
-        drop(sys.stdout)
+        discard_output(sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The manual pages, generated from the command line's definitions in man(7) syntax. A module of its own for the installation:
+"""The manual pages in man(7) syntax, generated from the command line's definitions.
 
-`python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes them, and the shells' completions, where `man` and the shells look for
-them. DOCUMENTS is where documents and examples will be, which is not where this program is while a package is built.
+`python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes them and the shell completions during the installation. DOCUMENTS is the
+later directory of documents and examples, which differs from the present one while a package is built.
 """
 
 import importlib
@@ -12,40 +12,40 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nodeagent import __version__
-from nodeagent.cli.parser import COMMANDS, parser_for
+from nodeagent.cli.parser import COMMANDS, build_parser
 from nodeagent.cli.support.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
-from nodeagent.cli.support.definitions import Argument, Command, command_of
-from nodeagent.cli.support.help_text import documents
+from nodeagent.cli.support.definitions import Argument, Command, extract_command
+from nodeagent.cli.support.help_text import find_documents
 
 SECTION = 8
 _PROGRAM = "nodeagent"
 _BELOW_PREFIX = "share/nodeagent of the environment that holds nodeagent"
-"""Where a wheel installs them; its builder does not know the environment."""
+"""Directory where a wheel installs the documents. Its builder does not know the environment."""
 
 
 def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
-    """Return every page by its file name: one of the program, and one of each of its commands.
+    """Return the text of each page by file name: one for the program, and one per command.
 
     Args:
-        place: where documents and examples will be.
+        place: installed directory of documents and examples.
     """
-    top = command_of(parser_for(()))
-    top = replace(top, epilog=top.epilog.replace(documents(), place))
+    top = extract_command(build_parser(()))
+    top = replace(top, epilog=top.epilog.replace(find_documents(), place))
     pages = {_PROGRAM: _page(top, "pin pods to whole CPUs close to their memory")}
     for name, purpose in COMMANDS.items():
         importlib.import_module(f"nodeagent.cli.commands.{name}")
-        (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
-        pages[f"{_PROGRAM}-{name}"] = _page(command_of(found.parser), purpose)
+        (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
+        pages[f"{_PROGRAM}-{name}"] = _page(extract_command(found.parser), purpose)
     return {f"{name}.{SECTION}": text for name, text in pages.items()}
 
 
 def write_all(share: Path, fish: Path, place: str = _BELOW_PREFIX) -> None:
-    """Write the pages and the completions.
+    """Write the manual pages and the shell completions.
 
     Args:
         share: /usr/local/share, or its equivalent.
         fish: /etc/fish/completions, or its equivalent.
-        place: where documents and examples will be.
+        place: installed directory of documents and examples.
     """
     files = {share / f"man/man{SECTION}/{name}": text for name, text in man_pages(place).items()}
     files |= {share / place: SCRIPTS[shell] for shell, place in PLACES.items()}
@@ -67,12 +67,12 @@ def _page(command: Command, purpose: str) -> str:
     if command.subcommands:
         parts.append(".SH COMMANDS")
         for one in command.subcommands:
-            inner = command_of(one.parser)
+            inner = extract_command(one.parser)
             page = f"\n.br\nSee {_bold(f'{_PROGRAM}-{one.name}')}({SECTION})." if command.name == _PROGRAM else ""
             parts.append(f".TP\n{_bold(one.name)}\n{_text(one.help)}{page}")
             if command.name != _PROGRAM:
                 parts += [f".RS\n.PP\n{_text(inner.usage)}", *_items((*inner.places, *inner.options)), ".RE"]
-    epilog = command.epilog or (command_of(command.subcommands[0].parser).epilog if command.subcommands else "")
+    epilog = command.epilog or (extract_command(command.subcommands[0].parser).epilog if command.subcommands else "")
     paragraphs = [_paragraph(text) for text in re.split(r"\n\s*\n", epilog) if text.strip()]
     parts += [part for part in paragraphs if not part.startswith(_NOTES)]
     notes = [part.removeprefix(_NOTES) for part in paragraphs if part.startswith(_NOTES)]
@@ -102,7 +102,7 @@ def _heading(argument: Argument) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """Turn one of an epilog's paragraphs into a section, or a part of one."""
+    """Format a paragraph of an epilog as a section, or as part of one."""
     if text.startswith("examples:"):
         lines = (line.removeprefix("  ") for line in text.splitlines()[1:])
         return ".SH EXAMPLES\n.nf\n" + "\n".join(_text(line) for line in lines) + "\n.fi"
@@ -117,7 +117,7 @@ def _bold(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape a line, which could begin like a request."""
+    """Escape a line, which could begin like a request of man(7)."""
     escaped = _escaped(text)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

@@ -1,4 +1,4 @@
-"""The command line: the commands and their parser. A command is imported only when it is used."""
+"""The commands and their parser. A command's module is imported only when the command is used."""
 
 import argparse
 import importlib
@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from nodeagent import __version__
 from nodeagent.cli.support.exit_status import EXIT_USAGE
-from nodeagent.cli.support.help_text import HelpText, documents
-from nodeagent.cli.support.standard_streams import complain
+from nodeagent.cli.support.help_text import HelpText, find_documents
+from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.errors import printable
 
 COMMANDS = {
@@ -37,18 +37,18 @@ COMMANDS = {
     "explain": "explain why a pod was admitted or refused, step by step, and what would admit it",
     "simulate": "replay pod events on a described machine, as the agent or as kubelet 1.36 decides",
 }
-"""Subcommand → help; each lives in nodeagent.cli.commands.<name> with `add_arguments` and `run`, and is imported only when used."""
+"""Help text of each subcommand. Its module nodeagent.cli.commands.<name> has `add_arguments` and `run`."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Ends every error about arguments like all others: with the next step."""
+    """Parser that adds the next step to each error about arguments."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help lists the arguments\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Suggest the word that was probably meant, where argparse only lists them all."""
+        """Check a choice, and suggest the nearest one instead of listing all."""
         if action.choices is not None and value not in action.choices:
             from nodeagent.formats.syntax.fields import nearest
 
@@ -57,7 +57,7 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"there is no '{value}'{meant}")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """Refuse unknown words, suggesting the options that were probably meant."""
+        """Refuse unknown words, and suggest the nearest options."""
         from nodeagent.formats.syntax.fields import nearest
 
         options = [spelling for action in self._actions for spelling in action.option_strings]
@@ -65,25 +65,25 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}{next(filter(None, meant), '')}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Write it, where argparse ignores failed writes."""
+        """Write a message, and report a failed write to stdout, which argparse would ignore."""
         if file is sys.stdout:
             file.write(message)
         else:
-            complain(message)
+            write_error(message)
 
 
-def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of all commands; only the named command gets its arguments."""
-    return parsers_for(words)[0]
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of all commands. Only the named command gets its arguments."""
+    return build_parsers(words)[0]
 
 
-def parsers_for(words: Sequence[str]) -> tuple[CommandParser, dict[str, CommandParser]]:
-    """Return the parser of all commands, and that of each, by its name."""
+def build_parsers(words: Sequence[str]) -> tuple[CommandParser, dict[str, CommandParser]]:
+    """Return the parser of all commands, and the parser of each command by name."""
     parser = CommandParser(
         prog="nodeagent",
         description="Pins pods to whole CPUs close to their memory.",
         formatter_class=HelpText,
-        epilog=f"documents and examples: {documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
+        epilog=f"documents and examples: {find_documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
     )
     parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

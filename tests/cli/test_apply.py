@@ -30,7 +30,7 @@ from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from nodeagent.views.wording.refusal_advice import next_step
 from tests.cli.test_cli_inspect import Host, failed, host, live, needs_root, run
-from tests.cli.test_sources import MACHINE, STATIC
+from tests.cli.test_selected_node import MACHINE, STATIC
 from tests.support import json_schema
 from tests.support.described_nodes import RunCommand, container, pod
 from tests.support.inspected_nodes import NOW_MS, World

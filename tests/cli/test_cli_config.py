@@ -428,7 +428,7 @@ def test_a_machine_without_a_configuration_says_so(run: RunCommand, node: str, t
     machine.write_text(json.dumps(topology_document(topology_of(read_machine(node)))))
     status, _, err = run("validate", "--machine", str(machine))
     assert status == 1
-    assert err == f"nodeagent: {machine} holds no configuration\nhint: name one with --config FILE\n"
+    assert err == f"nodeagent: {machine} contains no configuration\nhint: name one with --config FILE\n"
 
 
 @pytest.mark.parametrize("action", ["validate", "show"])

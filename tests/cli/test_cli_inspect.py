@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from nodeagent.cli.main import main
 from nodeagent.cli.parser import COMMANDS
-from nodeagent.cli.support import known_state
-from nodeagent.cli.support.becoming import CommandError, become
+from nodeagent.cli.support.becoming import CommandError, run_command
+from nodeagent.cli.support.node import this_node
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
@@ -44,7 +44,7 @@ from nodeagent.formats.kernel.cgroup_values import print_value
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.syntax.bind_address import UnixAddress
-from tests.cli.test_sources import MACHINE
+from tests.cli.test_selected_node import MACHINE
 from tests.support import json_schema
 from tests.support.inspected_nodes import World, changed, ended, running
 from tests.support.pods import app, pod
@@ -529,8 +529,8 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
     host.save()
     wrong, last = host.directory / "wrong.yaml", host.directory / "last_config.yaml"
     wrong.write_text("cpuManagerPolicy: statik\nmaxPods: many\n")
-    monkeypatch.setattr(known_state, "DEFAULT_CONFIG", str(wrong))
-    monkeypatch.setattr(known_state, "LAST_CONFIG_PATH", str(last))
+    monkeypatch.setattr(this_node, "DEFAULT_CONFIG", str(wrong))
+    monkeypatch.setattr(this_node, "LAST_CONFIG_PATH", str(last))
     socket = ["--socket", str(host.socket)]
     assert "cpuManagerPolicy" in failed(run("inspect", *socket)), "it never ran"
     Recorder(str(host.directory), make_log()).keep_config(parse_config(host.config.read_bytes(), str(host.config)))
@@ -538,7 +538,9 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
     assert (status, err) == (0, "")
     assert "default/web" in out
     words = " ".join(out.split())
-    assert f"the configuration is wrong, so this uses the one that the agent last ran with: {wrong}:1: cpuMan" in words
+    assert (
+        f"the configuration is invalid, so this uses the one that the agent last ran with: {wrong}:1: cpuMan" in words
+    )
     assert "and 1 more (all errors: nodeagent config validate)" in words
     assert "cpuManagerPolicy" in failed(run("inspect", "--config", str(wrong), *socket)), "what was named counts"
     last.write_text("cpuManagerPolicy: statik\n")
@@ -549,7 +551,7 @@ def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, run, mon
     """As the agent has it once it starts: what a container lacks of them is no difference that it would correct."""
     world = World().add(pod("web", app("app", cpu="2", memory="64Mi")))
     monkeypatch.setattr(
-        known_state,
+        this_node,
         "discover",
         lambda config, _path: replace(world.node, config=replace(config, placement=world.config.placement)),
     )
@@ -864,7 +866,7 @@ def test_exec_is_for_root(live):
 
 def test_a_command_that_is_not_there_is_127():
     with pytest.raises(CommandError) as caught:
-        become(["/nowhere/to-be-found"])
+        run_command(["/nowhere/to-be-found"])
     assert caught.value.exit_status == 127
     assert "'/nowhere/to-be-found'" in caught.value.message
     assert caught.value.hint
@@ -872,7 +874,7 @@ def test_a_command_that_is_not_there_is_127():
 
 def test_a_command_that_cannot_be_run_leaves_signals_as_they_were(tmp_path):
     with pytest.raises(CommandError):
-        become([str(tmp_path)])
+        run_command([str(tmp_path)])
     assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
 
 
@@ -881,14 +883,14 @@ def test_a_command_that_cannot_be_run_is_126(tmp_path):
     (tmp_path / "data").chmod(0o755)
     for path in (tmp_path, tmp_path / "data"):
         with pytest.raises(CommandError) as caught:
-            become([str(path)])
+            run_command([str(path)])
         assert caught.value.exit_status == 126
 
 
 def test_what_it_becomes_has_the_commands_status_and_ignores_no_more_signals_than_the_caller():
     shown = "grep SigIgn /proc/self/status"
     caller = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=True)
-    program = f"from nodeagent.cli.support.becoming import become; become(['sh', '-c', '{shown}; exit 7'])"
+    program = f"from nodeagent.cli.support.becoming import run_command; run_command(['sh', '-c', '{shown}; exit 7'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (7, "")
     # signals 32 and 33 are the C library's: whether a shell was started with them ignored depends on how Python spawned it

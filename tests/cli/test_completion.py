@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.cli.commands.completion import answer_to
+from nodeagent.cli.commands.completion import find_candidates
 from nodeagent.cli.main import main
-from nodeagent.cli.parser import COMMANDS, parser_for
+from nodeagent.cli.parser import COMMANDS, build_parser
 from nodeagent.cli.support import known_names
 from nodeagent.cli.support.completion_scripts import SCRIPTS
-from nodeagent.cli.support.definitions import Command, command_of
-from nodeagent.cli.support.known_names import pods_of
+from nodeagent.cli.support.definitions import Command, extract_command
+from nodeagent.cli.support.known_names import find_named_pods
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.formats.checkpoint.node_state import decode_state
@@ -43,14 +43,14 @@ def root(tmp_path: Path) -> Path:
 
 
 def answered(*words: str) -> tuple[str, list[str]]:
-    answer = answer_to(command_of(parser_for(words)), list(words))
+    answer = find_candidates(extract_command(build_parser(words)), list(words))
     return answer.kind, [word for word, _ in answer.words]
 
 
 def test_commands_and_what_they_do() -> None:
     assert answered("")[1] == list(COMMANDS)
     assert answered("ch") == ("words", ["check", "checkpoint"])
-    answer = answer_to(command_of(parser_for([""])), ["ret"])
+    answer = find_candidates(extract_command(build_parser([""])), ["ret"])
     assert answer.words == (("retry", COMMANDS["retry"]),)
     assert answered("nosuch", "") == ("words", [])
 
@@ -107,7 +107,7 @@ def test_pods_are_named_as_short_as_they_may_be_called(root: Path, typed: str, n
 
 
 def test_containers_are_those_of_the_pod(root: Path) -> None:
-    containers = [pod.containers for pod in pods_of({"root": str(root)})]
+    containers = [pod.containers for pod in find_named_pods({"root": str(root)})]
     assert containers == [("app", "proxy"), ("main",), ("main",)]
 
 
@@ -133,7 +133,7 @@ def test_names_are_read_as_the_agent_saves_them(tmp_path: Path) -> None:
     path.write_bytes(CONTENT)
     entries = decode_state(CONTENT).state.entries
     expected = [(entry.pod.full_name, {c.name for c in entry.pod.containers}) for entry in entries]
-    assert [(pod.full_name, set(pod.containers)) for pod in pods_of({"root": str(tmp_path)})] == expected
+    assert [(pod.full_name, set(pod.containers)) for pod in find_named_pods({"root": str(tmp_path)})] == expected
     assert expected
 
 
@@ -142,8 +142,8 @@ def test_a_state_that_cannot_be_read_gives_no_names_and_no_error(tmp_path: Path,
     path = tmp_path / "var/lib/nodeagent/nodeagent_state"
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    assert pods_of({"root": str(tmp_path)}) == ()
-    assert pods_of({"machine": str(path)}) == ()
+    assert find_named_pods({"root": str(tmp_path)}) == ()
+    assert find_named_pods({"machine": str(path)}) == ()
 
 
 def test_its_places_are_the_agents() -> None:
@@ -154,13 +154,15 @@ KNOWN = {"FILE", "PATH", "DIR", "POD", "CONTAINER"}
 
 
 def _commands(command: Command) -> list[Command]:
-    return [command, *(one for sub in command.subcommands for one in _commands(command_of(sub.parser)))]
+    return [command, *(one for sub in command.subcommands for one in _commands(extract_command(sub.parser)))]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_value_says_what_it_is(name: str) -> None:
     """A new FILE or POD is completed by its metavar; a spelling of one's own would be completed by nothing."""
-    found = [one for one in _commands(command_of(parser_for([name]))) if one.name.startswith(f"nodeagent {name}")]
+    found = [
+        one for one in _commands(extract_command(build_parser([name]))) if one.name.startswith(f"nodeagent {name}")
+    ]
     assert found
     for command in found:
         for argument in (*command.options, *command.places):

@@ -101,7 +101,7 @@ def test_options_are_judged_and_what_is_missing_is_said(here: Path, capsys: pyte
         assert main((*words, "--config", "keep.yaml", "--topology", MACHINE)) != 0
         shown = capsys.readouterr().err
         assert "keep.yaml: cpuManagerPlugins[0]: CPU plugin kept-elsewhere is not installed" in shown
-        assert "hint: install here what decides there" in shown
+        assert "hint: install the node's plugin here" in shown
 
 
 def test_a_capture_names_the_plugins_and_without_them_nothing_is_decided_on_it(

@@ -31,7 +31,7 @@ def world(**more: str) -> World:
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     def run_one(view: NodeView, *words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(cpus, "shown_state", lambda *_: view)
+        monkeypatch.setattr(cpus, "read_this_node_for_display", lambda *_: view)
         try:
             status = main(["cpus", *words])
         except SystemExit as end:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.state import Origin, PodEntry, QosClass
 from nodeagent.core.model.waiting import Waiting
 from tests.cli.test_cli_inspect import Host, host, live, run
-from tests.cli.test_sources import described, root
+from tests.cli.test_selected_node import described, root
 from tests.support import json_schema
 from tests.support.described_nodes import RunCommand, container as limited, manifest, pod as written
 from tests.support.inspected_nodes import NOW_MS
@@ -127,7 +127,7 @@ def test_two_configurations_are_compared_on_the_nodes_own_pods(live: Host, run: 
 def test_without_an_agent_and_a_configuration_other_machines_are_named(
     run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodeagent.cli.support.sources.DEFAULT_CONFIG", str(tmp_path / "none.yaml"))
+    monkeypatch.setattr("nodeagent.cli.support.node.selected.DEFAULT_CONFIG", str(tmp_path / "none.yaml"))
     status, out, err = run("explain", "web", "--socket", str(tmp_path / "none.sock"))
     assert (status, out) == (1, "")
     assert f"no configuration at {tmp_path}/none.yaml" in err
@@ -174,7 +174,7 @@ def test_a_described_machine_needs_a_configuration(
     web = manifest("web.yaml", written("web", limited("app", "2", "1Mi")))
     status, out, err = run("simulate", "-f", web, "--machine", str(described))
     assert (status, out) == (1, "")
-    assert "holds no configuration" in err
+    assert "contains no configuration" in err
     config = str(root / "etc/nodeagent/config.yaml")
     assert "exclusive 1,5" in run("simulate", "-f", web, "--machine", str(described), "--config", config)[1]
 
@@ -189,8 +189,8 @@ def test_another_configuration_takes_the_pods_over_or_says_why_not(root: Path, r
     other.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '1'\n")
     status, out, err = run("explain", "web", "--root", str(root), "--config", str(other))
     assert (status, out) == (1, "")
-    assert "what the pods there have doesn't fit other.yaml" in err
-    assert "--empty leaves them out" in err
+    assert "the resources allocated to the node's pods don't fit other.yaml" in err
+    assert "leave the pods out with --empty" in err
 
 
 def test_kubelets_decision_on_a_known_pod_can_be_asked_for(root: Path, run: RunCommand) -> None:

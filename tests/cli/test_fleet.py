@@ -174,7 +174,7 @@ def test_a_described_machine_needs_a_configuration(run: RunCommand, tmp_path: Pa
     assert status == 1
     assert "node01" in out
     assert err.startswith(
-        "nodeagent: not read: new.json: its file holds no configuration\nhint: name one with --config"
+        "nodeagent: not read: new.json: its file contains no configuration\nhint: name one with --config"
     )
     (tmp_path / "config.yaml").write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
     status, out, err = run("capacity", "-f", MANIFEST, "new.json", "--config", "config.yaml")

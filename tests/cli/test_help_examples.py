@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.cli.main import main
-from nodeagent.cli.parser import COMMANDS, parser_for
-from nodeagent.cli.support.definitions import command_of
+from nodeagent.cli.parser import COMMANDS, build_parser
+from nodeagent.cli.support.definitions import extract_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,8 +109,8 @@ def test_the_columns_that_the_help_cuts_out_are_those_it_names(capsys: pytest.Ca
 
 def with_actions(name: str) -> list[tuple[str, ...]]:
     """A command, and each of what it is made of."""
-    (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
-    return [(name,), *((name, action.name) for action in command_of(found.parser).subcommands)]
+    (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
+    return [(name,), *((name, action.name) for action in extract_command(found.parser).subcommands)]
 
 
 @pytest.mark.parametrize("words", [(), *(words for name in COMMANDS for words in with_actions(name))], ids=" ".join)

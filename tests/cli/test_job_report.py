@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.cli.support.job_report import watched
+from nodeagent.cli.support.job_report import watch_job
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.job_usage import JobUsage, job_usage
 from nodeagent.formats.wire.exchange import Peer
@@ -63,7 +63,7 @@ class Cgroup:
             change()
             return change is looks[-1]
 
-        return watched(self.place, begun=lambda: None, is_over=is_over, root=str(self.root))
+        return watch_job(self.place, begun=lambda: None, is_over=is_over, root=str(self.root))
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from nodeagent.cli.man_pages import man_pages, write_all
-from nodeagent.cli.parser import COMMANDS, parser_for
+from nodeagent.cli.parser import COMMANDS, build_parser
 from nodeagent.cli.support.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
-from nodeagent.cli.support.definitions import command_of
+from nodeagent.cli.support.definitions import extract_command
 
 PAGES = man_pages()
 REQUESTS = {"TH", "SH", "TP", "PP", "RS", "RE", "br", "nf", "fi", "nh", "ad"}
@@ -47,17 +47,17 @@ def test_a_page_is_well_formed(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_page_has_all_that_help_has(name: str) -> None:
     text = shown(PAGES[f"nodeagent-{name}.8"])
-    (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
+    (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
     for command in (
-        command_of(found.parser),
-        *(command_of(one.parser) for one in command_of(found.parser).subcommands),
+        extract_command(found.parser),
+        *(extract_command(one.parser) for one in extract_command(found.parser).subcommands),
     ):
         for argument in (*command.options, *command.places):
             if argument.help is not None:
                 assert argument.help in text
                 assert all(spelling in text for spelling in argument.spellings)
                 assert argument.metavar in text
-    for line in command_of(found.parser).epilog.splitlines():
+    for line in extract_command(found.parser).epilog.splitlines():
         assert line.startswith(("exit status:", "examples:")) or line.strip() in text
 
 

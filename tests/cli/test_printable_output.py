@@ -6,7 +6,7 @@ from threading import Thread
 import pytest
 
 from nodeagent.cli.main import main
-from nodeagent.cli.support.printable_output import printable_output, unescaped, write_coloured
+from nodeagent.cli.support.printable_output import escape_output, raw_output, write_coloured
 from nodeagent.errors import NodeAgentError
 from nodeagent.views.wording.columns import broken, table
 
@@ -15,7 +15,7 @@ ESCAPED = r"\x1b]0;pwned\x07\x1b[2J\x7f\x9b2J\u202egnp\r\x08\u2028"
 
 
 def test_what_is_printed_is_escaped_but_for_lines_and_tabs(capsys: pytest.CaptureFixture[str]) -> None:
-    with printable_output():
+    with escape_output():
         sys.stdout.write(f"name\t{HOSTILE} é µs ▁\n")
         sys.stdout.writelines(["\x1b[1m\n", "plain\n", "\x1b[31mred\x1b[0m\n"])
     sys.stdout.write("\x1b[m as before\n")
@@ -24,7 +24,7 @@ def test_what_is_printed_is_escaped_but_for_lines_and_tabs(capsys: pytest.Captur
 
 
 def test_the_answer_is_what_the_commands_own_thread_writes(capsys: pytest.CaptureFixture[str]) -> None:
-    with printable_output():
+    with escape_output():
         other = Thread(target=lambda: sys.stdout.write("a plugin's \x1b[2J\n"))
         other.start()
         other.join()
@@ -35,15 +35,15 @@ def test_the_answer_is_what_the_commands_own_thread_writes(capsys: pytest.Captur
 def test_a_painted_text_keeps_our_colours_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     painted = "\x1b[1;36mA\x1b[0m \x1b[33m#\x1b[0m\n"
     write_coloured(painted)
-    with printable_output():
+    with escape_output():
         write_coloured(f"{painted}{HOSTILE}\x1b[8mhidden\x1b[1;1mx\x1b[031m")
     assert capsys.readouterr().out == f"{painted}{painted}{ESCAPED}\\x1b[8mhidden\\x1b[1;1mx\\x1b[031m"
 
 
 def test_what_draws_on_a_terminal_reaches_it(capsys: pytest.CaptureFixture[str]) -> None:
-    unescaped().write("\x1b[H")
-    with printable_output():
-        unescaped().write("\x1b[J")
+    raw_output().write("\x1b[H")
+    with escape_output():
+        raw_output().write("\x1b[J")
     assert capsys.readouterr().out == "\x1b[H\x1b[J"
 
 

@@ -259,7 +259,7 @@ def asking(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
         time_ns=lambda: daemon.machine.now_ms * 1_000_000,
     )
     monkeypatch.setattr(command, "time", seconds)
-    monkeypatch.setattr(command, "known_from", known)
+    monkeypatch.setattr(command, "read_node", known)
     monkeypatch.setattr(command, "call", lambda *words, **more: answered(daemon, lambda: call(*words, **more)))
     return daemon
 
@@ -587,7 +587,7 @@ def test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_tha
     daemon.machine.groups |= {"podghost": Group(), "podghost/app": Group(processes=[Process(None)])}
     put_back = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(command, "known_from", lambda _: NodeAgentError("no agent runs", hint="start it"))
+    monkeypatch.setattr(command, "read_node", lambda _: NodeAgentError("no agent runs", hint="start it"))
     monkeypatch.setattr(startup, "discover", lambda *_: agent.node)
     monkeypatch.setattr(releasing, "find_pods_cgroup", lambda *_: stopped)
     monkeypatch.setattr(releasing, "load_agent", lambda *_: agent)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from nodeagent.core.model.idset import CpuSet
-from tests.cli.test_sources import root
+from tests.cli.test_selected_node import root
 from tests.support import json_schema
 from tests.support.described_nodes import CONFIG, MACHINE, RunCommand, container, golden, manifest, pod, run
 
@@ -146,7 +146,7 @@ def test_a_comparison_needs_no_configuration_of_the_nodes_own(run: RunCommand, r
 def test_a_missing_configuration_is_to_be_named_with_config(
     command: str, named: tuple[str, ...], run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodeagent.cli.support.what_if_source.DEFAULT_CONFIG", "none.yaml")
+    monkeypatch.setattr("nodeagent.cli.support.node.what_if.DEFAULT_CONFIG", "none.yaml")
     status, out, err = run(command, "-f", manifest("p.yaml", PODS[1]), *ON, *named)
     assert (status, out) == (1, "")
     assert err.startswith("nodeagent: no configuration at none.yaml\nhint: name one with --config FILE, for example ex")

@@ -14,7 +14,7 @@ from nodeagent.cli.commands import simulate_scenarios as under_test
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import Replayed, replayed
 from nodeagent.views.simulate.scenario_text import render_line, render_scenario
-from tests.cli.test_sources import root
+from tests.cli.test_selected_node import root
 from tests.support import json_schema
 from tests.support.decision_vectors import FILES, vectors
 from tests.support.described_nodes import CONFIG, ROOT, RunCommand, container, golden, run

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from nodeagent.cli.main import main
-from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
+from tests.cli.test_selected_node import root as root  # noqa: PLC0414 - a fixture
 from tests.support.nrt_rules import checked
 from tests.support.resource_slice_rules import checked as checked_slices
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.tools.probe.latency_tools import LatencyToolError, check_installed, own_reach, report_of
+from nodeagent.tools.probe.latency_tools import LatencyToolError, check_installed, run_tool, widen_affinity
 
 
 @pytest.fixture
@@ -28,37 +28,37 @@ def tool(directory: Path, script: str, name: str = "oslat") -> None:
 
 def test_its_report_is_returned_and_what_it_says_is_not_shown(tools: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tool(tools, 'echo hello; echo "$1" >"$report"')
-    assert report_of(("oslat", "--quiet"), seconds=0) == b"--quiet\n"
+    assert run_tool(("oslat", "--quiet"), seconds=0) == b"--quiet\n"
     assert capfd.readouterr() == ("", "")
 
 
 def test_its_stack_is_small_as_it_is_locked_in_the_containers_memory(tools: Path) -> None:
     tool(tools, 'ulimit -s >"$report"')
-    assert report_of(("oslat",), seconds=0) == b"256\n"
+    assert run_tool(("oslat",), seconds=0) == b"256\n"
 
 
 def test_a_failure_says_what_it_said_last(tools: Path) -> None:
     tool(tools, "echo no such CPU >&2; exit 3")
     with pytest.raises(LatencyToolError, match=r"^oslat failed with status 3: no such CPU$"):
-        report_of(("oslat",), seconds=0)
+        run_tool(("oslat",), seconds=0)
 
 
 def test_half_a_measurement_is_none(tools: Path) -> None:
     tool(tools, 'echo report >"$report"')
     with pytest.raises(LatencyToolError, match="oslat has ended before its time"):
-        report_of(("oslat",), seconds=30)
+        run_tool(("oslat",), seconds=30)
 
 
 def test_a_killed_one_is_named_with_its_signal(tools: Path) -> None:
     tool(tools, "kill -TERM $$")
     with pytest.raises(LatencyToolError, match=r"^oslat was killed by signal 15$"):
-        report_of(("oslat",), seconds=0)
+        run_tool(("oslat",), seconds=0)
 
 
 def test_one_that_does_not_end_is_killed(tools: Path, tmp_path: Path) -> None:
     tool(tools, f"echo $$ >{tmp_path}/pid; echo waiting; exec sleep 60")
     with pytest.raises(LatencyToolError, match="has not ended after"):
-        report_of(("oslat",), seconds=0, more_seconds=0.5)
+        run_tool(("oslat",), seconds=0, more_seconds=0.5)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
@@ -67,7 +67,7 @@ def test_it_ends_with_us_even_if_we_are_killed(tools: Path, tmp_path: Path) -> N
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     tool(tools, f"exec >{fifo}; echo ready; exec sleep 60")
-    code = "from nodeagent.tools.probe.latency_tools import report_of; report_of(('oslat',), seconds=60)"
+    code = "from nodeagent.tools.probe.latency_tools import run_tool; run_tool(('oslat',), seconds=60)"
     with subprocess.Popen([sys.executable, "-c", code]) as ours, fifo.open() as said:
         assert said.readline() == "ready\n"
         ours.send_signal(signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_it_ends_with_us_even_if_we_are_killed(tools: Path, tmp_path: Path) -> N
 def test_elsewhere_means_through_a_command_of_nodeagent(tools: Path) -> None:
     tool(tools, "exit 0")
     with pytest.raises(LatencyToolError, match="no configuration at /none"):
-        report_of(
+        run_tool(
             ("oslat",), entering=("exec", "--config", "/none", "--socket", "/none/s", "none", "app", "--"), seconds=0
         )
 
@@ -94,9 +94,9 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_our_own_affinity_does_not_limit_it() -> None:
-    everywhere = own_reach()
+    everywhere = widen_affinity()
     os.sched_setaffinity(0, {min(everywhere)})
     try:
-        assert own_reach() == everywhere >= CpuSet.of(min(everywhere))
+        assert widen_affinity() == everywhere >= CpuSet.of(min(everywhere))
     finally:
         os.sched_setaffinity(0, set(everywhere))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.tools.fleet.ssh import SshError, output_of
+from nodeagent.tools.fleet.ssh import SshError, run_on_host
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def ssh(directory: Path, script: str) -> None:
 
 
 def ask(host: str = "node07", *, seconds: float = 30, max_bytes: int = 1000) -> bytes:
-    return output_of(host, "nodeagent capture", within_seconds=seconds, max_bytes=max_bytes)
+    return run_on_host(host, "nodeagent capture", within_seconds=seconds, max_bytes=max_bytes)
 
 
 def test_the_command_is_one_word_and_nobody_is_asked_for_a_password(tools: Path) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.commands import capture as capture_command
 from nodeagent.cli.main import main
-from nodeagent.cli.support import known_state, sources
+from nodeagent.cli.support.node import observation, selected
 from nodeagent.core.admission.node_setup import on_machine
 from nodeagent.core.model.cgroup import Attribute, UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -35,7 +35,7 @@ from nodeagent.formats.checkpoint.node_state import policies_of
 from nodeagent.formats.kernel.settings import KERNEL_PARAMETERS, known_parameters
 from nodeagent.formats.kernel.sysfs import topology_of
 from tests.cli.test_cli_inspect import Host
-from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
+from tests.cli.test_selected_node import root as root  # noqa: PLC0414 - a fixture
 from tests.support import json_schema
 from tests.support.inspected_nodes import everything, running
 from tests.support.pods import app, pod, unit
@@ -57,10 +57,10 @@ def with_secret() -> Pod:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A node whose clock stands still, so that ages do not differ; its machine is read once, as a virtual one's memory changes."""
     machine = read_machine()
-    for reader in (capture_command, sources, startup, daemon_machine):
+    for reader in (capture_command, selected, startup, daemon_machine):
         monkeypatch.setattr(reader, "read_machine", lambda root="/": machine if root == "/" else read_machine(root))
     now = time.time_ns()
-    monkeypatch.setattr(known_state.time, "time_ns", lambda: now)
+    monkeypatch.setattr(observation.time, "time_ns", lambda: now)
     made = Host(tmp_path)
     made.world.add(with_secret(), running("hiding"), running("slot"))
     made.write_cgroups(made.world.observed())

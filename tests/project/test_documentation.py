@@ -15,8 +15,8 @@ import yaml
 
 from integration.pages import HERE, INSTALLATION, ON_NODE, README, UNTYPED, blocks_of, first_command
 from nodeagent.cli.main import main
-from nodeagent.cli.parser import COMMANDS, parser_for
-from nodeagent.cli.support.definitions import Command, command_of
+from nodeagent.cli.parser import COMMANDS, build_parser
+from nodeagent.cli.support.definitions import Command, extract_command
 from nodeagent.cli.support.exit_status import EXIT_REFUSED
 from nodeagent.core.metrics.agent_metrics import METRICS
 from nodeagent.core.model.errata import ERRATA
@@ -98,15 +98,17 @@ def answering(commands: Iterator[Command]) -> Iterator[tuple[str, bool]]:
     """Each command that does something itself, and whether it answers as JSON."""
     for command in commands:
         if command.subcommands:
-            yield from answering(command_of(one.parser) for one in command.subcommands)
+            yield from answering(extract_command(one.parser) for one in command.subcommands)
         else:
             forms = [option.choices for option in command.options if "-o" in option.spellings]
             yield command.name.removeprefix("nodeagent "), any("json" in choices for choices in forms)
 
 
 def test_every_document_that_a_command_prints_has_a_schema_and_every_schema_such_a_command() -> None:
-    ours = ((name, command_of(parser_for([name])).subcommands) for name in COMMANDS)
-    found = dict(answering(command_of(one.parser) for name, parsers in ours for one in parsers if one.name == name))
+    ours = ((name, extract_command(build_parser([name])).subcommands) for name in COMMANDS)
+    found = dict(
+        answering(extract_command(one.parser) for name, parsers in ours for one in parsers if one.name == name)
+    )
     assert found.keys() == reference.ANSWERS.keys()
     documented = {name for name, schemas in reference.ANSWERS.items() if not isinstance(schemas, str)}
     assert {name for name, answers in found.items() if answers} | {"capture"} == documented
@@ -116,7 +118,9 @@ def test_every_document_that_a_command_prints_has_a_schema_and_every_schema_such
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_usage_says_what_each_option_takes_where_it_is_written_by_hand_too(name: str) -> None:
-    command = command_of(next(one.parser for one in command_of(parser_for([name])).subcommands if one.name == name))
+    command = extract_command(
+        next(one.parser for one in extract_command(build_parser([name])).subcommands if one.name == name)
+    )
     for option in command.options:
         for spelling in option.spellings:
             if option.metavar and (found := re.search(rf"\[{spelling} ([^] ]+)", command.usage)):
@@ -143,7 +147,7 @@ def test_its_commands_can_be_given(page: Path) -> None:
             for line in block.text.replace("\n> ", "\n").splitlines():
                 for found in COMMAND.finditer(line.removeprefix("$ ")):
                     words = shlex.split(found["words"], comments=True)
-                    with_known = parser_for(words).parse_known_args(words)
+                    with_known = build_parser(words).parse_known_args(words)
                     assert with_known[1] == [], line
 
 

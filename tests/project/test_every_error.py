@@ -55,12 +55,12 @@ from nodeagent.cli.commands import (
 from nodeagent.cli.commands.watch import watch
 from nodeagent.cli.support import documents
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.counting import understood
+from nodeagent.cli.support.counting import decode_counts
 from nodeagent.cli.support.entering import check_container
-from nodeagent.cli.support.known_state import known_state
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.pod_files import pods_of
-from nodeagent.cli.support.sources import known_from, topology_from
+from nodeagent.cli.support.node.selected import read_node, read_topology
+from nodeagent.cli.support.node.this_node import read_this_node
+from nodeagent.cli.support.pod_files import read_pods
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers, Rejected, admit, initial
 from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
@@ -144,7 +144,7 @@ from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.formats.wire.grpc_messages import framed
 from nodeagent.formats.wire.launcher_protocol import decode_hello
-from nodeagent.tools.fleet.ssh import output_of
+from nodeagent.tools.fleet.ssh import run_on_host
 from nodeagent.tools.probe.latency import parse_oslat
 from nodeagent.tools.probe.latency_tools import check_installed
 from nodeagent.views.inspect.document import inspection
@@ -425,7 +425,7 @@ def without_ssh(directory: Path) -> object:
     """Ask a host where no program can be found."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(directory))
-        return output_of("node07", "true", within_seconds=1, max_bytes=1)
+        return run_on_host("node07", "true", within_seconds=1, max_bytes=1)
 
 
 def written(path: Path, text: str) -> Path:
@@ -449,9 +449,9 @@ CASES = [
     Case("ApiUnavailable", "no listener", lambda d: call(str(socket_file(d / "s")), "state"), "{}/s"),
     Case("ApiUnavailable", "half an answer", lambda d: call(listener_that_says(b"{", d / "s"), "state"), "{}/s"),
     Case("ApplyRefusedError", "a pod that asks for too much", lambda d: with_manifests(apply, d, str(written(d / "a.yaml", HUGE))), "default/a would be refused"),
-    Case("CaptureError", "no JSON", lambda d: topology_from(about(machine=str(written(d / "f", "{")))), "{}/f is not a capture of a node: it is not JSON"),
-    Case("CaptureError", "no machine", lambda d: topology_from(about(machine=str(written(d / "f", "{}")))), "topology: is required, and kind is not NodeCapture"),
-    Case("CaptureError", "of a later version", lambda d: topology_from(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
+    Case("CaptureError", "no JSON", lambda d: read_topology(about(machine=str(written(d / "f", "{")))), "{}/f is not a capture of a node: it is not JSON"),
+    Case("CaptureError", "no machine", lambda d: read_topology(about(machine=str(written(d / "f", "{}")))), "topology: is required, and kind is not NodeCapture"),
+    Case("CaptureError", "of a later version", lambda d: read_topology(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
     Case("CgroupEntryError", "no cgroup", lambda d: join(str(d / "gone")), "{}/gone"),
     Case("CgroupError", "weight", lambda d: cgroup_with(d, "cpu.weight", "heavy").read(frozenset()), "'heavy'"),
     Case("CgroupError", "effective CPUs", lambda d: cgroup_with(d, "cpuset.cpus.effective", "a-b").read(frozenset()), "{}/cpuset.cpus.effective"),
@@ -460,17 +460,17 @@ CASES = [
     Case("MemoryInUseError", "more than the limit", lambda d: cgroup_with(d, "memory.current", "8192").apply(SetAttribute("", Attribute.MEMORY_MAX, ByteLimit(4096), None)), "{}/memory.max"),
     Case("CheckpointError", "no checkpoint", lambda d: checkpoint.run(asked(checkpoint, "verify", str(written(d / "f", "{}")))), "{}/f: defaultCpuSet, machineState, PodDeviceEntries"),
     Case("CheckpointError", "no file", lambda d: checkpoint.run(asked(checkpoint, "verify", f"{d}/none")), "{}/none"),
-    Case("CommandError", "no such command", lambda _: exec_command.become(["/nowhere/cmd"]), "'/nowhere/cmd'"),
-    Case("CommandError", "no command", lambda d: exec_command.become([str(d)]), "'{}'"),
+    Case("CommandError", "no such command", lambda _: exec_command.run_command(["/nowhere/cmd"]), "'/nowhere/cmd'"),
+    Case("CommandError", "no command", lambda d: exec_command.run_command([str(d)]), "'{}'"),
     Case("DiffError", "no file", lambda d: with_manifests(diff, d, f"{d}/none.yaml"), "cannot read {}/none.yaml"),
     Case("DocumentError", "configuration", lambda _: parse_config(b"maxPods: -1", "/etc/x.yaml"), "/etc/x.yaml:1: maxPods: -1"),
     Case("DocumentError", "no YAML", lambda _: parse_config(b"a: [", "/etc/x.yaml"), "/etc/x.yaml:1"),
     Case("ExecError", "no agent, no configuration", lambda d: exec_command.run(wanted("web", "app", d)), "{}/none.yaml" if os.geteuid() == 0 else "only root"),
     Case("ExplainError", "a pod of an empty machine", lambda d: explained(d, "web"), "'web'"),
-    Case("InterferenceError", "a pod that shares", lambda _: interference.claims_of(World().add(pod("web")).view(), "web"), "default/web"),
+    Case("InterferenceError", "a pod that shares", lambda _: interference.find_exclusive_cpus(World().add(pod("web")).view(), "web"), "default/web"),
     Case("IrqbalanceError", "something else there", lambda d: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent), "'hello'"),
     Case("IrqbalanceError", "too long a list", lambda d: irqbalance.ban(CpuSet.from_ids(range(0, 999, 2)), d), "0,2,4"),
-    Case("NoCpusError", "one of several containers", lambda _: cpus.container_of(World().add(pod("web", app("a"), app("b"))).state.entries[0], None), "default/web"),
+    Case("NoCpusError", "one of several containers", lambda _: cpus.find_container(World().add(pod("web", app("a"), app("b"))).state.entries[0], None), "default/web"),
     Case("EntryError", "no such container", lambda _: check_container(World().add(pod("web")).state.entries[0], "ap"), "'ap'"),
     Case("JobError", "no agent", lambda d: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--socket", f"{d}/s", "--", "true")), "{}/s"),
     Case("JobError", "another user", lambda _: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--user", "no one", "--", "true")), "'no one'" if os.geteuid() == 0 else "only root"),
@@ -506,17 +506,17 @@ CASES = [
     Case("NriError", "something else there", lambda d: pushed(Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s"))), "more than 4194314"),
     Case("NriError", "a refusal", lambda d: pushed(Path(listener_that_says(registration_refused(b"disabled"), d / "s"))), "it refuses the plugin: disabled (2)"),
     Case("NriError", "a damaged refusal", lambda d: pushed(Path(listener_that_says(registration_refused(b"\xff"), d / "s"))), "a string is not UTF-8"),
-    Case("NeverSavedError", "no state", lambda d: known_state(config_file(d), f"{d}/s"), "{}/state/nodeagent_state"),
+    Case("NeverSavedError", "no state", lambda d: read_this_node(config_file(d), f"{d}/s"), "{}/state/nodeagent_state"),
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods", "copied": False}}), "{}/pods"),
     Case("OutputError", "a full disk", lambda _: onto_a_full_disk("--topology", "2s.2c"), "No space left on device"),
     Case("OwnerError", "no such process", lambda _: owner_asking(2**22 + 1, 0), str(2**22 + 1)),
     Case("OwnerError", "another user's", lambda _: owner_asking(os.getpid(), os.getuid() + 1), str(os.getpid())),
     Case("PlacementFileError", "no runtime directory", lambda d: PlacementFiles(f"{d}/none/placement").write("uid/app", b""), "{}/none/placement/uid/app"),
     Case("PlacementFileError", "a file in its place", lambda d: PlacementFiles(str(written(d / "f", ""))).read(), "{}/f"),
-    Case("PodFileError", "no manifest", lambda d: pods_of([NamedFile(str(d))]), "{}: there is no manifest"),
-    Case("PodFileError", "nothing there", lambda d: pods_of([NamedFile(f"{d}/none.yaml")]), "cannot read {}/none.yaml: No such file"),
-    Case("PodFileError", "a file without pods", lambda d: pods_of([NamedFile(str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []")))]), "no pod in {}/f"),
-    Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f.yaml"), pods_of([NamedFile(str(d))])), "{}/f.yaml is a FIFO"),
+    Case("PodFileError", "no manifest", lambda d: read_pods([NamedFile(str(d))]), "{}: there is no manifest"),
+    Case("PodFileError", "nothing there", lambda d: read_pods([NamedFile(f"{d}/none.yaml")]), "cannot read {}/none.yaml: No such file"),
+    Case("PodFileError", "a file without pods", lambda d: read_pods([NamedFile(str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []")))]), "no pod in {}/f"),
+    Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f.yaml"), read_pods([NamedFile(str(d))])), "{}/f.yaml is a FIFO"),
     Case("PinError", "no unit that has a cgroup", lambda _: pin.run(asked(pin, "dev-sda.device", "--cpus", "1", "--memory", "1Mi")), "'dev-sda.device'"),
     Case("UnpinError", "one that isn't pinned", lambda d: with_manifests(unpin, d, "db"), "unit db.service"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
@@ -532,8 +532,8 @@ CASES = [
     Case("ScenarioError", "a core in two sockets", lambda _: scenario_from_text(json.dumps(SPLIT_CORE), "f:7"), "core 0 (CPUs 0-1)"),
     Case("ScenarioError", "distances to some nodes", lambda _: scenario_from_text(json.dumps(FEW_DISTANCES), "f:7"), "[10]"),
     Case("SealError", "something else", lambda _: unsealed(b'{"format": "x", "version": 1, "sha256": ""}\n', "y", 1, "see `nodeagent check`"), "'x'"),
-    Case("SourceError", "no file", lambda d: topology_from(about(machine=f"{d}/none")), "{}/none"),
-    Case("SourceError", "no configuration", lambda d: known_from(about(machine=str(written(d / "f", DESCRIBED)))), "{}/f"),
+    Case("SourceError", "no file", lambda d: read_topology(about(machine=f"{d}/none")), "{}/none"),
+    Case("SourceError", "no configuration", lambda d: read_node(about(machine=str(written(d / "f", DESCRIBED)))), "{}/f"),
     Case("SimulateError", "no pod", compared, "no pod to decide on"),
     Case("SimulateInputError", "no file", lambda d: simulate.run(asked(simulate, f"{d}/none")), "{}/none"),
     Case("SimulateInputError", "no lines", lambda _: simulate.run(asked(simulate, "/dev/zero")), "/dev/zero: line 1 has more than"),
@@ -562,7 +562,7 @@ CASES = [
     Case("UnitsError", "no systemd", lambda d: units.set_allowed_cpus("a.slice", CpuSet.of(1), f"{d}/systemctl"), "AllowedCPUs=1 of a.slice: {}/systemctl"),
     Case("UnitsError", "a refusal", lambda _: units.set_allowed_cpus("a.slice", CpuSet.of(1), "false"), "AllowedCPUs=1 of a.slice: systemctl ends with status 1"),
     Case("UnknownPodError", "none", lambda _: find_pods(NodeState(EMPTY), "wbe"), "'wbe'"),
-    Case("UnknownStateError", "damaged", lambda d: ((d / "state").mkdir(), written(d / "state/nodeagent_state", "{"), known_state(config_file(d), f"{d}/s")), "{}/state/nodeagent_state"),
+    Case("UnknownStateError", "damaged", lambda d: ((d / "state").mkdir(), written(d / "state/nodeagent_state", "{"), read_this_node(config_file(d), f"{d}/s")), "{}/state/nodeagent_state"),
     Case("VanishedError", "a file that can't be opened", lambda d: read_machine(machine_without_a_core_id(d)), "{}/sys/devices/system/cpu/cpu0/topology/core_id"),
 ]  # fmt: skip
 
@@ -718,7 +718,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "DevicePluginPostponedError": (lambda _: refused_for_a_device_plugin(DevicePluginPostponedError("it is slow")), "it is slow"),
     "DurationSyntaxError": (lambda _: config_message("cpuManagerReconcilePeriod: 5x"), '"5x"'),
     "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
-    "HistogramSyntaxError": (lambda _: message_of(lambda: understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),
+    "HistogramSyntaxError": (lambda _: message_of(lambda: decode_counts(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),
     "IdSetSyntaxError": (lambda _: config_message("reservedSystemCPUs: 3-1"), '"3-1"'),
     "IrqbalanceSyntaxError": (lambda d: message_of(lambda: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent)), "'hello'"),
     "KubeletPodError": (lambda d: of_kubelet(d, b"nonsense"), "proto3 has no wire type 6"),

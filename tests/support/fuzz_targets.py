@@ -97,7 +97,7 @@ from nodeagent.formats.wire.protobuf import ProtobufError, decode, encode
 from nodeagent.launcher import records as launcher_records
 from nodeagent.launcher.order import Order, parse_order
 from nodeagent.launcher.server import Launcher
-from nodeagent.tools.fleet.differences import fleet_difference
+from nodeagent.tools.fleet.differences import describe_differences
 from nodeagent.tools.fleet.nodes import FleetNode
 from nodeagent.views.checkpoint_text import render_checkpoint, summary
 from nodeagent.views.simulate.scenario_replay import replay
@@ -296,7 +296,7 @@ def machine_document(content: bytes) -> Hashable:
     except (ValueError, RecursionError):
         return "no JSON"
     assert topology_from_document(topology_document(found)) == found
-    assert fleet_difference([FleetNode(name, name, found) for name in "ab"])["differing"] == []
+    assert describe_differences([FleetNode(name, name, found) for name in "ab"])["differing"] == []
     return len(found.cpus), len(found.numa)
 
 
@@ -423,7 +423,7 @@ def machine(content: bytes) -> Hashable:
         refusal(err)
         return err.path.rpartition("/")[2], kind_of(err.message.partition(": ")[2])
     assert topology_from_document(topology_document(found)) == found
-    assert fleet_difference([FleetNode(name, name, found) for name in "ab"])["differing"] == []
+    assert describe_differences([FleetNode(name, name, found) for name in "ab"])["differing"] == []
     return len(found.cpus), len(found.numa), len(found.l3), found.socket_count
 
 

@@ -1,11 +1,13 @@
-"""`nodeagent apply`: installs manifests after trying what they would do. Only the arguments: apply_manifests.py does the work."""
+"""`nodeagent apply`: installs manifests after trying the decisions on their pods. This module has the arguments, apply_manifests.py the
+rest.
+"""
 
 import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.cli.support.node.arguments import add_agent_arguments
 
 _EXAMPLES = """\
 exit status: 0: installed; 4: a pod would be refused and nothing was installed, or is refused; 1: failure; 2: wrong arguments
@@ -25,7 +27,7 @@ next: nodeagent inspect POD shows what it got, nodeagent delete FILE ends it; no
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "files",
         nargs="+",
@@ -44,10 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Install them, and print what happened to each pod.
+    """Install the manifests, and print the result for each pod.
 
     Raises:
-        NodeAgentError: a manifest is wrong, its pod would be refused, or it can't be installed.
+        NodeAgentError: a manifest is invalid, its pod would be refused, or it can't be installed.
     """
     check_timeout(options)
     from nodeagent.cli.commands.apply_manifests import apply_manifests

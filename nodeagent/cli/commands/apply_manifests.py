@@ -1,4 +1,4 @@
-"""`nodeagent apply` and `nodeagent diff`: manifests compared with the installed ones, and what the agent would decide."""
+"""`nodeagent apply` and `nodeagent diff`: compare manifests with the installed ones, and try the decisions on them."""
 
 import argparse
 import sys
@@ -7,23 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.documents import printed, spelled
+from nodeagent.cli.support.documents import format_document, render_document
 from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED
 from nodeagent.cli.support.manifest_changes import (
     FileChange,
     ManifestPlace,
-    decision_on,
-    held_files,
-    manifest_node,
-    planned,
-    put,
-    undecided,
+    find_decision,
+    find_undecided,
+    plan_changes,
+    read_installed,
+    read_manifest_node,
     unwritable_hint,
+    write_changes,
 )
-from nodeagent.cli.support.manifest_decisions import WaitError, after_undecided, check_wait, decided, waited
-from nodeagent.cli.support.near import this_with_devices
-from nodeagent.cli.support.pod_files import PodFile, pod_files, with_claims
-from nodeagent.cli.support.what_if_source import WhatIfNode
+from nodeagent.cli.support.manifest_decisions import (
+    WaitError,
+    check_wait,
+    decide_undecided,
+    try_changes,
+    wait_for_agent,
+)
+from nodeagent.cli.support.node.devices import add_this_nodes_devices
+from nodeagent.cli.support.node.what_if import WhatIfNode
+from nodeagent.cli.support.pod_files import PodFile, read_pod_files, resolve_claims
 from nodeagent.core.model.state import NodeState
 from nodeagent.edge.files.manifests import locked_manifests
 from nodeagent.errors import NodeAgentError
@@ -34,7 +40,7 @@ if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 _DIFFERS = 1
-"""Like diff(1) and `kubectl diff`."""
+"""Exit status of a difference, as in diff(1) and `kubectl diff`."""
 
 Document = dict[str, Any]
 
@@ -49,32 +55,32 @@ def apply_manifests(options: argparse.Namespace) -> int:
     """Install the named manifests; see `install`.
 
     Raises:
-        NodeAgentError: they are invalid, would be refused, or can't be installed.
+        NodeAgentError: the manifests are invalid, would be refused, or can't be installed.
     """
-    return install(options, pod_files(options.files), ("apply", *options.files))
+    return install(options, read_pod_files(options.files), ("apply", *options.files))
 
 
 def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequence[str]) -> int:
-    """Install manifests, and report what happens to their pods; returns the exit status.
+    """Install manifests, report the results for their pods, and return the exit status.
 
     Args:
-        options: `force`, and those of waiting, output and the agent.
-        files: the manifests.
-        words: what was typed, for a hint.
+        options: `force`, and the options for waiting, output and the agent.
+        files: manifests to install.
+        words: command line, for a hint.
 
     Raises:
-        NodeAgentError: they would be refused, or can't be installed.
+        NodeAgentError: the manifests would be refused, or can't be installed.
     """
-    place, _ = manifest_node(options)
+    place, _ = read_manifest_node(options)
     check_wait(options, place)
     hint = unwritable_hint(place, "nodeagent", *words)
     with locked_manifests(place.directory, hint):
-        place, node = manifest_node(options)  # once more: until it was locked, others may have changed it
+        place, node = read_manifest_node(options)  # read again, because they may have changed before the lock
         changes, document = _tried("Apply", files, place, node)
         refused = [pod for pod in document["pods"] if pod["decision"] == "refused" and not pod["decided"]]
         document["applied"] = not refused or options.force
         if document["applied"]:
-            put(changes, hint)
+            write_changes(changes, hint)
     if not document["applied"]:
         return _left_out(options, document, refused)
     if options.output == "text":
@@ -83,21 +89,21 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     pods = _after_wait(options, place, changes, document["pods"]) if options.wait else document["pods"]
     _report_who_is_away(options, place)
     if options.output != "text":
-        sys.stdout.write(spelled(document | {"pods": pods}, options.output))
+        sys.stdout.write(format_document(document | {"pods": pods}, options.output))
     return _status(options, pods)
 
 
 def _tried(
     kind: str, files: Sequence[PodFile], place: ManifestPlace, node: WhatIfNode
 ) -> tuple[tuple[FileChange, ...], Document]:
-    """Try the decisions on manifests, after those on what is installed and not decided on yet: its CPUs aren't free."""
-    held = held_files(place)
-    files = with_claims(files, (document for file in held for document in file.claims))
-    changes = planned(files, held, place)
-    before = undecided(files, held, place)
+    """Try the decisions on manifests, after those on installed pods that still wait for one, because their CPUs aren't free."""
+    held = read_installed(place)
+    files = resolve_claims(files, (document for file in held for document in file.claims))
+    changes = plan_changes(files, held, place)
+    before = find_undecided(files, held, place)
     coming = (*before, *(one.pod for change in changes for one in change.pods))
-    what_if = this_with_devices(node.what_if, coming)
-    pods = [applied_document(pod) for pod in decided(changes, after_undecided(what_if, before))]
+    what_if = add_this_nodes_devices(node.what_if, coming)
+    pods = [applied_document(pod) for pod in try_changes(changes, decide_undecided(what_if, before))]
     names = [pod.full_name for pod in before] if any(not pod["decided"] for pod in pods) else []
     document = {"kind": kind, "version": VERSION, "undecided": names}
     there = {(one.kind, one.name): replace(one, line=None) for file in held for one in file.claims}
@@ -120,7 +126,7 @@ def _change_of(document: "ClaimDocument", there: Mapping[tuple[str, str], "Claim
 
 def _left_out(options: argparse.Namespace, document: Document, refused: list[Document]) -> int:
     if options.output != "text":
-        sys.stdout.write(spelled(document, options.output))
+        sys.stdout.write(format_document(document, options.output))
         return EXIT_REFUSED
     sys.stdout.write(refused_text(document))
     names = ", ".join(name_of(pod) for pod in refused)
@@ -134,16 +140,18 @@ def _left_out(options: argparse.Namespace, document: Document, refused: list[Doc
 def _after_wait(
     options: argparse.Namespace, place: ManifestPlace, changes: tuple[FileChange, ...], pods: list[Document]
 ) -> list[Document]:
-    """Wait for the decisions on the pods that changed, report them, and add them to their documents."""
+    """Wait for the decisions on the changed pods, report them, and add them to the pods' documents."""
     waiting = [change for file in changes for change in file.pods if change.decided is None]
     kept = {pod["uid"] for pod in pods if _is_kept_out(pod)}
     awaited = [change for change in waiting if change.pod.uid not in kept]
 
     def is_over(state: NodeState) -> bool:
-        return all(decision_on(change, state) is not None for change in awaited)
+        return all(find_decision(change, state) is not None for change in awaited)
 
-    state = waited(options, place, [c.entry for c in awaited if c.entry is not None and c.entry.is_active], is_over)
-    found = {change.pod.uid: decision_on(change, state) for change in awaited}
+    state = wait_for_agent(
+        options, place, [c.entry for c in awaited if c.entry is not None and c.entry.is_active], is_over
+    )
+    found = {change.pod.uid: find_decision(change, state) for change in awaited}
     if options.output == "text":
         for change in awaited:
             entry = found[change.pod.uid]
@@ -173,19 +181,19 @@ def _status(options: argparse.Namespace, pods: list[Document]) -> int:
 
 
 def _is_kept_out(pod: Document) -> bool:
-    """Whether a refusal leaves the running pod in place: the agent tries a changed manifest first, and stops there (D7)."""
+    """Whether the refused pod leaves the running one in place: the agent tries a changed manifest before it ends the pod (D7)."""
     return bool((pod["restarts"] or pod["resizes"]) and pod["decision"] == "refused")
 
 
 def diff_manifests(options: argparse.Namespace) -> int:
-    """Print what manifests would change; returns the exit status.
+    """Print the changes that manifests would cause, and return the exit status.
 
     Raises:
-        NodeAgentError: they are invalid, or what is installed is unknown.
+        NodeAgentError: the manifests are invalid, or the installed ones can't be read.
     """
-    files: tuple[PodFile, ...] = pod_files(options.files)
-    place, node = manifest_node(options)
+    files: tuple[PodFile, ...] = read_pod_files(options.files)
+    place, node = read_manifest_node(options)
     _, document = _tried("Diff", files, place, node)
-    sys.stdout.write(printed(document, options.output, differences_text))
+    sys.stdout.write(render_document(document, options.output, differences_text))
     differs = any(one["change"] != "unchanged" for one in (*document["pods"], *document.get("documents", ())))
     return _DIFFERS if differs else 0

@@ -1,4 +1,4 @@
-"""`nodeagent capture`: saves a node to one file, which every command that reads a node accepts instead."""
+"""`nodeagent capture`: saves a node to one file, which every command that reads a node accepts with --machine."""
 
 import argparse
 import os
@@ -9,15 +9,9 @@ from msgspec.structs import replace
 
 from nodeagent import __version__
 from nodeagent.cli.support.documents import add_out_argument, write_out
-from nodeagent.cli.support.known_state import with_observation
-from nodeagent.cli.support.sources import (
-    SourceError,
-    add_node_arguments,
-    hostname_below,
-    is_copied,
-    known_from,
-    machine_file,
-)
+from nodeagent.cli.support.node.arguments import add_node_arguments, is_copied
+from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.selected import SourceError, read_hostname, read_machine_file, read_node
 from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.kernel.sysfs import read_devices, read_machine, read_settings
 from nodeagent.errors import NodeAgentError
@@ -50,7 +44,6 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         NodeAgentError: the machine can't be read, the file can't be written, or a named file is missing.
-
     """
     write_out(options.out, encode_capture(_capture(options)).encode())
     return 0
@@ -58,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _capture(options: argparse.Namespace) -> Capture:
     if options.machine is not None:
-        capture = machine_file(options.machine)[1]
+        capture = read_machine_file(options.machine)[1]
         if capture is None:
             raise SourceError(
                 f"{options.machine} describes a machine and is not a capture",
@@ -67,7 +60,7 @@ def _capture(options: argparse.Namespace) -> Capture:
         return replace(capture, agent=_known(options))
     root = options.root or "/"
     sample = read_machine(root)
-    topology_of(sample)  # without a machine it is not a node
+    topology_of(sample)  # fails if the files don't describe a machine
     known = _known(options)
     if known is not None:
         observation = with_observation(known, host_processes=True).observed
@@ -77,7 +70,7 @@ def _capture(options: argparse.Namespace) -> Capture:
     settings = read_settings(root)
     return Capture(
         nodeagent=__version__,
-        hostname=hostname_below(root) if is_copied(options) else os.uname().nodename,
+        hostname=read_hostname(root) if is_copied(options) else os.uname().nodename,
         kernel=settings.sample.files.get("proc/sys/kernel/osrelease", "").strip(),
         sample=sample,
         observation=observation,
@@ -97,15 +90,17 @@ def _devices(root: str) -> SysfsSample | None:
 
 
 def _known(options: argparse.Namespace) -> NodeView | None:
-    """Return what is known about the agent on a machine that has been read; None: nothing.
+    """Read the agent's state for the capture. None means that it is unknown, as stderr then says.
 
     Raises:
-        NodeAgentError: something that was named can't be read.
+        NodeAgentError: a named file can't be read.
     """
     try:
-        return known_from(options)
+        return read_node(options)
     except NodeAgentError as err:
-        is_named = options.config is not None and isinstance(err, StartError)  # what it says about the configuration
+        is_named = options.config is not None and isinstance(
+            err, StartError
+        )  # StartError means that the configuration is invalid
         if is_named or options.socket is not None:
             raise
         print(f"nodeagent: only the machine is captured: {err.message}", file=sys.stderr)

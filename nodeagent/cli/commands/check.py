@@ -1,4 +1,4 @@
-"""`nodeagent check`: is this node fit? Every check with its verdict, reason and fix."""
+"""`nodeagent check`: checks whether the node is fit for pinning, with verdict, reason and fix of each check."""
 
 import argparse
 import shlex
@@ -11,18 +11,11 @@ from msgspec.structs import replace
 
 from nodeagent.cli.support.colour import add_color_argument, wants_colour
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.documents import add_output_argument, printed
+from nodeagent.cli.support.documents import add_output_argument, render_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
+from nodeagent.cli.support.node.arguments import add_node_arguments, find_own_config, is_elsewhere
+from nodeagent.cli.support.node.selected import is_unconfigured, read_machine_file, read_node, read_topology
 from nodeagent.cli.support.printable_output import write_coloured
-from nodeagent.cli.support.sources import (
-    add_node_arguments,
-    is_elsewhere,
-    is_unconfigured,
-    known_from,
-    machine_file,
-    own_config,
-    topology_from,
-)
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.start.startup import StartError, node_of
@@ -63,7 +56,7 @@ next: nodeagent topology draws the machine, nodeagent config validate judges the
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, and apply fixes on request.
+    """Check the node, and apply fixes on request.
 
     Raises:
         NodeAgentError: the machine can't be read, or a setting can't be written.
@@ -72,19 +65,19 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("only this node can be fixed, not a copy: leave out --fix, or run it on the node itself")
     found = verdicts(_facts(options))
     if options.fix:
-        fix(found)
+        apply_fixes(found)
         found = verdicts(_facts(options))
     colours = options.output == "text" and wants_colour(options.color)
-    text = printed(node_check_document(found), options.output, lambda d: render_node_check(d, coloured=colours))
+    text = render_document(node_check_document(found), options.output, lambda d: render_node_check(d, coloured=colours))
     (write_coloured if colours else sys.stdout.write)(text)
     return 0 if is_fit(found, strict=options.strict) else EXIT_DIFFERENCE
 
 
-def fix(found: tuple[CheckResult, ...], root: str = "/") -> None:
+def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
     """Apply the writes that the verdicts allow, and report them.
 
     Raises:
-        SysfsError: one can't be applied.
+        SysfsError: a write failed.
     """
     for verdict in found:
         for write in verdict.writes:
@@ -96,7 +89,7 @@ def fix(found: tuple[CheckResult, ...], root: str = "/") -> None:
 
 
 def _facts(options: argparse.Namespace) -> NodeFacts:
-    topology = topology_from(options)
+    topology = read_topology(options)
     settings = _settings(options)
     try:
         node = _node(options, topology)
@@ -115,11 +108,11 @@ def _facts(options: argparse.Namespace) -> NodeFacts:
 
 
 def _devices(options: argparse.Namespace, topology: Topology) -> "PlacedDevices":
-    from nodeagent.cli.support.devices import devices_from
+    from nodeagent.cli.support.node.devices import read_selected_devices
     from nodeagent.core.model.devices import PlacedDevices
 
     try:
-        return PlacedDevices.of(devices_from(options), topology)
+        return PlacedDevices.of(read_selected_devices(options), topology)
     except NodeAgentError as err:
         return PlacedDevices(problem=err.message)
 
@@ -138,10 +131,10 @@ def _with_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:
 
 
 def _validation(options: argparse.Namespace) -> str:
-    """The command that judges the same configuration on the same machine; empty: a capture's configuration is in no file."""
+    """Return the command that validates the configuration on this machine. Empty for the configuration in a capture, which has no file."""
     if options.config is None and options.machine is not None:
         return ""
-    words = ["nodeagent", "config", "validate", options.config or own_config(options)]
+    words = ["nodeagent", "config", "validate", options.config or find_own_config(options)]
     if options.machine is not None:
         words += ["--machine", options.machine]
     elif options.root is not None:
@@ -152,7 +145,7 @@ def _validation(options: argparse.Namespace) -> str:
 def _settings(options: argparse.Namespace) -> Settings:
     if options.machine is None:
         return read_settings(options.root or "/")
-    capture = machine_file(options.machine)[1]
+    capture = read_machine_file(options.machine)[1]
     if capture is None:
         return Settings()
     taken = capture.settings
@@ -162,14 +155,14 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _node(options: argparse.Namespace, topology: Topology) -> NodeSetup:
-    """Return the configuration of `--config`, or else the agent's; if it never ran, the one that it would start with."""
+    """Set up the node by `--config`, or else by the agent's configuration, or else by the one that the agent would start with."""
     if options.config is not None:
         return node_of(load_config(options.config), topology, options.config)
     try:
-        return known_from(options).node
+        return read_node(options).node
     except StartError:
         raise
     except NodeAgentError:
         if options.machine is not None:
             raise
-        return node_of(load_config(own_config(options)), topology, own_config(options))
+        return node_of(load_config(find_own_config(options)), topology, find_own_config(options))

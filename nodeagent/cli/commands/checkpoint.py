@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import to_builtins
 
 from nodeagent.cli.support.actions import add_actions
-from nodeagent.cli.support.documents import add_out_argument, add_output_argument, printed, write_out
+from nodeagent.cli.support.documents import add_out_argument, add_output_argument, render_document, write_out
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import NamedFile, read_named
 from nodeagent.formats.checkpoint.agreement import Disagreement, check_state, disagreements
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the action.
 
     Raises:
-        NodeAgentError: the file cannot be read, is not a checkpoint, or can't be expressed in that version.
+        NodeAgentError: the file cannot be read, is no checkpoint, or can't be expressed in the requested version.
     """
     checkpoint = _read(options.file)
     if options.action == "convert":
@@ -114,7 +114,7 @@ def _compared(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[Disa
 
 
 def _print(document: Document, options: argparse.Namespace, lines: Iterable[str]) -> None:
-    sys.stdout.write(printed(document, options.output, lambda _: "".join(f"{line}\n" for line in lines)))
+    sys.stdout.write(render_document(document, options.output, lambda _: "".join(f"{line}\n" for line in lines)))
 
 
 def _read(path: str) -> Checkpoint:
@@ -125,7 +125,7 @@ def _read(path: str) -> Checkpoint:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Have an error say which file it is about."""
+    """Prefix errors with the path of the file."""
     try:
         yield
     except CheckpointError as err:

@@ -1,8 +1,7 @@
-"""`nodeagent completion`: prints a shell's completion script, and answers its queries.
+"""`nodeagent completion`: prints a shell's completion script, and answers the script's queries.
 
-The shells' scripts know nothing of the commands: at each TAB they ask `nodeagent completion words -- WORD…` for replacements of the last
-word. The first line of the answer is its kind (words, files, directories or commands: the shell finds the last three itself), each other
-line a word, a tab and its meaning.
+At each TAB, the scripts ask `nodeagent completion words -- WORD…` for replacements of the last word. The first line of the answer is its
+kind: words, files, directories or commands. The shell itself finds the last three. Each other line has a word, a tab and its meaning.
 """
 
 import argparse
@@ -12,25 +11,25 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from nodeagent.cli.support.completion_scripts import SCRIPTS
-from nodeagent.cli.support.definitions import Argument, Command, command_of
-from nodeagent.cli.support.known_names import pods_of
+from nodeagent.cli.support.definitions import Argument, Command, extract_command
+from nodeagent.cli.support.known_names import find_named_pods
 
 _ASKED = "words"
-"""What the shells' scripts pass in place of a shell."""
+"""Word that the scripts pass in place of a shell."""
 _FILES = frozenset({"FILE", "PATH", "-"})
-"""What stands for files in the help, beside names with a dot."""
+"""Placeholders for files in the help, in addition to names with a dot."""
 
 
 class Candidates(Struct, frozen=True):
     words: tuple[tuple[str, str], ...] = ()
-    """A possible word, and its meaning (or empty)."""
+    """Possible words, each with its meaning or an empty text."""
     kind: str = "words"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", type=_shell, choices=(*SCRIPTS, _ASKED), metavar="|".join(SCRIPTS), help="the shell")
     asked = parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    asked.required = False  # otherwise an error about the missing shell would list them
+    asked.required = False  # otherwise an error about the missing shell would list the hidden words
     parser.usage = "nodeagent completion bash|zsh|fish"
     parser.epilog = """\
 exit status: 0: printed; 2: wrong arguments
@@ -52,26 +51,25 @@ def _shell(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a script, or the answer to one."""
+    """Print a script, or the answer to a script's query."""
     if options.shell != _ASKED:
         sys.stdout.write(SCRIPTS[options.shell])
         return 0
-    from nodeagent.cli.parser import parser_for
+    from nodeagent.cli.parser import build_parser
 
     typed = options.words[1:] if options.words[:1] == ["--"] else options.words
     words = typed or [""]
-    answer = answer_to(command_of(parser_for(words)), words)
+    answer = find_candidates(extract_command(build_parser(words)), words)
     sys.stdout.write("\n".join([answer.kind, *(f"{word}\t{meaning}" for word, meaning in answer.words)]) + "\n")
     return 0
 
 
-def answer_to(command: Command, words: list[str]) -> Candidates:
-    """Return the possible completions of the last word.
+def find_candidates(command: Command, words: list[str]) -> Candidates:
+    """Find the possible completions of the last word.
 
     Args:
-        command: whose words they are.
-        words: everything typed before the cursor, without the command's own name; the last one may be empty.
-
+        command: command whose arguments are completed.
+        words: words before the cursor, without the name of the command. The last one may be empty.
     """
     *before, current = _joined(words)
     spelled = {spelling: option for option in command.options for spelling in option.spellings}
@@ -92,7 +90,9 @@ def answer_to(command: Command, words: list[str]) -> Candidates:
         elif command.subcommands:
             inner = next((one for one in command.subcommands if one.name == word), None)
             return (
-                Candidates() if inner is None else answer_to(command_of(inner.parser), [*before[index + 1 :], current])
+                Candidates()
+                if inner is None
+                else find_candidates(extract_command(inner.parser), [*before[index + 1 :], current])
             )
         elif place < len(command.places):
             argument = command.places[place]
@@ -114,7 +114,7 @@ def answer_to(command: Command, words: list[str]) -> Candidates:
 
 
 def _joined(words: list[str]) -> list[str]:
-    """Join what bash splits: `--output`, `=`, `json`. The last value stands alone, as bash wants it."""
+    """Join words that bash splits, such as `--output`, `=`, `json`. A last value stays separate, as bash expects."""
     joined: list[str] = []
     index = 0
     while index < len(words):
@@ -154,7 +154,7 @@ def _values(argument: Argument, current: str, given: Mapping[str, str]) -> Candi
             named = _pods(current, given)
             return named if named.words else Candidates(kind=_kind(metavar))
         case "CONTAINER":
-            pods = [pod for pod in pods_of(given) if given.get("pod") in {pod.name, pod.full_name}]
+            pods = [pod for pod in find_named_pods(given) if given.get("pod") in {pod.name, pod.full_name}]
             return _starting(current, ((name, "") for pod in pods for name in pod.containers))
         case metavar:
             return Candidates(kind=_kind(metavar))
@@ -168,8 +168,8 @@ def _kind(metavar: str) -> str:
 
 
 def _pods(current: str, given: Mapping[str, str]) -> Candidates:
-    """Name pods as briefly as possible; in full if the word already begins that way."""
-    pods = pods_of(given)
+    """Complete a pod by its shortest name, or by its full name if the word begins with the namespace."""
+    pods = find_named_pods(given)
     names = [pod.name for pod in pods]
     short = [(pod.name if names.count(pod.name) == 1 else pod.full_name, "") for pod in pods]
     found = _starting(current, short)

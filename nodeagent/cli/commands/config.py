@@ -10,21 +10,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.support.actions import add_actions
-from nodeagent.cli.support.configurations import config_content, load_config
-from nodeagent.cli.support.documents import add_out_argument, add_output_argument, printed, write_out
+from nodeagent.cli.support.configurations import load_config, read_config
+from nodeagent.cli.support.documents import add_out_argument, add_output_argument, render_document, write_out
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import NamedFile, is_pipe, named_path
-from nodeagent.cli.support.places import DEFAULT_SOCKET
-from nodeagent.cli.support.sources import (
-    SourceError,
+from nodeagent.cli.support.node.arguments import (
     add_machine_arguments,
     add_node_arguments,
+    find_own_config,
     is_elsewhere,
-    known_from,
-    machine_file,
-    own_config,
-    topology_from,
 )
+from nodeagent.cli.support.node.selected import SourceError, read_machine_file, read_node, read_topology
+from nodeagent.cli.support.places import DEFAULT_SOCKET
 from nodeagent.daemon.start.startup import StartError, unsuited
 from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
@@ -34,7 +31,7 @@ from nodeagent.formats.config.kubelet_migration import migrated
 from nodeagent.formats.syntax.findings import DocumentError, Finding
 
 VERSION = 1
-"""Of the document that validate prints."""
+"""Version of the document that `validate` prints."""
 
 _EXAMPLES = """\
 exit status: 0: success; the configuration is right; 1: it is wrong, or could not be read; 2: wrong arguments
@@ -127,7 +124,7 @@ def _validate(options: argparse.Namespace) -> int:
         options.parser.error(
             "--running asks this node's agent about a file: it excludes --alone, --root, --machine and -"
         )
-    topology = None if options.alone else topology_from(options)
+    topology = None if options.alone else read_topology(options)
     config, findings = judged_config(
         judged.content, judged.source, lambda config: () if topology is None else unsuited(config, topology)
     )
@@ -154,12 +151,12 @@ def _validate(options: argparse.Namespace) -> int:
         "unusedFields": [] if config is None else list(config.reported_fields),
     }  # fmt: skip
     if findings or not options.quiet:
-        sys.stdout.write(printed(document, options.output, _valid_text))
+        sys.stdout.write(render_document(document, options.output, _valid_text))
     return EXIT_ERROR if findings else 0
 
 
 def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
-    """Ask the running agent what prevents it from applying the configuration; None: nothing."""
+    """Ask the running agent whether it can apply the configuration. Returns its error, or None."""
     try:
         call(socket, "judge", config=str(Path(source).absolute()))
     except ApiUnavailable as err:
@@ -173,23 +170,23 @@ def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
 
 
 class _Judged(Struct, frozen=True):
-    """A configuration to judge."""
+    """A configuration to validate."""
 
     source: str
     content: bytes
     hint: str
-    """The hint if it is wrong."""
+    """Next step if the configuration is invalid."""
     is_text: bool = True
-    """False: its text wasn't written by a person."""
+    """False for the configuration in a capture, whose lines have no meaning for the user."""
 
 
 def _judged(options: argparse.Namespace) -> _Judged:
-    """Return the named configuration, or else that of the node: this one, or the named other one."""
+    """Return the named configuration, or else the configuration of the selected node."""
     given = options.file or options.config
     if given is None and options.machine is not None:
         return _captured(options.machine)
-    path = given or own_config(options)
-    content = config_content(path, absent_hint=_absent(path) if given or not options.root else _NONE_COPIED)
+    path = given or find_own_config(options)
+    content = read_config(path, absent_hint=_absent(path) if given or not options.root else _NONE_COPIED)
     hint = (
         _PIPED
         if is_pipe(path)
@@ -203,9 +200,9 @@ _NONE_COPIED = "copy it there from the node, or name one: nodeagent config valid
 
 
 def _captured(path: str) -> _Judged:
-    capture = machine_file(path)[1]
+    capture = read_machine_file(path)[1]
     if capture is None or capture.agent is None:
-        raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
+        raise SourceError(f"{path} contains no configuration", hint="name one with --config FILE")
     fields = config_fields(capture.agent.node.config, with_places=False)
     again = f"nodeagent config show --machine {'-' if is_pipe(path) else path}"
     hint = f"correct the configuration on the node; `{again}` prints what was captured"
@@ -230,14 +227,14 @@ def _show(options: argparse.Namespace) -> int:
     if options.file is not None:
         fields = config_fields(load_config(options.file, absent_hint=_absent(options.file)))
     else:
-        fields = config_fields(known_from(options).node.config, with_places=False)
+        fields = config_fields(read_node(options).node.config, with_places=False)
     document = {"kind": KIND, **fields}
-    sys.stdout.write(printed(document, options.output, lambda _: config_text(fields)))
+    sys.stdout.write(render_document(document, options.output, lambda _: config_text(fields)))
     return 0
 
 
 def _migrate(options: argparse.Namespace) -> int:
-    content = config_content(options.file, absent_hint=_absent(options.file))
+    content = read_config(options.file, absent_hint=_absent(options.file))
     try:
         migration = migrated(content, options.file)
     except DocumentError as err:

@@ -1,13 +1,13 @@
-"""`nodeagent cpus`: what another tool needs to be told to be on a container's CPUs."""
+"""`nodeagent cpus`: prints a container's CPUs or memory nodes in the form that other tools take."""
 
 import argparse
 import sys
 
-from nodeagent.cli.support.documents import add_output_argument, spelled
-from nodeagent.cli.support.entering import check_container, placement_now
-from nodeagent.cli.support.known_state import shown_state
-from nodeagent.cli.support.sources import add_agent_arguments
-from nodeagent.cli.support.standard_streams import complain
+from nodeagent.cli.support.documents import add_output_argument, format_document
+from nodeagent.cli.support.entering import check_container, find_placement
+from nodeagent.cli.support.node.arguments import add_agent_arguments
+from nodeagent.cli.support.node.this_node import read_this_node_for_display
+from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
 from nodeagent.edge.cgroups.cgroup_entry import own_cpus
@@ -16,11 +16,11 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.container_cpus import Document, container_cpus
 
 _CPUS, _EXCLUSIVE, _SHARED, _MEMS = "cpus", "exclusiveCPUs", "sharedCPUs", "memoryNodes"
-"""Fields of the document: each can be asked for alone."""
+"""Fields of the document that can be printed alone."""
 
 
 class NoCpusError(NodeAgentError):
-    """The container doesn't have what was asked about, or it isn't clear which one is meant."""
+    """The container lacks the requested CPUs, or the pod has several containers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,30 +60,32 @@ next: nodeagent exec runs a command on these CPUs, nodeagent inspect POD shows w
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print them.
+    """Print the CPUs or memory nodes.
 
     Raises:
-        NodeAgentError: the state is unknown, or the container doesn't have any now.
+        NodeAgentError: the state is unknown, or the container has no such CPUs now.
     """
     if options.output != "text" and (options.which != _CPUS or options.format is not None):
         options.parser.error(f"-o {options.output} has them all, in each form: leave the other options out")
-    known = shown_state(options.config, options.socket)
+    known = read_this_node_for_display(options.config, options.socket)
     entry = find_pod(known.state, options.pod)
-    name = container_of(entry, options.container)
-    placement = placement_now(known, entry, name)
+    name = find_container(entry, options.container)
+    placement = find_placement(known, entry, name)
     is_closed = known.node.config.host_isolation != "none" and bool(placement.exclusive_cpus)
     document = container_cpus(entry.pod, name, placement, is_closed=is_closed)
-    sys.stdout.write(_text(document, options) if options.output == "text" else spelled(document, options.output))
+    sys.stdout.write(
+        _text(document, options) if options.output == "text" else format_document(document, options.output)
+    )
     if is_closed and not placement.exclusive_cpus <= own_cpus() and options.which in {_CPUS, _EXCLUSIVE}:
-        complain(_closed(placement.exclusive_cpus, entry, name))
+        write_error(_closed(placement.exclusive_cpus, entry, name))
     return 0
 
 
-def container_of(entry: PodEntry, name: str | None) -> str:
-    """Return the container that is meant.
+def find_container(entry: PodEntry, name: str | None) -> str:
+    """Return the named container, or the pod's only one.
 
     Raises:
-        NodeAgentError: there is no such one, or it isn't clear which one.
+        NodeAgentError: the pod has no such container, or several.
     """
     if name is not None:
         check_container(entry, name)

@@ -1,11 +1,11 @@
-"""`nodeagent delete`: removes the manifests that hold pods, so that these end. Only the arguments: delete_manifests.py does the work."""
+"""`nodeagent delete`: removes manifests, which ends their pods. This module has the arguments, delete_manifests.py the rest."""
 
 import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.cli.support.node.arguments import add_agent_arguments
 
 _EXAMPLES = """\
 exit status: 0: removed; 1: something is left; 2: wrong arguments
@@ -23,7 +23,7 @@ next: nodeagent inspect shows what is still ending; nodeagent release POD ends a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("words", nargs="+", type=NamedFile, metavar="POD|FILE|-", help="pods, or their manifests")
     add_wait_arguments(parser, "ended their pods")
     add_output_argument(parser)
@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Remove them, and print which files are gone.
+    """Remove the manifests, and print the removed files.
 
     Raises:
-        NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.
+        NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.
     """
     check_timeout(options)
     from nodeagent.cli.commands.delete_manifests import delete_manifests

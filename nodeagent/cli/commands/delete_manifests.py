@@ -1,4 +1,4 @@
-"""`nodeagent delete`: which file holds which pod, and what else would be removed with it."""
+"""`nodeagent delete`: finds the files that contain the pods, and the other pods that would end with them."""
 
 import argparse
 import os
@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.documents import spelled
+from nodeagent.cli.support.documents import format_document
 from nodeagent.cli.support.exit_status import EXIT_ERROR
-from nodeagent.cli.support.known_state import NeverSavedError, UnknownStateError, known_state
 from nodeagent.cli.support.manifest_changes import (
-    HeldFile,
+    InstalledFile,
     ManifestPlace,
     ManifestPlaceError,
-    held_files,
-    place_of,
-    remove,
+    locate_manifests,
+    read_installed,
+    remove_manifest,
     unwritable_hint,
 )
-from nodeagent.cli.support.manifest_decisions import WaitError, check_wait, waited
+from nodeagent.cli.support.manifest_decisions import WaitError, check_wait, wait_for_agent
 from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.node.this_node import NeverSavedError, UnknownStateError, read_this_node
 from nodeagent.cli.support.places import DEFAULT_CONFIG
-from nodeagent.cli.support.pod_files import pod_files
+from nodeagent.cli.support.pod_files import read_pod_files
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.files.manifests import SUFFIXES, locked_manifests
 from nodeagent.views.apply.document import VERSION
@@ -33,39 +33,39 @@ from nodeagent.views.release_text import longest_end_seconds
 Document = dict[str, Any]
 
 
-Choose = Callable[[Sequence[HeldFile], ManifestPlace], Sequence[NamedFile]]
-"""Names pods, or files, given the installed manifests."""
+Choose = Callable[[Sequence[InstalledFile], ManifestPlace], Sequence[NamedFile]]
+"""Function that names pods or files to remove, given the installed manifests."""
 
 
 def delete_manifests(options: argparse.Namespace) -> int:
     """Remove the named manifests; see `uninstall`.
 
     Raises:
-        NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.
+        NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.
     """
     return uninstall(options, lambda _held, _place: options.words, ("delete", *options.words))
 
 
 def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str]) -> int:
-    """Remove manifests; returns the exit status.
+    """Remove manifests, report the pods that end, and return the exit status.
 
     Args:
-        options: those of waiting, output and the agent.
-        choose: what to remove.
-        typed: for a hint.
+        options: options for waiting, output and the agent.
+        choose: function that names the pods or files.
+        typed: command line, for a hint.
 
     Raises:
-        NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.
+        NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.
     """
     place = _place(options)
     check_wait(options, place)
     hint = unwritable_hint(place, "nodeagent", *typed)
     with locked_manifests(place.directory, hint):
-        place = _place(options)  # once more: until it was locked, others may have changed it
-        held = held_files(place)
+        place = _place(options)  # read again, because they may have changed before the lock
+        held = read_installed(place)
         files = _chosen(choose(held, place), held, place)
         for file in files:
-            remove(file.path, hint)
+            remove_manifest(file.path, hint)
     document = _document(files, held, place)
     ending = _ending(document, place)
     if options.output == "text":
@@ -74,7 +74,7 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     left = _left(options, place, ending) if options.wait else []
     document["left"] = left
     if options.output != "text":
-        sys.stdout.write(spelled(document, options.output))
+        sys.stdout.write(format_document(document, options.output))
         return EXIT_ERROR if left else 0
     if not place.is_live:
         print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
@@ -89,18 +89,20 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
 def _place(options: argparse.Namespace) -> ManifestPlace:
     path = options.config or DEFAULT_CONFIG
     try:
-        known = known_state(path, options.socket)
+        known = read_this_node(path, options.socket)
     except UnknownStateError as err:
         if os.geteuid() != 0 and not isinstance(err, NeverSavedError):
             raise
-        # files in the directory can be removed, whatever the agent thinks of them
-        return place_of(load_config(path), None, options.socket, is_live=False)
-    return place_of(known.node.config, known.state, options.socket, is_live=known.is_live)
+        # Files in the directory can be removed without the agent's state.
+        return locate_manifests(load_config(path), None, options.socket, is_live=False)
+    return locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
 
 
-def _chosen(words: Sequence[NamedFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[HeldFile, ...]:
-    """Find the files that hold the named pods, and no others."""
-    chosen: dict[str, HeldFile] = {}
+def _chosen(
+    words: Sequence[NamedFile], held: Sequence[InstalledFile], place: ManifestPlace
+) -> tuple[InstalledFile, ...]:
+    """Find the files that contain the named pods and no others."""
+    chosen: dict[str, InstalledFile] = {}
     names: set[str] = set()
     for word in words:
         if not _is_file(word):
@@ -108,7 +110,7 @@ def _chosen(words: Sequence[NamedFile], held: Sequence[HeldFile], place: Manifes
             continue
         itself = _itself(word, held)
         if itself is None:
-            names |= {_pod(found.pod.full_name, held, place) for file in pod_files([word]) for found in file.pods}
+            names |= {_pod(found.pod.full_name, held, place) for file in read_pod_files([word]) for found in file.pods}
         else:
             chosen[itself.path] = itself
     for file in held:
@@ -129,7 +131,7 @@ def _is_file(word: NamedFile) -> bool:
     return word.is_pipe or word.endswith(SUFFIXES)
 
 
-def _itself(word: NamedFile, held: Iterable[HeldFile]) -> HeldFile | None:
+def _itself(word: NamedFile, held: Iterable[InstalledFile]) -> InstalledFile | None:
     """Find the installed manifest that was named by its path."""
     if word.is_pipe:
         return None
@@ -141,8 +143,8 @@ def _real(path: str) -> str:
     return f"{os.path.realpath(Path(path).parent)}/{Path(path).name}"
 
 
-def _pod(word: str, held: Sequence[HeldFile], place: ManifestPlace) -> str:
-    """Find the pod that is meant, by its namespace/name."""
+def _pod(word: str, held: Sequence[InstalledFile], place: ManifestPlace) -> str:
+    """Find a pod by name, namespace/name or UID. Returns its namespace/name."""
     uids = {pod.uid: name for file in held for name, pod in file.pods.items()}
     names = {name for file in held for name in file.names}
     found = {name for name in names if word in {name, name.partition("/")[2]}} | (
@@ -178,7 +180,7 @@ def _near(word: str, names: Iterable[str]) -> str:
     return f"did you mean {meant[0]}? " if meant else ""
 
 
-def _document(files: Sequence[HeldFile], held: Sequence[HeldFile], place: ManifestPlace) -> Document:
+def _document(files: Sequence[InstalledFile], held: Sequence[InstalledFile], place: ManifestPlace) -> Document:
     gone = {file.path for file in files}
     kept = {name: file.path for file in reversed(held) if file.path not in gone for name in file.names}
     return {
@@ -208,17 +210,17 @@ def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> 
 
 
 def _ending(document: Document, place: ManifestPlace) -> dict[str, PodEntry]:
-    """Return the pods that end or are forgotten, by namespace/name: not those that another file holds, too."""
+    """Return the pods that end or are forgotten, by namespace/name. Pods that another file contains as well are left out."""
     pods = [pod for file in document["files"] for pod in file["pods"] if pod["alsoIn"] is None]
     names = {name_of(pod) for pod in pods}
     return {name: entry for name, entry in place.entries.items() if name in names}
 
 
 def _left(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:
-    """Wait until the pods have gone; returns those that haven't."""
+    """Wait until the pods have gone. Returns those that are left."""
 
     def left(state: NodeState) -> list[str]:
         there = {(entry.pod.uid, entry.decided_at_ms) for entry in state.entries}
         return [name for name, entry in ending.items() if (entry.pod.uid, entry.decided_at_ms) in there]
 
-    return left(waited(options, place, ending.values(), lambda state: not left(state)))
+    return left(wait_for_agent(options, place, ending.values(), lambda state: not left(state)))

@@ -1,11 +1,11 @@
-"""`nodeagent diff`: what manifests would change. Only the arguments: apply_manifests.py does the work."""
+"""`nodeagent diff`: shows the changes that manifests would cause. This module has the arguments, apply_manifests.py the rest."""
 
 import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.exit_status import EXIT_USAGE
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.errors import NodeAgentError
 
 _EXAMPLES = """\
@@ -23,13 +23,13 @@ next: nodeagent apply FILE installs it"""
 
 
 class DiffError(NodeAgentError):
-    """What would change can't be found out: another exit status than that of a difference."""
+    """The changes are unknown. The exit status differs from the one for a difference."""
 
     exit_status = EXIT_USAGE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "files",
         nargs="+",
@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what would change.
+    """Print the changes that manifests would cause.
 
     Raises:
-        DiffError: it can't be found out.
+        DiffError: the changes are unknown.
     """
     from nodeagent.cli.commands.apply_manifests import diff_manifests
 

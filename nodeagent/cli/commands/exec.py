@@ -1,13 +1,13 @@
-"""`nodeagent exec`: becomes a command inside a container's cgroup, on the container's CPUs from its first instruction, or refuses."""
+"""`nodeagent exec`: runs a command in a container's cgroup, on the container's CPUs from its first instruction, or refuses."""
 
 import argparse
 import os
 
-from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, become
-from nodeagent.cli.support.entering import check_container, expected_cpus
-from nodeagent.cli.support.known_state import known_state
+from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, run_command
+from nodeagent.cli.support.entering import check_container, find_expected_cpus
+from nodeagent.cli.support.node.arguments import add_agent_arguments
+from nodeagent.cli.support.node.this_node import read_this_node
 from nodeagent.cli.support.places import DEFAULT_CONFIG
-from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.edge.cgroups.cgroup_entry import join, own_cgroup, own_cpus
 from nodeagent.errors import NodeAgentError
@@ -42,11 +42,10 @@ next: nodeagent inspect POD shows the container's CPUs and state"""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Enter and become the command.
+    """Enter the container's cgroup, and become the command.
 
     Raises:
-        NodeAgentError: not entered, or the command cannot be run.
-
+        NodeAgentError: the container can't be entered, or the command cannot be run.
     """
     command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
     if not command:
@@ -61,16 +60,16 @@ def run(options: argparse.Namespace) -> int:
         raise
     except NodeAgentError as err:
         raise ExecError(err.message, hint=err.hint) from err
-    become(command)
+    run_command(command)
 
 
 def _enter(options: argparse.Namespace) -> None:
-    known = known_state(options.config or DEFAULT_CONFIG, options.socket)
+    known = read_this_node(options.config or DEFAULT_CONFIG, options.socket)
     entry = find_pod(known.state, options.pod)
     check_container(entry, options.container)
     path = payload_path(entry.container_path(options.container))
     directory = f"{known.cgroup_root}/{path}"
-    expected = expected_cpus(known, entry, options.container)
+    expected = find_expected_cpus(known, entry, options.container)
     join(directory)
     found = own_cgroup()
     if not directory.endswith(found) or not found.endswith(path):

@@ -1,10 +1,10 @@
-"""`nodeagent explain`: why a pod was admitted or refused, or would be. Only the arguments: explain_pods.py does the work."""
+"""`nodeagent explain`: explains why a pod was or would be admitted or refused. This module has the arguments, explain_pods.py the rest."""
 
 import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.what_if_arguments import add_what_if_arguments
+from nodeagent.cli.support.node.arguments import add_what_if_arguments
 
 _EXAMPLES = """\
 exit status: 0: admitted; 4: refused (at least one of several pods); 1: could not be determined; 2: wrong arguments

@@ -1,4 +1,4 @@
-"""`nodeagent explain`: hints, merge, CPUs and memory of a decision, and what would admit a refused pod."""
+"""`nodeagent explain`: explains hints, merge, CPUs and memory of a decision, and the changes that would admit a refused pod."""
 
 import argparse
 import sys
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.documents import printed
+from nodeagent.cli.support.documents import render_document
 from nodeagent.cli.support.exit_status import EXIT_REFUSED
-from nodeagent.cli.support.explained_pods import explained_alone, explained_on
-from nodeagent.cli.support.near import selected_with_devices
-from nodeagent.cli.support.pod_files import pod_files, with_installed_claims
+from nodeagent.cli.support.explained_pods import explain_pod, explain_with_progress
+from nodeagent.cli.support.node.arguments import format_inspect_command, is_elsewhere
+from nodeagent.cli.support.node.devices import add_selected_devices
+from nodeagent.cli.support.node.what_if import WhatIfNode, read_what_if_node
+from nodeagent.cli.support.pod_files import read_pod_files, resolve_installed_claims
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.sources import inspect_command, is_elsewhere
-from nodeagent.cli.support.what_if_source import WhatIfNode, what_if_node
 from nodeagent.core.admission.resize import is_resize, moves_instead, resized_by, without_variables
 from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.core.explain.resizing import resizing
@@ -32,24 +32,26 @@ _REPLACED = "A pod of this name exists already: it is assumed ended, as with a c
 
 
 class ExplainError(NodeAgentError):
-    """Nothing to explain."""
+    """There is no pod to explain."""
 
 
 def explain_pods(options: argparse.Namespace) -> int:
-    """Print the explanation; returns the exit status.
+    """Print the explanation, and return the exit status.
 
     Raises:
         NodeAgentError: the node or the manifests can't be read, or there is no such pod.
     """
-    files = () if options.file is None else pod_files(options.file)
-    node = what_if_node(options)
+    files = () if options.file is None else read_pod_files(options.file)
+    node = read_what_if_node(options)
     if not is_elsewhere(options) and options.topology is None:
-        files = with_installed_claims(files, node.config.static_pod_path)
+        files = resolve_installed_claims(files, node.config.static_pod_path)
     pods = tuple(found for file in files for found in file.pods)
-    what_if = selected_with_devices(node.what_if, (found.pod for found in pods), options)
+    what_if = add_selected_devices(node.what_if, (found.pod for found in pods), options)
     node = replace(node, what_if=what_if)
-    explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
-    with_headroom = options.output != "text"  # text output needs none
+    explained = (
+        _known(node, options.pod, format_inspect_command(options)) if options.pod is not None else _tried(node, pods)
+    )
+    with_headroom = options.output != "text"  # text output shows no headroom
     document = explanation(
         explained,
         config=node.config,
@@ -58,7 +60,7 @@ def explain_pods(options: argparse.Namespace) -> int:
         has_partitions=node.has_partitions,
         with_headroom=with_headroom,
     )
-    sys.stdout.write(printed(document, options.output, render_explanation))
+    sys.stdout.write(render_document(document, options.output, render_explanation))
     sys.stdout.flush()
     return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
 
@@ -71,7 +73,7 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
         )
     entry = find_pod(node.state, name, listed_by)
     found = replay_decision(node.what_if, node.state, entry)
-    explained = explained_alone(found.before, entry.pod)
+    explained = explain_with_progress(found.before, entry.pod)
     known = known_of(entry, node.state, node.what_if.managers.topology.memory_bytes)
     notes, resize = _refused_change(node.what_if, entry)
     yield replace(
@@ -86,7 +88,7 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
 
 
 def _refused_change(what_if: WhatIf, entry: PodEntry) -> tuple[tuple[str, ...], Document | None]:
-    """Say what its manifest has become that the pod is not; a resize is tried again."""
+    """Explain the refused change of the pod's manifest. A resize is tried again."""
     change = entry.refused_change
     if change is None:
         return (), None
@@ -117,7 +119,9 @@ def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explaine
                 continue
             what_if = what_if.making_way(pod)
             replaced = (_REPLACED,) if len(what_if.pods) < there else ()
-            explained = explained_on(what_if, pod, progress.tick) if len(pods) > 1 else explained_alone(what_if, pod)
+            explained = (
+                explain_pod(what_if, pod, progress.tick) if len(pods) > 1 else explain_with_progress(what_if, pod)
+            )
             yield replace(explained, notes=(*replaced, *found.notes))
             what_if = what_if.after(pod, explained.trace.decision)
             progress.step()

@@ -1,4 +1,4 @@
-"""`nodeagent fleet`: several nodes at once, by their captures or over ssh: who runs where, where pods would fit, and what differs."""
+"""`nodeagent fleet`: shows several nodes at once, from captures or over ssh: their pods, room for more, and differences."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.colour import terminal_width
-from nodeagent.cli.support.documents import Document, add_output_argument, printed
+from nodeagent.cli.support.documents import Document, add_output_argument, render_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the answer, then which nodes could not be read.
+    """Print the answer, then the nodes that could not be read.
 
     Raises:
         NodeAgentError: the pods can't be read.
@@ -88,33 +88,33 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from nodeagent.tools.fleet.inspection import fleet_inspection
+    from nodeagent.tools.fleet.inspection import describe_inspection
 
     nodes, unread = read_nodes(options)
-    document = fleet_inspection(nodes, unread)
+    document = describe_inspection(nodes, unread)
     _show(document, options, unread)
     return _status(unread, EXIT_DIFFERENCE if document["summary"]["differing"] else 0)
 
 
 def _capacity(options: argparse.Namespace) -> int:
-    from nodeagent.cli.support.near import captured_with_devices
-    from nodeagent.cli.support.pod_files import pods_of
+    from nodeagent.cli.support.node.devices import add_captured_devices
+    from nodeagent.cli.support.node.what_if import create_what_if_node
+    from nodeagent.cli.support.pod_files import read_pods
     from nodeagent.cli.support.progress import Progress
-    from nodeagent.cli.support.what_if_source import what_if_of
     from nodeagent.core.explain.capacity_search import search_capacity
     from nodeagent.tools.fleet.capacity import fleet_capacity
 
-    pods = pods_of(options.manifests)
+    pods = read_pods(options.manifests)
     nodes, unread = read_nodes(options)
     found = []
     with Progress("copies") as progress:
         for node in nodes:
             if node.view is None:
                 hint = "name one with --config FILE, or take a capture while the agent runs"
-                unread = (*unread, UnreadNode(node.source, "its file holds no configuration", hint))
+                unread = (*unread, UnreadNode(node.source, "its file contains no configuration", hint))
             else:
                 devices = None if node.capture is None else node.capture.devices
-                there = captured_with_devices(what_if_of(node.view).what_if, pods, devices)
+                there = add_captured_devices(create_what_if_node(node.view).what_if, pods, devices)
                 found.append((node, search_capacity(there, pods, progress.step)))
     document = fleet_capacity(found, pods, unread)
     _show(document, options, unread)
@@ -122,12 +122,12 @@ def _capacity(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from nodeagent.tools.fleet.differences import fleet_difference
+    from nodeagent.tools.fleet.differences import describe_differences
 
     if len(options.nodes) < 2:
         options.parser.error("one node alone differs from none: name at least two")
     nodes, unread = read_nodes(options)
-    document = fleet_difference(nodes, unread)
+    document = describe_differences(nodes, unread)
     _show(document, options, unread)
     return _status(unread, EXIT_DIFFERENCE if document["differing"] else 0)
 
@@ -137,7 +137,7 @@ def _show(document: Document, options: argparse.Namespace, unread: Sequence[Unre
     render = {"inspect": render_inspection, "capacity": render_capacity, "diff": render_difference}[options.action]
     if document["nodes"] or options.output != "text":
         width = terminal_width() or WIDTH
-        sys.stdout.write(printed(document, options.output, lambda one: render(one, width)))
+        sys.stdout.write(render_document(document, options.output, lambda one: render(one, width)))
         sys.stdout.flush()
     reasons: dict[tuple[str, str], list[UnreadNode]] = {}
     for one in unread:

@@ -1,16 +1,17 @@
-"""`nodeagent inspect`: shows pods, their CPUs and memory, and every difference between what was promised and what is there."""
+"""`nodeagent inspect`: shows pods with their CPUs and memory, and every difference between allocated and actual values."""
 
 import argparse
 import sys
 import time
 
 from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
-from nodeagent.cli.support.documents import spelled
+from nodeagent.cli.support.documents import format_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
-from nodeagent.cli.support.known_state import with_observation
+from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command
+from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.selected import read_node_for_display
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.cli.support.printable_output import write_coloured
-from nodeagent.cli.support.sources import add_node_arguments, inspect_command, shown_from
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
@@ -23,7 +24,7 @@ _PAUSE_SECONDS = 0.2
 
 
 class NothingComparedError(NodeAgentError):
-    """The promises are known, the actual values are not."""
+    """The allocated values are known, but not the actual ones."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the inspection.
 
     Raises:
-        NodeAgentError: the state is unknown, there is no such pod, or nothing could be compared with what was promised.
+        NodeAgentError: the state is unknown, there is no such pod, or the pods' cgroups can't be read.
     """
     if options.watch:
         _check_watched(options)
@@ -122,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_watched(options: argparse.Namespace) -> None:
-    """Refuse options that contradict `--watch` about what to look at or how to print it."""
+    """Refuse options that don't apply with `--watch`."""
     if options.pod is not None or options.output != "text":
         options.parser.error("--watch shows all pods, as text: `nodeagent inspect POD`, or -o json, shows it once")
     if options.strict:
@@ -134,10 +135,10 @@ def _check_watched(options: argparse.Namespace) -> None:
 
 
 def check_compared(document: Document) -> None:
-    """Accept it if there was anything to compare with, or if it is a copy that has only the promises.
+    """Check that the values were compared, which a copy need not allow.
 
     Raises:
-        NothingComparedError: there was nothing.
+        NothingComparedError: the pods' cgroups can't be read.
     """
     if document["differences"] is None and not document["node"]["copied"]:
         where = document["node"]["cgroupRoot"] or "their location is unknown"
@@ -149,14 +150,16 @@ def check_compared(document: Document) -> None:
 
 
 def _settled(options: argparse.Namespace) -> Document:
-    """Look again while findings may only be a decision being carried out: a difference counts when two looks agree on it."""
-    known = shown_from(options)
+    """Read the node, and repeat while differences may only come from a decision being carried out. A difference counts if two readings
+    agree.
+    """
+    known = read_node_for_display(options)
     document = _look(known, options)
     for _ in range(_LOOKS - 1):
         if not (known.is_live and known.is_here and has_difference(document)):
             return document
         time.sleep(_PAUSE_SECONDS)
-        known = shown_from(options)
+        known = read_node_for_display(options)
         before, document = document, _look(known, options)
         if _stands(before, document):
             return document
@@ -170,7 +173,9 @@ def _stands(before: Document, after: Document) -> bool:
 
 def _look(known: NodeView, options: argparse.Namespace) -> Document:
     entries = (
-        known.state.entries if options.pod is None else find_pods(known.state, options.pod, inspect_command(options))
+        known.state.entries
+        if options.pod is None
+        else find_pods(known.state, options.pod, format_inspect_command(options))
     )
     looked = with_observation(known, host_processes=options.pod is None and not options.no_host_processes)
     return inspection(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
@@ -179,7 +184,7 @@ def _look(known: NodeView, options: argparse.Namespace) -> Document:
 def _printed(document: Document, options: argparse.Namespace) -> str:
     match options.output:
         case "json" | "yaml":
-            return spelled(document, options.output)
+            return format_document(document, options.output)
         case "wide":
             return render_wide(document)
         case _:

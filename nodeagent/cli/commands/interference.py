@@ -1,4 +1,4 @@
-"""`nodeagent interference`: who ran on exclusive CPUs besides their owner, as the kernel counts it."""
+"""`nodeagent interference`: counts tasks and interrupts on exclusive CPUs that don't belong to the owner."""
 
 import argparse
 import signal
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
-from nodeagent.cli.support.counting import InterferenceError, counting
-from nodeagent.cli.support.documents import Document, add_output_argument, spelled
+from nodeagent.cli.support.counting import InterferenceError, count_interference
+from nodeagent.cli.support.documents import Document, add_output_argument, format_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
-from nodeagent.cli.support.known_state import shown_state
+from nodeagent.cli.support.node.arguments import add_agent_arguments
+from nodeagent.cli.support.node.this_node import read_this_node_for_display
 from nodeagent.cli.support.numeric_arguments import seconds
 from nodeagent.cli.support.printable_output import write_coloured
-from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.interference.cpu_owners import ExclusiveCpus, exclusive_cpus
@@ -59,16 +59,16 @@ next: nodeagent inspect shows which host processes may run there, nodeagent chec
 
 
 def run(options: argparse.Namespace) -> int:
-    """Count, and print what was counted.
+    """Count, and print the result.
 
     Raises:
         NodeAgentError: the state is unknown, there is no such pod, or the kernel cannot count.
     """
-    view = shown_state(options.config, options.socket)
-    held = claims_of(view, options.pod)
+    view = read_this_node_for_display(options.config, options.socket)
+    held = find_exclusive_cpus(view, options.pod)
     document = nothing() if not held else _counted(options, view, held)
     if options.output != "text":
-        sys.stdout.write(spelled(document, options.output))
+        sys.stdout.write(format_document(document, options.output))
     else:
         colours = wants_colour(options.color)
         text = render_interference(document, terminal_width() or WIDTH, coloured=colours)
@@ -80,10 +80,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_complete(document: Mapping[str, Any]) -> None:
-    """Make sure that it is known that nobody else ran there.
+    """Check that the count missed nothing.
 
     Raises:
-        InterferenceError: it is not.
+        InterferenceError: the kernel's tables were full, or allocations changed meanwhile.
     """
     if document["dropped"]:
         raise InterferenceError(
@@ -97,11 +97,11 @@ def check_complete(document: Mapping[str, Any]) -> None:
         )
 
 
-def claims_of(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
-    """Return whose exclusive CPUs are asked about.
+def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
+    """Return the exclusive CPUs of a pod, or of all pods if the pod is None.
 
     Raises:
-        NodeAgentError: there is no such pod, or it has none.
+        NodeAgentError: there is no such pod, or it has no exclusive CPUs.
     """
     if pod is None:
         return exclusive_cpus(view)
@@ -115,16 +115,16 @@ def claims_of(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
 
 
 def _counted(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpus, ...]) -> Document:
-    with _undisturbed(), counting(view, held) as end:
+    with _undisturbed(), count_interference(view, held) as end:
         ended_early = signal.sigtimedwait(_ENDING, options.seconds) is not None
         use, seen = end()
-    later = shown_state(options.config, options.socket)
+    later = read_this_node_for_display(options.config, options.socket)
     return interference(later, held, use, seen, ended_early=ended_early)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let no signal but SIGKILL end it before everything is as it was; the wait in between ends at once."""
+    """Block signals that would end the command before tracing is restored. Only the wait in between ends at once."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield

@@ -1,4 +1,4 @@
-"""`nodeagent job`: asks the agent for CPUs and memory, is moved there, and becomes the command: it stays the caller's own process."""
+"""`nodeagent job`: asks the agent for CPUs and memory, is moved there, and becomes the command, which stays the caller's own process."""
 
 import argparse
 import os
@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, become
+from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, run_command
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
-from nodeagent.cli.support.pod_amounts import add_amount_arguments, amounts_of
+from nodeagent.cli.support.pod_amounts import add_amount_arguments, read_amounts
 from nodeagent.edge.cgroups.cgroup_entry import forget_affinity, own_cpus
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nodeagent.cli.support.job_report import ReportWriter
 
 _LONGEST_STEM = 40
-"""Of a name that is made up: with the process id it is well below a pod's 253 characters."""
+"""Longest part of a generated name that comes from the command. With the process id, the name is well below a pod's 253 characters."""
 
 
 class JobError(NodeAgentError):
@@ -30,7 +30,7 @@ class JobError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments."""
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]
@@ -72,10 +72,10 @@ next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NA
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask, be moved, and become the command.
+    """Request the job, be moved into it, and become the command.
 
     Raises:
-        NodeAgentError: refused, or the command cannot be run.
+        NodeAgentError: the job was refused, or the command cannot be run.
     """
     command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
     if not command:
@@ -93,12 +93,12 @@ def run(options: argparse.Namespace) -> int:
     except NodeAgentError as err:
         raise JobError(err.message, hint=err.hint) from err
     if status is None:
-        become(command)
+        run_command(command)
     return status
 
 
 def _made_up(command: str) -> str:
-    """Return a name for the pod: the command keeps this process id."""
+    """Generate a name for the pod from the command and the process id, which the command keeps."""
     stem = re.sub(r"[^a-z0-9]+", "-", os.path.basename(command).lower())[:_LONGEST_STEM].strip("-")  # noqa: PTH119 - a word
     return f"{stem or 'job'}-{os.getpid()}"
 
@@ -110,8 +110,8 @@ def _report_writer() -> "ReportWriter":
 
 
 def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
-    """Have this process moved into a job of its own. Returns the agent's answer."""
-    amounts = amounts_of(options)
+    """Have the agent move this process into a new job. Returns the agent's answer."""
+    amounts = read_amounts(options)
     forget_affinity()
     socket = options.socket or DEFAULT_JOB_SOCKET
     asked = {"name": name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
@@ -152,21 +152,21 @@ _ELSEWHERE = "is something else moving processes or setting affinities here? see
 
 
 def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, directory: str) -> str:
-    """Explain the refusal step by step; nothing if the node's state is not for us to read."""
-    from nodeagent.cli.support.explained_pods import explained_alone
-    from nodeagent.cli.support.known_state import known_state
-    from nodeagent.cli.support.near import this_with_devices
+    """Explain the refusal step by step. Empty if this user may not read the node's state."""
+    from nodeagent.cli.support.explained_pods import explain_with_progress
+    from nodeagent.cli.support.node.devices import add_this_nodes_devices
+    from nodeagent.cli.support.node.this_node import read_this_node
+    from nodeagent.cli.support.node.what_if import create_what_if_node
     from nodeagent.cli.support.places import DEFAULT_CONFIG
-    from nodeagent.cli.support.what_if_source import what_if_of
     from nodeagent.formats.manifest.job_pod import job_pod
     from nodeagent.views.explain.document import explanation
     from nodeagent.views.explain.text import render_explanation
 
     try:
-        known = known_state(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
-        node = what_if_of(known)
+        known = read_this_node(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
+        node = create_what_if_node(known)
         pod = job_pod(name, name, amounts, options.numa, options.core_class, options.near)
-        explained = (explained_alone(this_with_devices(node.what_if, (pod,)), pod),)
+        explained = (explain_with_progress(add_this_nodes_devices(node.what_if, (pod,)), pod),)
         document = explanation(
             explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False
         )
@@ -187,7 +187,7 @@ def _user(name: str | None) -> pwd.struct_passwd | None:
 
 
 def _turn_into(user: pwd.struct_passwd) -> None:
-    """Have this process be the user's, as login does."""
+    """Change this process to the user, as login does."""
     try:
         os.initgroups(user.pw_name, user.pw_gid)
         os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)

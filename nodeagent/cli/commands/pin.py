@@ -1,11 +1,11 @@
-"""`nodeagent pin`: a pod that stands for a systemd unit, installed like any other."""
+"""`nodeagent pin`: installs the manifest of a pod that pins a systemd unit."""
 
 import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
-from nodeagent.cli.support.pod_amounts import add_amount_arguments, amounts_of
-from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.cli.support.node.arguments import add_agent_arguments
+from nodeagent.cli.support.pod_amounts import add_amount_arguments, read_amounts
 from nodeagent.core.model.pod import Pod
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_schema import GIVE_BACK, KEEP, WHILE_INACTIVE_CHOICES
@@ -16,7 +16,7 @@ class PinError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("unit", metavar="UNIT", help="a service, scope or slice; without a suffix it is a service")
     add_amount_arguments(parser)
     parser.add_argument(
@@ -54,23 +54,23 @@ next: nodeagent inspect shows its CPUs, nodeagent unpin UNIT gives them back"""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Install the pod, and print what happened to it.
+    """Install the pod, and print the result.
 
     Raises:
-        NodeAgentError: it would be refused, or can't be installed.
+        NodeAgentError: the pod would be refused, or can't be installed.
     """
     check_timeout(options)
     from nodeagent.cli.commands.apply_manifests import install
-    from nodeagent.cli.support.pod_files import PodFile, pods_in
+    from nodeagent.cli.support.pod_files import PodFile, parse_pods
     from nodeagent.formats.manifest.unit_pod import unit_manifest, unit_pod_name
 
     unit = _known_as(options.unit)
     gives_back = options.while_inactive == GIVE_BACK
     content = unit_manifest(
-        unit, amounts_of(options), options.numa, options.core_class, near=options.near, gives_back=gives_back
+        unit, read_amounts(options), options.numa, options.core_class, near=options.near, gives_back=gives_back
     )
     path = f"{unit_pod_name(unit)}.yaml"
-    file = PodFile(path, content, pods_in(path, content))
+    file = PodFile(path, content, parse_pods(path, content))
     status = install(options, (file,), ("pin", options.unit))
     if options.wait and not status:
         _wait_until_given(options, file.pods[0].pod)
@@ -78,27 +78,27 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wait_until_given(options: argparse.Namespace, pod: Pod) -> None:
-    """Wait until the unit has what its pod was promised: those who are on its CPUs have to leave first.
+    """Wait until the unit has its allocated CPUs, which other tasks have to leave first.
 
     Raises:
-        NodeAgentError: it has not, and the time is over.
+        NodeAgentError: the unit still lacks its CPUs when the time is over.
     """
-    from nodeagent.cli.support.entering import EntryError, placement_now
-    from nodeagent.cli.support.known_state import shown_state
-    from nodeagent.cli.support.manifest_changes import manifest_node
-    from nodeagent.cli.support.manifest_decisions import waited
+    from nodeagent.cli.support.entering import EntryError, find_placement
+    from nodeagent.cli.support.manifest_changes import read_manifest_node
+    from nodeagent.cli.support.manifest_decisions import wait_for_agent
+    from nodeagent.cli.support.node.this_node import read_this_node_for_display
     from nodeagent.formats.manifest.pod_names import find_pod
 
     def why_not() -> EntryError | None:
-        known = shown_state(options.config, options.socket)
+        known = read_this_node_for_display(options.config, options.socket)
         try:
-            placement_now(known, find_pod(known.state, pod.full_name), pod.containers[0].name)
+            find_placement(known, find_pod(known.state, pod.full_name), pod.containers[0].name)
         except EntryError as err:
             return err
         return None
 
-    place, _ = manifest_node(options)
-    waited(options, place, (), lambda _: why_not() is None)
+    place, _ = read_manifest_node(options)
+    wait_for_agent(options, place, (), lambda _: why_not() is None)
     if (why := why_not()) is not None:
         raise PinError(
             f"{pod.full_name} is admitted, but does not have its CPUs yet: {why.message}",
@@ -107,10 +107,10 @@ def _wait_until_given(options: argparse.Namespace, pod: Pod) -> None:
 
 
 def _known_as(name: str) -> str:
-    """Return the unit's own name, if systemd knows the unit by another one.
+    """Return the unit's main name if systemd knows the unit, and else the given name.
 
     Raises:
-        NodeAgentError: systemd can't be asked, or it has no such cgroups.
+        NodeAgentError: systemd can't be asked, or the unit can't be pinned.
     """
     from nodeagent.edge.systemd.units import show_units
     from nodeagent.formats.kernel.unit_properties import LOADED

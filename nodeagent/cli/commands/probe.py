@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from nodeagent.cli.support.colour import terminal_width
-from nodeagent.cli.support.documents import add_output_argument, spelled
-from nodeagent.cli.support.entering import check_container, expected_cpus
+from nodeagent.cli.support.documents import add_output_argument, format_document
+from nodeagent.cli.support.entering import check_container, find_expected_cpus
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
-from nodeagent.cli.support.known_state import NeverSavedError, shown_state
 from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.node.arguments import add_agent_arguments
+from nodeagent.cli.support.node.this_node import NeverSavedError, read_this_node_for_display
 from nodeagent.cli.support.numeric_arguments import whole_number
-from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.state import PodEntry
@@ -26,15 +26,16 @@ from nodeagent.formats.kernel.usage import container_usage
 from nodeagent.formats.manifest.pod_names import find_pod, find_pods
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.syntax.json_values import MisfitError
-from nodeagent.tools.probe.document import ContainerMemory, Latency, ProbedCpus, memory_of, probe, read_latency
-from nodeagent.tools.probe.latency import (
-    LONGEST_US,
-    DelaysByCpu,
-    LatencyReportError,
-    parse_cyclictest,
-    parse_oslat,
+from nodeagent.tools.probe.document import (
+    ContainerMemory,
+    Latency,
+    ProbedCpus,
+    describe_probe,
+    find_container_memory,
+    read_latency,
 )
-from nodeagent.tools.probe.latency_tools import check_installed, own_reach, report_of, wake_in_time
+from nodeagent.tools.probe.latency import LONGEST_US, DelaysByCpu, LatencyReportError, parse_cyclictest, parse_oslat
+from nodeagent.tools.probe.latency_tools import check_installed, run_tool, set_timer_slack, widen_affinity
 from nodeagent.tools.probe.text import WIDTH, render_latency, render_memory
 from nodeagent.views.interference.cpu_owners import exclusive_cpus
 from nodeagent.views.wording.words import counted
@@ -116,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
         latency = _measured_in_pod(options) if options.cpus is None else _measured_here(options)
     memory = None if options.cpus is not None else _memory(options)
     if options.output != "text":
-        sys.stdout.write(spelled(probe(memory, latency, before), options.output))
+        sys.stdout.write(format_document(describe_probe(memory, latency, before), options.output))
     else:
         width = terminal_width() or WIDTH
         parts = [] if memory is None else [render_memory(memory, width)]
@@ -181,7 +182,7 @@ def earlier(path: NamedFile) -> Latency:
 
 
 def _memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
-    view = shown_state(options.config, options.socket)
+    view = read_this_node_for_display(options.config, options.socket)
     uids = None
     if options.pod is not None:
         entries = find_pods(view.state, options.pod)
@@ -200,13 +201,13 @@ def _memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
         for path, text in read_usage(view.cgroup_root, {path: view.cgroup_of(path) for path in paths}).items()
         if text.cpu_stat is not None  # every cgroup has this file
     }
-    return memory_of(view, uids, options.container, usage)
+    return find_container_memory(view, uids, options.container, usage)
 
 
 def _measured_here(options: argparse.Namespace) -> Latency:
     with suppress(NeverSavedError):  # no agent has ever run here
-        check_free(shown_state(options.config, options.socket), options.cpus)
-    away = options.cpus - own_reach()
+        check_free(read_this_node_for_display(options.config, options.socket), options.cpus)
+    away = options.cpus - widen_affinity()
     if away:
         raise ProbeError(
             f"CPUs {away} cannot be used from here",
@@ -232,10 +233,10 @@ def check_free(view: NodeView, cpus: CpuSet) -> None:
 
 
 def _measured_in_pod(options: argparse.Namespace) -> Latency:
-    view = shown_state(options.config, options.socket)
+    view = read_this_node_for_display(options.config, options.socket)
     entry = find_pod(view.state, options.pod)
     container = measured_container(view, entry, options.container)
-    cpus = expected_cpus(view, entry, container)
+    cpus = find_expected_cpus(view, entry, container)
     processes = _processes_on(view, entry, cpus)
     if processes and not options.force:
         raise ProbeError(
@@ -291,7 +292,7 @@ def _processes_on(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
 
 
 def _measured(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Latency:
-    wake_in_time()
+    set_timer_slack()
     at_ms = time.time_ns() // 1_000_000
     cpus = probed.cpus
     oslat = (
@@ -306,10 +307,8 @@ def _measured(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> La
         *("--default-system", "--policy=other", f"--interval={_INTERVAL_US}"),
         *(f"--histogram={LONGEST_US}", "--mlockall", "--quiet"),
     )
-    busy = understood(parse_oslat, report_of(oslat, entering=entering, seconds=seconds), cpus, oslat[0])
-    waking = understood(
-        parse_cyclictest, report_of(cyclictest, entering=entering, seconds=seconds), cpus, cyclictest[0]
-    )
+    busy = understood(parse_oslat, run_tool(oslat, entering=entering, seconds=seconds), cpus, oslat[0])
+    waking = understood(parse_cyclictest, run_tool(cyclictest, entering=entering, seconds=seconds), cpus, cyclictest[0])
     return Latency(probed, at_ms, seconds, busy, waking)
 
 

@@ -1,4 +1,4 @@
-"""`nodeagent release`: ends pods and frees what they hold; with `--all` all of them, with `--purge` the agent's files too."""
+"""`nodeagent release`: stops pods and frees their resources; `--all` stops all pods, `--purge` also removes the agent's files."""
 
 import argparse
 import os
@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from nodeagent.cli.support.documents import add_output_argument, spelled
+from nodeagent.cli.support.documents import add_output_argument, format_document
+from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command, is_elsewhere
+from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.numeric_arguments import seconds
 from nodeagent.cli.support.places import DEFAULT_CONFIG, PODS_CGROUP
-from nodeagent.cli.support.sources import add_node_arguments, inspect_command, is_elsewhere, known_from
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.daemon.start.startup import StartError
@@ -38,11 +39,11 @@ _DAY_SECONDS = 86_400
 _PAUSE_SECONDS = 0.1
 _ANSWER_SECONDS = 10.0
 _SPARE_SECONDS = 20
-"""For everything that a grace period does not cover: kills, turns of the agent, a machine under load."""
+"""Time to wait in addition to the grace period, for kills, turns of the agent, and a machine under load."""
 
 
 class ReleaseError(NodeAgentError):
-    """Something was not released."""
+    """A pod, cgroup or setting was not released."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,11 +92,10 @@ next: nodeagent retry POD brings one back, nodeagent inspect shows what is left"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Release, and wait for the end.
+    """Release the pods, and wait until they have ended.
 
     Raises:
-        NodeAgentError: with what to do.
-
+        NodeAgentError: a pod is left, or can't be released.
     """
     if options.host_settings:
         return _host_settings(options)
@@ -130,7 +130,8 @@ def _host_settings(options: argparse.Namespace) -> int:
         raise ReleaseError("only root may change settings of the host", hint="sudo nodeagent release --host-settings")
     try:
         config = load_config(options.config or DEFAULT_CONFIG)
-    except NodeAgentError as err:  # only the state directory matters, and the host's settings more than its name
+    except NodeAgentError as err:
+        # Only the state directory is needed here. Restoring the host's settings is worth guessing the default one.
         print(f"{err.message}: the usual state directory is used", file=sys.stderr)
         config = Config()
     count = releasing.put_host_settings_back(config)
@@ -139,11 +140,11 @@ def _host_settings(options: argparse.Namespace) -> int:
 
 
 def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
-    """Return the reason if no agent runs and its saved state can't be used."""
+    """Read the state. Returns the error if no agent runs and its saved state can't be used."""
     try:
-        return known_from(options)
+        return read_node(options)
     except StartError:
-        raise  # without the configuration, ownership is unknown
+        raise  # without the configuration, the agent's cgroups and files are unknown
     except NodeAgentError as err:
         if is_elsewhere(options) or not options.all or os.geteuid() != 0:
             raise
@@ -151,7 +152,7 @@ def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
 
 
 class _ReleaseReport:
-    """Reports each step, and at the end, if a document is requested, the outcome."""
+    """Report of each step, and of the outcome as a document if one is requested."""
 
     def __init__(self, options: argparse.Namespace, *, by_agent: bool) -> None:
         self._output = options.output
@@ -176,7 +177,7 @@ class _ReleaseReport:
             self.say(*(["would be done, nothing is:", *lines] if lines else ["there are no pods"]))
 
     def removal(self, *, cgroups: str | None = None, file: str | None = None) -> None:
-        """Report what is removed, or would be."""
+        """Report the removal of the cgroups or of a file."""
         self._cgroups = cgroups or self._cgroups
         self._files += [file] if file else []
         what = f"the agent's cgroups below {cgroups}" if cgroups else file
@@ -201,7 +202,7 @@ class _ReleaseReport:
             yield
         finally:
             if self._output != "text":
-                sys.stdout.write(spelled(self._document(), self._output))
+                sys.stdout.write(format_document(self._document(), self._output))
                 sys.stdout.flush()
 
     def _document(self) -> Document:
@@ -221,7 +222,7 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
     chosen = (
         known.state.own_entries()
         if options.all
-        else tuple(find_pod(known.state, name, inspect_command(options)) for name in options.pods)
+        else tuple(find_pod(known.state, name, format_inspect_command(options)) for name in options.pods)
     )
     if options.purge:
         raise ReleaseError("the agent runs and would write its files again", hint="first: `systemctl stop nodeagent`")
@@ -271,7 +272,7 @@ def _wait(state: NodeState, uids: frozenset[str], socket_path: str, answer: _Rel
 
 
 class _Reporter:
-    """Reports what happens, from one state to the next."""
+    """Reporter of the changes from one state to the next."""
 
     def __init__(self, answer: _ReleaseReport, state: NodeState, uids: frozenset[str]) -> None:
         self._answer = answer
@@ -315,7 +316,7 @@ def _planned_without_agent(
                 state,
                 state.own_entries()
                 if options.all
-                else [find_pod(state, name, inspect_command(options)) for name in options.pods],
+                else [find_pod(state, name, format_inspect_command(options)) for name in options.pods],
             )
             if options.all and known.cgroup_root is not None:
                 answer.removal(cgroups=known.cgroup_root)
@@ -351,7 +352,7 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
                 releasing.drain(agent, reporter, _deadline(options, active))
             if releasing.put_host_settings_back(node.config, forget=True):
                 answer.say("the host's interrupts, work queues and units have their CPUs back")
-            if pods is not None:  # last, as it is refused while others' processes are there
+            if pods is not None:  # last, because it is refused while other processes are in the cgroups
                 _remove_cgroups(pods, answer)
             if options.purge:
                 for path in releasing.own_files(node.config):

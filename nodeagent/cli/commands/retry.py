@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from nodeagent.cli.support.documents import Document, add_output_argument, spelled
+from nodeagent.cli.support.documents import Document, add_output_argument, format_document
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_SOCKET
@@ -48,11 +48,10 @@ next: nodeagent explain POD says what would admit it, nodeagent inspect shows wh
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask, and wait for the decision.
+    """Request the decision, and wait for it.
 
     Raises:
         NodeAgentError: the agent cannot be asked, the pod is unknown or not refused, or it was refused again.
-
     """
     try:
         before = frozenset(map(_decision, _entries(options.socket)))
@@ -66,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         ) from err
     entry = next(after, None)
     if options.output != "text":
-        sys.stdout.write(spelled(_document(name, uid, entry), options.output))
+        sys.stdout.write(format_document(_document(name, uid, entry), options.output))
         return 0 if entry is not None and _refusal(entry) is None else EXIT_ERROR
     if entry is None:
         raise RetryError(f"pod {name} is not decided yet", hint=f"see `nodeagent inspect {name}`")
@@ -109,7 +108,7 @@ def _refusal(entry: PodEntry) -> Waiting | None:
 
 
 def _decision(entry: PodEntry) -> tuple[object, ...]:
-    """Return what another decision on the pod or its manifest changes."""
+    """Return the parts of an entry that a new decision changes."""
     return entry.pod.uid, entry.decided_at_ms, entry.change_refusal, entry.deleting_since_ms
 
 

@@ -1,4 +1,4 @@
-"""`nodeagent run`: the daemon."""
+"""`nodeagent run`: runs the agent."""
 
 import argparse
 

@@ -1,11 +1,11 @@
-"""`nodeagent simulate`: what would be decided? Scenarios replayed, or pods on this, a copied or a described machine."""
+"""`nodeagent simulate`: replays scenarios, or decides on pods on this, a copied, captured or described machine."""
 
 import argparse
 import sys
 
 from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.node.arguments import add_what_if_arguments
 from nodeagent.cli.support.numeric_arguments import whole_number
-from nodeagent.cli.support.what_if_arguments import add_what_if_arguments
 
 _EXAMPLES = """\
 exit status: 0: everything was decided, even if pods are refused; 1: something could not be read; 2: wrong arguments
@@ -31,7 +31,7 @@ next: nodeagent explain -f pod.yaml says why; docs/simulate.md (nodeagent --help
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "file", nargs="?", type=NamedFile, metavar="FILE|-", help="scenarios, one JSON object per line; - reads stdin"
     )
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the outcome of the scenarios, or of the pods.
+    """Print the outcome of the scenarios or pods.
 
     Raises:
         NodeAgentError: scenarios, manifests, machine or configuration can't be read.
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_scenario_options(args: argparse.Namespace) -> None:
-    """Refuse what would be ignored: scenarios start without pods on the machine, and pods with -f are decided once."""
+    """Refuse options without effect: scenarios start without pods, and pods with -f are decided once."""
     if args.file is None and args.bench is not None:
         args.parser.error(f"--bench {args.bench} times scenarios: it excludes pods")
     if args.file is not None and args.socket is not None:

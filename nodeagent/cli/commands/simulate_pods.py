@@ -1,4 +1,4 @@
-"""`nodeagent simulate -f`: pods decided one after the other, copies of them until one is refused, or two configurations compared."""
+"""`nodeagent simulate -f`: decides on pods one after the other, searches for the capacity, or compares two configurations."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.documents import printed, spelled_xml
-from nodeagent.cli.support.near import selected_with_devices
-from nodeagent.cli.support.pod_files import pods_of
+from nodeagent.cli.support.documents import format_xml, render_document
+from nodeagent.cli.support.node.devices import add_selected_devices
+from nodeagent.cli.support.node.what_if import (
+    WhatIfNode,
+    chosen_errata,
+    create_empty_node,
+    read_what_if_machine,
+    read_what_if_node,
+)
+from nodeagent.cli.support.pod_files import read_pods
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.what_if_source import WhatIfNode, empty_node, errata_of, machine_of, what_if_node
 from nodeagent.core.admission.managers import Admitted, in_turn
 from nodeagent.core.admission.resize import moves_instead, resized_by
 from nodeagent.core.explain.capacity_search import search_capacity
@@ -24,19 +30,19 @@ from nodeagent.views.simulate.pods_text import render_comparison, render_run
 
 
 class SimulateError(NodeAgentError):
-    """Nothing to decide on."""
+    """There is no pod to decide on."""
 
 
 def simulate_pods(options: argparse.Namespace) -> str:
-    """Return the answer's text.
+    """Return the text of the outcome.
 
     Raises:
-        NodeAgentError: manifests, machine or configuration can't be read, or there is nothing to decide on.
+        NodeAgentError: manifests, machine or configuration can't be read, or there is no pod to decide on.
     """
-    pods = () if options.manifests is None else pods_of(options.manifests)
+    pods = () if options.manifests is None else read_pods(options.manifests)
     if options.compare is not None:
         return _compared(options, pods)
-    node = _knowing(what_if_node(options), pods, options)
+    node = _knowing(read_what_if_node(options), pods, options)
     if options.capacity:
         with Progress("copies") as progress:
             capacity = search_capacity(node.what_if, pods, progress.step)
@@ -45,11 +51,11 @@ def simulate_pods(options: argparse.Namespace) -> str:
         found = _run(node, node.source, pods, _ended(node.what_if.pods, pods))
     if options.output == "svg":
         return _picture(found)
-    return printed(run_document(found, node.where), options.output, render_run)
+    return render_document(run_document(found, node.where), options.output, render_run)
 
 
 def _knowing(node: WhatIfNode, pods: Sequence[Pod], options: argparse.Namespace) -> WhatIfNode:
-    return replace(node, what_if=selected_with_devices(node.what_if, pods, options))
+    return replace(node, what_if=add_selected_devices(node.what_if, pods, options))
 
 
 def _picture(run: Simulation) -> str:
@@ -57,7 +63,7 @@ def _picture(run: Simulation) -> str:
     from nodeagent.views.topology.cpu_owners import owners
 
     end = run.after
-    return spelled_xml(render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods)))
+    return format_xml(render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods)))
 
 
 def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Simulation:
@@ -85,22 +91,27 @@ def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, .
 
 
 def _ended(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
-    """The node's pods that others replace."""
+    """Return the node's pods that the given pods replace."""
     taken = frozenset[tuple[str, str]]().union(*map(keys_of, pods))
     return tuple(pod for pod in there if not taken.isdisjoint(keys_of(pod)))
 
 
 def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
-    """Decide again on the existing pods, then on the given ones."""
+    """Decide under both configurations on the existing pods, then on the given ones."""
     configs = [load_config(path, absent_hint="name two files: --compare A.yaml B.yaml") for path in options.compare]
-    machine = machine_of(options, otherwise=options.compare[0])
+    machine = read_what_if_machine(options, otherwise=options.compare[0])
     ended = _ended(machine.pods, pods)
     gone = {pod.uid for pod in ended}
     every = (*(pod for pod in machine.pods if pod.uid not in gone), *pods)
     if not every:
         raise SimulateError("there is no pod to decide on", hint="name manifests with --file")
     first, second = (
-        _run(_knowing(empty_node(machine, config, path, errata_of(options)), every, options), path, every, ended)
+        _run(
+            _knowing(create_empty_node(machine, config, path, chosen_errata(options)), every, options),
+            path,
+            every,
+            ended,
+        )
         for config, path in zip(configs, options.compare, strict=True)
     )
-    return printed(comparison(first, second, machine.where), options.output, render_comparison)
+    return render_document(comparison(first, second, machine.where), options.output, render_comparison)

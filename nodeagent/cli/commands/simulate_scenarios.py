@@ -1,4 +1,4 @@
-"""`nodeagent simulate FILE`: scenarios replayed line by line, on their own or on another machine, under their own or other rules."""
+"""`nodeagent simulate FILE`: replays scenarios line by line, on their own or another machine, under their own or other rules."""
 
 import argparse
 import shlex
@@ -14,10 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.documents import json_line, spelled
+from nodeagent.cli.support.documents import format_document, format_json_line
 from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.node.what_if import WhatIfMachine, chosen_errata, create_empty_node, read_what_if_machine
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.what_if_source import WhatIfMachine, empty_node, errata_of, machine_of
 from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config, Errata, Placement
@@ -35,9 +35,9 @@ from nodeagent.views.simulate.scenario_text import (
 )
 
 MAX_LINE_BYTES = 16 * 2**20
-"""Of one scenario. A thousand CPUs and as many pods take a tenth of it."""
+"""Largest size of a scenario. One with a thousand CPUs and as many pods takes a tenth of it."""
 IN_FULL = 10
-"""This many scenarios are reported in full; further ones get one line each."""
+"""Number of scenarios that are reported in full. Each further one gets one line."""
 
 
 class SimulateInputError(NodeAgentError):
@@ -52,17 +52,17 @@ class SimulateInputError(NodeAgentError):
 
 
 class Instead(Struct, frozen=True):
-    """What overrides each scenario's own; None: its own is used."""
+    """Values that replace those of each scenario. None means that the scenario's own value is used."""
 
     machine: WhatIfMachine | None
     config: Config | None
     errata: Errata | None
 
     def read(self, line: bytes, where: str) -> Scenario:
-        """Return the scenario to replay.
+        """Decode a scenario, and replace its values.
 
         Raises:
-            ScenarioError: the line isn't a scenario.
+            ScenarioError: the line is no scenario.
         """
         scenario = scenario_from_text(line, where, None if self.machine is None else self.machine.topology)
         placement = replace(
@@ -71,17 +71,17 @@ class Instead(Struct, frozen=True):
         if self.config is not None:
             config = replace(self.config, placement=replace(self.config.placement, errata=placement.errata))
             node = on_machine(config, scenario.topology)
-            # a configuration that doesn't fit the scenario's machine is refused by its start, in kubelet's words
+            # A configuration that doesn't fit the machine is refused when the scenario starts, in kubelet's words.
             complete = with_machine(config, scenario.topology.memory_bytes)
             placement = node.managers.placement if isinstance(node, NodeSetup) else complete.placement
         return replace(scenario, placement=_plugged(placement, where))
 
 
 def _plugged(placement: Placement, where: str) -> Placement:
-    """Load the CPU plugins that it names.
+    """Load the CPU plugins of a placement.
 
     Raises:
-        SimulateInputError: one can't be loaded.
+        SimulateInputError: a plugin can't be loaded.
     """
     config, missing = plugged(Config(placement))
     if missing:
@@ -90,7 +90,7 @@ def _plugged(placement: Placement, where: str) -> Placement:
 
 
 class _Words:
-    """Reports scenarios as text, one after the other: the first ones in full."""
+    """Text reports of scenarios, with the first ones in full."""
 
     def __init__(self, path: NamedFile, where: str) -> None:
         self._path = path
@@ -98,7 +98,7 @@ class _Words:
         self._totals = ScenarioTotals()
 
     def of(self, scenario: Scenario, number: int) -> str:
-        """Report the outcome of the scenario in this line."""
+        """Render the outcome of the scenario in this line."""
         found = replayed(scenario)
         self._totals = self._totals.plus(found)
         if self._totals.scenarios <= IN_FULL:
@@ -108,7 +108,7 @@ class _Words:
         return line if self._totals.scenarios > IN_FULL + 1 else f"\n{self._from_here_on(number)}\n{line}"
 
     def end(self) -> str:
-        """Report the totals."""
+        """Render the totals."""
         return f"\n{render_totals(self._totals)}" if self._totals.scenarios > 1 else ""
 
     def _from_here_on(self, number: int) -> str:
@@ -121,7 +121,7 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
     """Print the outcome of each scenario as soon as it is known.
 
     Raises:
-        NodeAgentError: scenarios, machine or configuration can't be read, or the latter two don't match.
+        NodeAgentError: scenarios, machine or configuration can't be read, or don't fit each other.
     """
     instead = _instead(options)
     words = _Words(options.file, "the scenario's own" if instead.machine is None else instead.machine.where)
@@ -147,23 +147,23 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
 
 
 def _instead(options: argparse.Namespace) -> Instead:
-    errata = None if options.errata is None else errata_of(options)
+    errata = None if options.errata is None else chosen_errata(options)
     config = None if options.config is None else load_config(options.config)
     if options.root is options.machine is options.topology is None:
         return Instead(None, config, errata)
-    machine = machine_of(argparse.Namespace(**{**vars(options), "empty": True}))
+    machine = read_what_if_machine(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:
-        # reports a mismatch once for all scenarios
-        empty_node(machine, config, options.config, errata_of(options))
+        # fails once for all scenarios if they don't fit each other
+        create_empty_node(machine, config, options.config, chosen_errata(options))
     return Instead(machine, config, errata)
 
 
 def _document(result: Mapping[str, object], output: str) -> str:
-    return "---\n" + spelled(result, output) if output == "yaml" else json_line(result)
+    return "---\n" + format_document(result, output) if output == "yaml" else format_json_line(result)
 
 
 def _lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
-    """Return every line that isn't blank, with its number."""
+    """Yield every line that isn't blank, with its number."""
     try:
         with _opened(path) as file:
             number = 1

@@ -1,4 +1,4 @@
-"""`nodeagent topology`: shows a machine as the agent understands it, and the owner of each CPU, as far as that is known."""
+"""`nodeagent topology`: shows a machine as the agent understands it, with the owner of each CPU if known."""
 
 import argparse
 import sys
@@ -6,16 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from nodeagent.cli.support.colour import add_color_argument, wants_colour
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.documents import spelled, spelled_xml
-from nodeagent.cli.support.known_state import NeverSavedError
+from nodeagent.cli.support.documents import format_document, format_xml
+from nodeagent.cli.support.node.arguments import add_node_arguments
+from nodeagent.cli.support.node.selected import SourceError, is_without_agent, read_node, read_topology
+from nodeagent.cli.support.node.this_node import NeverSavedError
 from nodeagent.cli.support.printable_output import write_coloured
-from nodeagent.cli.support.sources import (
-    SourceError,
-    add_node_arguments,
-    is_without_agent,
-    known_from,
-    topology_from,
-)
 from nodeagent.core.admission.managers import initial
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.start.startup import StartError, node_of
@@ -80,21 +75,19 @@ def run(args: argparse.Namespace) -> int:
     if args.output in {"nrt", "resourceslice"}:
         sys.stdout.write(_node_resource_topology(args) if args.output == "nrt" else _resource_slices(args))
         return 0
-    topology = topology_from(args) if args.topology is None else topology_from_spec(args.topology)
+    topology = read_topology(args) if args.topology is None else topology_from_spec(args.topology)
     devices = _devices(args)
     match args.output:
         case "json" | "yaml":
-            text = spelled(_document(args, topology, devices), args.output)
+            text = format_document(_document(args, topology, devices), args.output)
         case "svg":
             from nodeagent.tools.export.svg import render_svg
 
-            text = spelled_xml(
-                render_svg(topology, _owners(args, topology), devices=_sections(args, topology, devices))
-            )
+            text = format_xml(render_svg(topology, _owners(args, topology), devices=_sections(args, topology, devices)))
         case "hwloc-xml":
             from nodeagent.tools.export.hwloc_xml import render_hwloc_xml
 
-            text = spelled_xml(render_hwloc_xml(topology, _owners(args, topology)))
+            text = format_xml(render_hwloc_xml(topology, _owners(args, topology)))
         case _:
             owner = _owners(args, topology)
             sections = _sections(args, topology, devices)
@@ -107,24 +100,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
-    """Return them if they are asked for.
+    """Read the devices with `--devices`. None without.
 
     Raises:
-        NodeAgentError: they can't be read.
+        NodeAgentError: the devices can't be read.
     """
     if not args.devices:
         return None
-    from nodeagent.cli.support.devices import devices_from
+    from nodeagent.cli.support.node.devices import read_selected_devices
 
-    return devices_from(args)
+    return read_selected_devices(args)
 
 
 def _device_owners(args: argparse.Namespace) -> "Owners":
-    """Return whose the devices are, as far as it is known; `_owners` reports why it isn't."""
+    """Return the owners of devices. Empty if unknown, for which `_find_owners` reports the reason."""
     from nodeagent.views.topology.devices import device_owners
 
     try:
-        return device_owners(known_from(args).state)
+        return device_owners(read_node(args).state)
     except NodeAgentError:
         return {}
 
@@ -149,42 +142,44 @@ def _sections(
 
 
 def _node_resource_topology(args: argparse.Namespace) -> str:
-    """Return the document of a node whose promises are known.
+    """Return the document of a node with known allocations.
 
     Raises:
-        NodeAgentError: they or its name aren't.
+        NodeAgentError: the allocations or the node's name are unknown.
     """
     from nodeagent.tools.export.node_resource_topology import node_resource_topology
 
     if args.topology is not None:
         args.parser.error("-o nrt tells what a node has left: it excludes --topology, which describes a machine")
-    known = known_from(args)
+    known = read_node(args)
     name = _node_name(known, "a NodeResourceTopology has it")
-    return spelled(node_resource_topology(name, known.node.topology, known.node.managers, known.state.promises), "yaml")
+    return format_document(
+        node_resource_topology(name, known.node.topology, known.node.managers, known.state.promises), "yaml"
+    )
 
 
 def _resource_slices(args: argparse.Namespace) -> str:
     """Return the documents of a node.
 
     Raises:
-        NodeAgentError: what it has, or its name, isn't known.
+        NodeAgentError: the node's machine, devices or name are unknown.
     """
-    from nodeagent.cli.support.devices import devices_from
+    from nodeagent.cli.support.node.devices import read_selected_devices
     from nodeagent.tools.export.resource_slices import resource_slices
 
     if args.topology is not None:
         args.parser.error("-o resourceslice tells what a node has: it excludes --topology, which describes a machine")
-    known = known_from(args)
+    known = read_node(args)
     name = _node_name(known, "ResourceSlices have it")
-    slices = resource_slices(name, known.node.topology, known.node.reserved, devices_from(args))
-    return "---\n".join(spelled(one, "yaml") for one in slices)
+    slices = resource_slices(name, known.node.topology, known.node.reserved, read_selected_devices(args))
+    return "---\n".join(format_document(one, "yaml") for one in slices)
 
 
 def _node_name(known: NodeView, why: str) -> str:
-    """Return it as kubelet names its node.
+    """Return the node's name as kubelet forms it.
 
     Raises:
-        NodeAgentError: it is unknown.
+        NodeAgentError: the name is unknown.
     """
     if not known.hostname:
         raise SourceError(
@@ -195,17 +190,17 @@ def _node_name(known: NodeView, why: str) -> str:
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """The owner of each CPU; None if unknown: then the machine is drawn as it is, and stderr explains why.
+    """Return the owner of each CPU. None if unknown: the machine is then drawn without owners, and stderr has the reason.
 
     Raises:
         NodeAgentError: the named configuration can't be read, or doesn't fit the machine.
     """
     if args.topology is None:
         try:
-            known = known_from(args)
+            known = read_node(args)
         except NodeAgentError as err:
-            # If no agent ever ran, a named configuration defines what is reserved. If another agent's promises can't be read, at all or by
-            # us, the machine itself is still the answer.
+            # If no agent ever ran, a named configuration defines the reserved CPUs. If an agent's state can't be read, the machine is
+            # shown without owners.
             if args.config is None or not isinstance(err, NeverSavedError | StartError):
                 _report_missing(err, args)
                 return None

@@ -1,4 +1,4 @@
-"""`nodeagent unpin`: removes the manifest of the pod that stands for a systemd unit."""
+"""`nodeagent unpin`: removes the manifest of the pod that pins a systemd unit."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,16 @@ from contextlib import suppress
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
-from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.errors import NodeAgentError
 
 
 class UnpinError(NodeAgentError):
-    """There is nothing to give back."""
+    """The unit is not pinned."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("units", nargs="+", metavar="UNIT", help="pinned units; without a suffix it is a service")
     add_wait_arguments(parser, "given the units back")
     add_output_argument(parser)
@@ -34,18 +34,18 @@ next: nodeagent inspect no longer lists it; systemctl show -p AllowedCPUs UNIT""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Remove the manifests, and print which files are gone.
+    """Remove the manifests, and print the removed files.
 
     Raises:
-        NodeAgentError: a unit isn't pinned, its manifest holds others, or it can't be removed.
+        NodeAgentError: a unit isn't pinned, its manifest contains other pods, or it can't be removed.
     """
     check_timeout(options)
     from nodeagent.cli.commands.delete_manifests import uninstall
-    from nodeagent.cli.support.manifest_changes import HeldFile, ManifestPlace
+    from nodeagent.cli.support.manifest_changes import InstalledFile, ManifestPlace
     from nodeagent.cli.support.named_files import NamedFile
     from nodeagent.formats.manifest.unit_pod import full_unit_name
 
-    def pods_of(held: Sequence[HeldFile], place: ManifestPlace) -> Sequence[NamedFile]:
+    def pods_of(held: Sequence[InstalledFile], place: ManifestPlace) -> Sequence[NamedFile]:
         by_unit = {unit: name for file in held for name, pod in file.pods.items() for unit in pod.units}
         named = [full_unit_name(unit) for unit in options.units]
         own = _own_names([unit for unit in named if unit not in by_unit])
@@ -63,7 +63,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _own_names(units: Sequence[str]) -> Mapping[str, str]:
-    """Return the own names of units that systemd knows by others, too, as far as it answers: a manifest can be removed without it."""
+    """Return the main names of units that systemd knows by several names. Empty if systemd doesn't answer, because it isn't needed for
+    removal.
+    """
     from nodeagent.edge.systemd.units import UnitsError, show_units
     from nodeagent.formats.manifest.pod_schema import UNIT_NAME
 

@@ -9,7 +9,8 @@ from contextlib import nullcontext
 from msgspec.structs import replace
 
 from nodeagent.cli.support.counting import LiveCount
-from nodeagent.cli.support.known_state import shown_state, with_observation
+from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.this_node import read_this_node_for_display
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
@@ -21,18 +22,18 @@ from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, Frame, Look, V
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
 _LEAST_PAUSE_SECONDS = 0.1
-"""Between two looks, however slow they are: keys are read then."""
+"""Shortest pause between two refreshes, however slow they are, during which keys are read."""
 
 
 class WatchError(NodeAgentError):
-    """No terminal to draw on."""
+    """There is no terminal to draw on."""
 
 
 def watch(options: argparse.Namespace) -> int:
     """Draw until `q` or Ctrl-C, or print the requested number of frames.
 
     Raises:
-        NodeAgentError: it can't be observed, or there is nothing to draw on. Later problems are shown and may pass.
+        NodeAgentError: the first observation failed, or there is no terminal. Later failures are shown and may pass.
     """
     if options.frames is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WatchError(
@@ -42,7 +43,7 @@ def watch(options: argparse.Namespace) -> int:
     interval = _INTERVAL_SECONDS if options.interval is None else options.interval
     try:
         with LiveCount() if options.interference else nullcontext() as count:
-            watcher = Watcher(lambda read: shown_state(options.config, options.socket, read), count)
+            watcher = Watcher(lambda read: read_this_node_for_display(options.config, options.socket, read), count)
             look = watcher.look()
             if options.frames is None:
                 return _drawn(watcher, look, interval)
@@ -52,7 +53,7 @@ def watch(options: argparse.Namespace) -> int:
 
 
 class Watcher:
-    """Looks, and compares with the previous look; on request with who ran on exclusive CPUs in between."""
+    """Reader of the node that compares each observation with the previous one, and on request counts interference in between."""
 
     def __init__(self, known: Callable[[ViewReader], NodeView], count: LiveCount | None = None) -> None:
         self._known = known
@@ -61,11 +62,10 @@ class Watcher:
         self._last: Look | None = None
 
     def look(self) -> Look:
-        """Look once.
+        """Observe the node once.
 
         Raises:
-            NodeAgentError: with what to do.
-
+            NodeAgentError: the node can't be read.
         """
         began = time.monotonic()
         counted = None if self._count is None else self._count.end()
@@ -84,7 +84,7 @@ class Watcher:
         return look
 
     def try_again(self) -> Look:
-        """Look; if that fails, return the last look, with the reason."""
+        """Observe the node. If that fails, return the last observation with the reason."""
         assert self._last is not None
         try:
             return self.look()

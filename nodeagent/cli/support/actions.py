@@ -1,4 +1,4 @@
-"""Commands that are several in one: `nodeagent config show`."""
+"""Commands with several actions, such as `nodeagent config show`."""
 
 import argparse
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from nodeagent.cli.support.help_text import HelpText
 def add_actions(
     parser: argparse.ArgumentParser, helps: Mapping[str, str], *, epilog: str
 ) -> dict[str, argparse.ArgumentParser]:
-    """Declare a command's actions, each with its help; all show the command's epilog. Returns their parsers by name."""
+    """Add a command's actions with their help texts and a common epilog. Returns their parsers by name."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     made = {
         name: actions.add_parser(

@@ -1,4 +1,4 @@
-"""Becoming another command: what `exec` and `job` end with. Their exit statuses are those of other container tools."""
+"""Replacing nodeagent by another command, at the end of `exec` and `job`. The exit statuses are those of other container tools."""
 
 import os
 import shlex
@@ -9,7 +9,7 @@ from typing import NoReturn
 from nodeagent.errors import NodeAgentError
 
 EXIT_NOT_ENTERED = 125
-"""nodeagent failed, not the command."""
+"""Exit status for a failure of nodeagent itself, before the command runs."""
 EXIT_CANNOT_RUN = 126
 EXIT_NOT_FOUND = 127
 
@@ -22,11 +22,11 @@ class CommandError(NodeAgentError):
         self.exit_status = exit_status
 
 
-def become(command: list[str]) -> NoReturn:
-    """Replace this process."""
+def run_command(command: list[str]) -> NoReturn:
+    """Replace this process by a command."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # Python ignores these two, and ignored signals stay ignored after execve.
+    # Python ignores these two signals, and ignored signals stay ignored after execve.
     ours = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execvp(command[0], command)  # noqa: S606 - no shell: that is the point

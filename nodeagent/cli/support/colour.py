@@ -1,4 +1,4 @@
-"""Whether a command's text is coloured, and how wide it may be: the option and the conventions that decide if it isn't given."""
+"""Colours and width of text output, by option and by the usual conventions."""
 
 import argparse
 import os
@@ -16,12 +16,14 @@ def add_color_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def wants_colour(choice: str) -> bool:
-    """Whether stdout shows colours: https://no-color.org, and terminfo's `dumb`."""
+    """Whether stdout shows colours, according to https://no-color.org and terminfo's `dumb`."""
     if choice != "auto":
         return choice == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def terminal_width() -> int | None:
-    """Return the columns of stdout's terminal (COLUMNS takes precedence); None: not a terminal, or unknown."""
+    """Return the columns of stdout's terminal (COLUMNS takes precedence). None means that stdout is no terminal, or that its width is
+    unknown.
+    """
     return (shutil.get_terminal_size((0, 0)).columns or None) if sys.stdout.isatty() else None

@@ -1,4 +1,4 @@
-"""The shells' side of completion. The scripts ask nodeagent for completions, and know nothing else about it."""
+"""Completion scripts of the shells. They ask nodeagent for completions, and know nothing else about it."""
 
 _BASH = r"""# bash completion for nodeagent
 _nodeagent() {
@@ -61,9 +61,9 @@ complete -c nodeagent -f -a '(__nodeagent_complete)'
 """
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""By the shell's name."""
+"""Script by shell."""
 
 PLACES = {"bash": "bash-completion/completions/nodeagent", "zsh": "zsh/site-functions/_nodeagent"}
-"""Where below /usr/share or /usr/local/share each shell looks for it."""
+"""Path of each shell's script below /usr/share or /usr/local/share."""
 FISH_PLACE = "nodeagent.fish"
-"""In /etc/fish/completions: fish doesn't look below /usr/local/share by itself."""
+"""File name in /etc/fish/completions, because fish doesn't search /usr/local/share by itself."""

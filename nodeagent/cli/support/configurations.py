@@ -1,4 +1,4 @@
-"""Configurations that commands read: the node's own, or a named one, possibly from a pipe."""
+"""Reading of configurations: the node's own, or a named file or pipe."""
 
 from nodeagent.cli.support.named_files import read_named
 from nodeagent.core.model.config import Config
@@ -8,16 +8,16 @@ from nodeagent.formats.syntax.findings import DocumentError
 
 
 def load_config(path: str, *, absent_hint: str = ABSENT_HINT) -> Config:
-    """Read the configuration.
+    """Read and parse a configuration.
 
     Args:
-        path: the file.
-        absent_hint: what to do if it doesn't exist.
+        path: file or pipe.
+        absent_hint: next step if the file doesn't exist.
 
     Raises:
-        StartError: it is missing or invalid; every finding is in the message, one per line.
+        StartError: the file is missing or invalid. The message has one finding per line.
     """
-    content = config_content(path, absent_hint=absent_hint)
+    content = read_config(path, absent_hint=absent_hint)
     from nodeagent.formats.config.config_yaml import parse_config
 
     try:
@@ -26,14 +26,14 @@ def load_config(path: str, *, absent_hint: str = ABSENT_HINT) -> Config:
         raise StartError(err.message, hint=err.hint) from err
 
 
-def config_content(path: str, *, absent_hint: str = ABSENT_HINT) -> bytes:
-    """Read the configuration's text.
+def read_config(path: str, *, absent_hint: str = ABSENT_HINT) -> bytes:
+    """Read the text of a configuration.
 
     Args:
-        path: the file.
-        absent_hint: what to do if it doesn't exist.
+        path: file or pipe.
+        absent_hint: next step if the file doesn't exist.
 
     Raises:
-        StartError: it is missing, or cannot be read.
+        StartError: the file is missing or cannot be read.
     """
     return startup.config_content(path, absent_hint=absent_hint, read=read_named)

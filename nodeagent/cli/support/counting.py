@@ -1,4 +1,4 @@
-"""Counting who runs on exclusive CPUs, for as long as a command wants: the kernel's counts, and what is seen of tasks meanwhile."""
+"""Counting of tasks and interrupts on exclusive CPUs: the kernel's counts, and the tasks observed meanwhile."""
 
 import signal
 import sys
@@ -26,15 +26,15 @@ Counted = tuple[CpuUse, Witnesses]
 
 
 class InterferenceError(NodeAgentError):
-    """It cannot be known who ran on whose CPUs."""
+    """It is unknown which tasks ran on which pod's CPUs."""
 
 
 @contextmanager
-def counting(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable[[], Counted]]:
-    """Count while the `with` block runs, until the given function is called, which returns what was counted.
+def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable[[], Counted]]:
+    """Count while the `with` block runs. The yielded function ends the count and returns the result.
 
     Raises:
-        NodeAgentError: the kernel cannot count, or it is unknown whose processes are whose. The function raises it, too.
+        NodeAgentError: the kernel cannot count, or the pods' processes are unknown. The yielded function raises it, too.
     """
     if view.cgroup_root is None:
         raise InterferenceError(
@@ -45,25 +45,25 @@ def counting(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable
     cpus = CpuSet.from_ids(cpu for claim in held for cpu in claim.cpus)
     cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
     stay_off(all_exclusive_cpus(view.state.promises))
-    # Twice: one that is just ending is in no cgroup any more, and its last switch is counted all the same.
+    # Read twice, because a task that is just ending is in no cgroup any more, but its last switch is counted.
     ending = _members(tree, cgroups)
     with recording(cpus) as counters:
         before = {cgroup: tasks | ending[cgroup] for cgroup, tasks in _members(tree, cgroups).items()}
         counters.begin()
 
         def end() -> Counted:
-            use = understood(counters.end(), cpus)
-            # at once: what is to be looked at may end
+            use = decode_counts(counters.end(), cpus)
+            # immediately, because the observed tasks may end
             return use, _witnesses(tree, use, before, {device for claim in held for device in claim.devices})
 
         yield end
 
 
-def understood(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
-    """Read what the kernel counted.
+def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
+    """Decode the kernel's counts.
 
     Raises:
-        InterferenceError: this kernel writes it in another way.
+        InterferenceError: this kernel writes them in an unknown form.
     """
     try:
         return use_of(record, cpus)
@@ -72,7 +72,9 @@ def understood(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
 
 
 class LiveCount:
-    """Counts from one look to the next, while the `with` block runs. What is wrong is said, and tried again."""
+    """Count that is repeated from one refresh to the next while the `with` block runs. Failures are returned, and the next count is
+    tried.
+    """
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -81,7 +83,7 @@ class LiveCount:
         self._held: tuple[ExclusiveCpus, ...] = ()
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # the kernel would go on counting
+        for number in (signal.SIGTERM, signal.SIGHUP):  # without a handler, the kernel would go on counting
             self._undo.callback(signal.signal, number, signal.signal(number, _leave))
         self._undo.callback(self._stop)
         return self
@@ -92,7 +94,7 @@ class LiveCount:
         self._undo.close()
 
     def end(self) -> Counted | str | None:
-        """Stop. Returns what was counted, or why nothing was; None: it didn't count."""
+        """Stop counting. Returns the result, or the reason why there is none. None means that no count was running."""
         try:
             return None if self._end is None else self._end()
         except NodeAgentError as err:
@@ -101,14 +103,14 @@ class LiveCount:
             self._stop()
 
     def begin(self, view: NodeView, counted: Counted | str | None) -> Document | str | None:
-        """Count again.
+        """Start counting again.
 
         Args:
-            view: the node now; it was read after what was counted had ended.
-            counted: what `end` returned.
+            view: the node, read after the previous count had ended.
+            counted: result of `end`.
 
         Returns:
-            What was counted, or why nothing is; None: it has only begun.
+            Document of the previous count, or the reason why there is none. None means that this is the first count.
         """
         before, self._held = self._held, exclusive_cpus(view)
         found = interference(view, before, *counted) if isinstance(counted, tuple) else counted
@@ -117,7 +119,7 @@ class LiveCount:
         if view.observed.cgroups is None:
             return "the pods' cgroups cannot be read, and so it is unknown which processes are theirs"
         try:
-            self._end = self._counting.enter_context(counting(view, self._held))
+            self._end = self._counting.enter_context(count_interference(view, self._held))
         except NodeAgentError as err:
             return _reason(err)
         return found

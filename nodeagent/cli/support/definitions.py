@@ -1,4 +1,4 @@
-"""What the command line understands, as values taken from argparse: completion and manual pages are generated from it. Prints nothing."""
+"""Definitions of the command line, extracted from argparse. Completion and manual pages are generated from them."""
 
 import argparse
 
@@ -8,24 +8,24 @@ Parser = argparse.ArgumentParser
 
 
 class Argument(Struct, frozen=True):
-    """An option with its spellings, or (without any) a positional argument."""
+    """An option with its spellings, or a positional argument without any."""
 
     spellings: tuple[str, ...]
     dest: str
     metavar: str
-    """The placeholder of its value; empty: it takes none."""
+    """Placeholder of the value. Empty means that the option takes none."""
     choices: tuple[str, ...]
     help: str | None
-    """None: not for people."""
+    """Help text, or None if the argument is hidden."""
     count: int
-    """How many values an option takes."""
+    """Number of values that an option takes."""
     repeats: bool
     takes_the_rest: bool
 
 
 class Command(Struct, frozen=True):
     name: str
-    """In full, as it is typed: `nodeagent config show`."""
+    """Full name as typed, such as `nodeagent config show`."""
     usage: str
     description: str
     epilog: str
@@ -40,8 +40,8 @@ class Subcommand(Struct, frozen=True):
     parser: Parser
 
 
-def command_of(parser: Parser) -> Command:
-    """Extract a parser's definitions."""
+def extract_command(parser: Parser) -> Command:
+    """Extract the definitions of a parser."""
     options, places, subcommands = [], [], list[Subcommand]()
     for action in parser._actions:  # noqa: SLF001 - argparse shows its definitions nowhere else
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - the same

@@ -1,4 +1,4 @@
-"""The output of commands: an answer in the format of `-o`, or a file at `--out`. The two options mean the same everywhere."""
+"""Output of commands: an answer in the format of `-o`, or a file at `--out`. The two options mean the same in every command."""
 
 import argparse
 import errno
@@ -20,50 +20,50 @@ _STDOUT = "-"
 
 
 def add_output_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `-o`, for commands whose answer has the usual three forms (D26)."""
+    """Add `-o` for a command with the three usual output formats (D26)."""
     parser.add_argument(
         "-o", "--output", choices=("text", "json", "yaml"), default="text", help="output format (default: text)"
     )
 
 
 def add_out_argument(parser: argparse.ArgumentParser, what: str = "the file to write") -> None:
-    """Add `--out`, for commands that write a file."""
+    """Add `--out` for a command that writes a file."""
     parser.add_argument("--out", type=named_path, metavar="FILE", default=_STDOUT, help=f"{what} (default: -, stdout)")
 
 
-def printed(document: Document, output: str, render: Callable[[Document], str]) -> str:
-    """Return the text to print, including its last line end.
+def render_document(document: Document, output: str, render: Callable[[Document], str]) -> str:
+    """Return the text to print, including its last newline.
 
     Args:
-        document: of plain values.
+        document: document of plain values.
         output: `text`, `json` or `yaml`.
-        render: creates the text for people.
+        render: function that renders the document as text.
     """
-    return render(document) if output == "text" else spelled(document, output)
+    return render(document) if output == "text" else format_document(document, output)
 
 
-def spelled(document: Document, output: str) -> str:
-    """Return a document as `json` or `yaml`, including its last line end.
+def format_document(document: Document, output: str) -> str:
+    """Format a document as `json` or `yaml`, including its last newline.
 
-    Everything but printable ASCII is escaped: it is the same, and reads back the same, whatever characters stdout supports.
+    Everything but printable ASCII is escaped, so that the output is the same whatever characters stdout supports.
     """
     as_json = ascii_json(document, indent=2)
     if output == "json":
         return as_json + "\n"
     import yaml
 
-    plain = json.loads(as_json)  # without shared parts, which YAML would write as anchors
+    plain = json.loads(as_json)  # no shared parts, which YAML would write as anchors
     text: str = yaml.safe_dump(plain, sort_keys=True)
     return text
 
 
-def json_line(document: Document) -> str:
-    """Return a document like `spelled`, as one line of JSON."""
+def format_json_line(document: Document) -> str:
+    """Format a document as one line of JSON, escaped like `format_document`."""
     return ascii_json(document) + "\n"
 
 
-def spelled_xml(text: str) -> str:
-    """Return XML with everything but ASCII as references, as `spelled` escapes it."""
+def format_xml(text: str) -> str:
+    """Format XML with references for all characters outside ASCII."""
     return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
@@ -71,13 +71,13 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
     """Write the file that `--out` names, completely or not at all.
 
     Args:
-        path: the file. An existing file is replaced; a device, a FIFO or a link is kept.
-        content: all of it.
-        mode: its permissions.
+        path: path of the file. An existing file is replaced; for a device, a FIFO, a socket or a link, the write fails.
+        content: content of the file.
+        mode: permissions of the file.
         replaces: whether an existing file may be replaced.
 
     Raises:
-        StateFileError: it could not be written.
+        StateFileError: the file could not be written.
     """
     if path == _STDOUT:
         sys.stdout.buffer.write(content)
@@ -85,7 +85,7 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
     try:
         kind = stat.S_IFMT(os.lstat(path).st_mode)
     except OSError:
-        kind = stat.S_IFDIR  # it doesn't exist, or the attempt will report why not
+        kind = stat.S_IFDIR  # the file doesn't exist, or writing it will fail with the reason
     if kind not in {stat.S_IFREG, stat.S_IFDIR}:
         raise state_files.StateFileError(
             f"cannot write {path}: a link, device, FIFO or socket is there, and would be replaced",

@@ -1,8 +1,8 @@
-"""Which container of a pod is meant, and whether it can be entered, or has what it was promised: `exec`, `probe` and `cpus` ask."""
+"""Checks for `exec`, `probe` and `cpus`: whether a pod has a container, can be entered, and has its allocated CPUs."""
 
 from collections.abc import Sequence
 
-from nodeagent.cli.support.known_state import looked_at
+from nodeagent.cli.support.node.observation import with_cgroups
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import Obstacle, obstacle, unkept
@@ -15,14 +15,14 @@ from nodeagent.formats.node_view import NodeView
 
 
 class EntryError(NodeAgentError):
-    """There is no such container, or it cannot be entered now, or doesn't have what it was promised."""
+    """The container doesn't exist, can't be entered now, or doesn't have its allocated CPUs."""
 
 
 def check_container(entry: PodEntry, name: str) -> None:
-    """Make sure that a pod has this container: names are looked up, never used as pieces of a path.
+    """Check that a pod has this container, because names must not be used as parts of a path unchecked.
 
     Raises:
-        EntryError: it has not.
+        EntryError: the pod has no such container.
     """
     names = [c.name for c in entry.pod.containers]
     if name not in names:
@@ -32,11 +32,11 @@ def check_container(entry: PodEntry, name: str) -> None:
         )
 
 
-def expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuSet:
-    """Return the CPUs that a command in an existing container should have.
+def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuSet:
+    """Return the expected CPUs of a command in an existing container.
 
     Raises:
-        NodeAgentError: nothing can enter it now.
+        NodeAgentError: the container can't be entered now.
     """
     view, wanted = _wanted(known, entry)
     observed, path = view.observed.cgroups or {}, entry.container_path(container)
@@ -45,11 +45,11 @@ def expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuSet:
     return next(want.cpus() for want in wanted if want.path == path)
 
 
-def placement_now(known: NodeView, entry: PodEntry, container: str) -> ContainerPlacement:
-    """Return where an existing container runs.
+def find_placement(known: NodeView, entry: PodEntry, container: str) -> ContainerPlacement:
+    """Return the current CPUs and memory nodes of an existing container.
 
     Raises:
-        NodeAgentError: it runs nowhere, or not yet alone on CPUs of its own.
+        NodeAgentError: the container isn't running, or other tasks have not left its exclusive CPUs yet.
     """
     view, wanted = _wanted(known, entry)
     _raise_if(unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
@@ -58,8 +58,8 @@ def placement_now(known: NodeView, entry: PodEntry, container: str) -> Container
 
 
 def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:
-    """Look at the cgroups, and compute what they should hold."""
-    view = looked_at(known)
+    """Read the cgroups, and compute their desired values."""
+    view = with_cgroups(known)
     kernel = view.kernel
     if entry.is_active and kernel is None:
         problems = "; ".join((*view.problems, *view.observed.problems))

@@ -1,4 +1,4 @@
-"""Exit statuses of commands. Imports nothing, so that fast starters can use it."""
+"""Exit statuses of commands. This module imports nothing, so that commands start fast."""
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2

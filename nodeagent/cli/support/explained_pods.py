@@ -1,4 +1,4 @@
-"""A decision that is tried out, with what would admit the pod if it is refused."""
+"""Explanation of a tried decision, with the changes that would admit a refused pod."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.views.explain.document import Explained
 
 
-def explained_alone(what_if: WhatIf, pod: Pod) -> Explained:
-    """Explain one pod, with a progress bar of its own."""
+def explain_with_progress(what_if: WhatIf, pod: Pod) -> Explained:
+    """Explain one pod with its own progress bar."""
     with Progress(f"changes tried for {pod.full_name}", MAX_ATTEMPTS) as progress:
-        return explained_on(what_if, pod, progress.step)
+        return explain_pod(what_if, pod, progress.step)
 
 
-def explained_on(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Explained:
-    """Explain one pod among several; `tried` is called for each change that is tried."""
+def explain_pod(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Explained:
+    """Explain one pod of several. `tried` is called for each change that is tried."""
     found = trace(what_if, pod)
     return Explained(
         what_if, found, Remedies() if isinstance(found.decision, Admitted) else remedies(what_if, pod, tried)

@@ -1,4 +1,4 @@
-"""Layout of help texts: prose fits the terminal, commands to paste stay on one line."""
+"""Layout of help texts. Prose is wrapped to the terminal; commands to paste stay on one line."""
 
 import argparse
 import re
@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 _OWN_LINE = re.compile(r"\n(?=[a-z ]+: )")
-"""Before `next: …` and its like."""
+"""Line break before `next: …` and similar lines."""
 
 
 class HelpText(argparse.RawDescriptionHelpFormatter):
-    """Breaks the prose around the arguments; indented lines are examples."""
+    """Formatter that wraps the prose around the arguments, and keeps indented lines as examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(_filled(paragraph, width, indent) for paragraph in text.split("\n\n"))
@@ -36,17 +36,17 @@ def _filled(paragraph: str, width: int, indent: str) -> str:
 
 
 def _with_place(examples: str) -> str:
-    """Prefix examples that name files of ours with their path, so that they can be pasted anywhere."""
+    """Insert a `cd` before examples that name project files, so that they can be pasted anywhere."""
     title, _, lines = examples.partition("\n")
-    place = documents()
+    place = find_documents()
     return f"{title}\n  cd {shlex.quote(place)}\n{lines}" if " examples/" in lines and place != _UNKNOWN else examples
 
 
 _UNKNOWN = "in the project's source"
 
 
-def documents() -> str:
-    """Where docs/ and examples/ are: as installed (scripts/install.sh), or in a checkout."""
+def find_documents() -> str:
+    """Return the directory with docs/ and examples/, as installed (scripts/install.sh) or in a checkout."""
     for directory in (Path(sys.prefix, "share/nodeagent"), Path(__file__).parents[3]):
         if (directory / "docs").is_dir():
             return str(directory)

@@ -1,7 +1,7 @@
-"""A job that is watched for its report: by a process that is not in it, so that nothing but the job runs on its CPUs meanwhile.
+"""The report of a job, observed by a process outside of it, so that nothing else runs on the job's CPUs.
 
-The process that asked stays the job's owner, and sleeps: what it waits for, its child, becomes the command. So the job's cgroup is there
-until the report is written, and what ends the owner ends the job.
+The calling process stays the job's owner and sleeps until its child, the command, has ended. The job's cgroup therefore exists until the
+report is written, and the end of the owner ends the job.
 """
 
 import json
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from nodeagent.cli.support.standard_streams import complain
+from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.edge.kernel.usage import read_job_usage
 from nodeagent.formats.kernel.job_usage import JobUsage, job_usage
@@ -22,13 +22,13 @@ from nodeagent.views.job_report import JobPlace, remote_now, report_text
 
 _LOOK_SECONDS = 1.0
 _SENT = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that are meant for the command. A terminal's go to it anyway: it is in the same process group."""
+"""Signals that are passed on to the command. Signals of the terminal reach it anyway, because it is in the same process group."""
 _TERMINALS = 0x80
-"""SI_KERNEL: nobody has sent it."""
+"""SI_KERNEL: the signal was not sent by a process."""
 
 
 class ReportWriter:
-    """The process that will write the report."""
+    """Handle of the process that writes the report."""
 
     def __init__(self, pid: int, facts: int, ready: int) -> None:
         self._pid = pid
@@ -37,7 +37,7 @@ class ReportWriter:
 
     @classmethod
     def start(cls) -> "ReportWriter":
-        """Begin while this process is where its caller is: the watcher stays there."""
+        """Start the observing process, which stays in the caller's cgroup."""
         (facts, to_facts), (ready, to_ready) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -49,15 +49,15 @@ class ReportWriter:
         return cls(pid, to_facts, ready)
 
     def attend(self, answer: Mapping[str, Any]) -> int | None:
-        """Split up: the child returns None, and is to become the command; this process waits for it, and returns its status.
+        """Fork the command's process, and wait for it. In the child this returns None; in the parent it returns the command's exit status.
 
-        A command that a signal ends ends this process by the same one.
+        If a signal ends the command, the parent ends itself by the same signal.
 
         Args:
-            answer: of the agent.
+            answer: the agent's answer.
         """
         os.write(self._facts, json.dumps({name: answer[name] for name in _ASKED}).encode() + b"\n")
-        os.read(self._ready, 1)  # the first look is over; or the watcher is, and there will be no report
+        os.read(self._ready, 1)  # the first observation is over, or the observer has ended and there will be no report
         before = signal.signal(signal.SIGCHLD, signal.SIG_DFL), signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
         child = os.fork()
         if child == 0:
@@ -78,7 +78,7 @@ _WAITED = frozenset({*_SENT, signal.SIGCHLD})
 
 
 def _ended(child: int) -> int:
-    """Wait for the child's end, and pass on what is sent to this process."""
+    """Wait for the child's end, and pass on signals sent to this process."""
     while True:
         got = signal.sigwaitinfo(_WAITED)
         if got.si_signo == signal.SIGCHLD:
@@ -90,7 +90,7 @@ def _ended(child: int) -> int:
 
 
 def _end_by(number: int) -> None:
-    """End as the command did, but leave its core dump the only one."""
+    """End this process by the signal that ended the command, without a second core dump."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
@@ -99,7 +99,7 @@ def _end_by(number: int) -> None:
 
 
 def _let_go_of_input_and_output() -> None:
-    """Whoever reads what the command writes sees its end as if nobody stood beside it."""
+    """Close stdin and stdout, so that a reader of the command's output gets EOF when the command ends."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for stream in (0, 1):
         os.dup2(nothing, stream)
@@ -107,16 +107,16 @@ def _let_go_of_input_and_output() -> None:
 
 
 def _watch(facts: int, ready: int) -> NoReturn:
-    """Look until the other end of the pipe is closed, and report. In a process of its own, which it ends."""
+    """Observe the job until the other end of the pipe is closed, and write the report. Ends its own process."""
     try:
         for number in _SENT:
             signal.signal(number, signal.SIG_IGN)
         _let_go_of_input_and_output()
         with os.fdopen(facts, "rb", buffering=0) as pipe:
             line = pipe.readline()
-            if line:  # else there is no job
-                complain(
-                    watched(
+            if line:  # an empty line means that there is no job
+                write_error(
+                    watch_job(
                         _place(json.loads(line)),
                         begun=lambda: os.close(ready),
                         is_over=lambda: bool(select.select([pipe], [], [], _LOOK_SECONDS)[0]),
@@ -138,14 +138,14 @@ def _place(answer: Mapping[str, Any]) -> JobPlace:
     )
 
 
-def watched(place: JobPlace, *, begun: Callable[[], None], is_over: Callable[[], bool], root: str = "") -> str:
-    """Look at a job again and again, and return the report.
+def watch_job(place: JobPlace, *, begun: Callable[[], None], is_over: Callable[[], bool], root: str = "") -> str:
+    """Observe a job repeatedly, and return the report.
 
     Args:
-        place: of the job.
-        begun: called after the first look.
-        is_over: waits a moment; whether the command has ended.
-        root: where proc/ is.
+        place: the job's cgroup, CPUs and memory nodes.
+        begun: function called after the first observation.
+        is_over: function that waits a moment and says whether the command has ended.
+        root: directory that contains proc/.
     """
 
     def look() -> JobUsage:

@@ -1,4 +1,4 @@
-"""Names of pods and containers for completion: from the agent's answer as it is, without understanding all of it, and never an error."""
+"""Names of pods and containers for completion. The agent's answer is decoded only in part, and errors yield no names."""
 
 import json
 import re
@@ -14,12 +14,12 @@ from nodeagent.edge.transport.local_api_client import call
 from nodeagent.errors import NodeAgentError
 
 SAVED_STATE = "/var/lib/nodeagent/nodeagent_state"
-"""Where the agent saves its state if no other `stateDirectory` is configured."""
+"""Path of the saved state, unless another `stateDirectory` is configured."""
 _MAX_BYTES = 64 * 1024 * 1024
 _NAME = re.compile("[a-z0-9.-]+")
-"""What a shell may get from a file that anybody may have written: Kubernetes' names look like this."""
+"""Pattern of Kubernetes' names. Other names in a file are not passed to the shell."""
 _SECONDS = 1.0
-"""How long to wait after TAB for an agent that doesn't answer."""
+"""Longest wait for an answer of the agent after TAB."""
 
 
 class NamedPod(Struct, frozen=True):
@@ -32,12 +32,11 @@ class NamedPod(Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-def pods_of(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
+def find_named_pods(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
     """Return the node's pods, as far as they are known.
 
     Args:
-        given: what has been typed already: of `socket`, `root` and `machine` the values say which node it is.
-
+        given: values typed so far, by argument. `socket`, `root` and `machine` select the node.
     """
     with suppress(NodeAgentError, OSError, ValueError, TypeError, LookupError, AttributeError):
         pods = [_pod(entry["pod"]) for entry in _state(given)["entries"]]

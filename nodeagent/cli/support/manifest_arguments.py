@@ -1,4 +1,4 @@
-"""Options of commands that install or remove manifests, and may wait for the agent."""
+"""Options of commands that install or remove manifests and may wait for the agent."""
 
 import argparse
 
@@ -6,11 +6,11 @@ from nodeagent.cli.support.numeric_arguments import seconds
 
 _DAY_SECONDS = 86_400
 SPARE_SECONDS = 20
-"""For everything that a grace period does not cover: kills, turns of the agent, a machine under load."""
+"""Time to wait in addition to the grace period, for kills, turns of the agent, and a machine under load."""
 
 
 def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the options of a command that may wait for the agent to act."""
+    """Add the options of a command that may wait for the agent."""
     parser.add_argument("--wait", action="store_true", help=f"wait until the agent has {what}")
     parser.add_argument(
         "--timeout",
@@ -21,6 +21,6 @@ def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_timeout(options: argparse.Namespace) -> None:
-    """Refuse a timeout without a wait, like other invalid arguments."""
+    """Refuse `--timeout` without `--wait`, as a wrong argument."""
     if options.timeout is not None and not options.wait:
         options.parser.error(f"--timeout {options.timeout:g} says how long to wait: give --wait, too")

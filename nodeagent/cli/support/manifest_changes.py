@@ -1,6 +1,6 @@
-"""What applying or deleting manifests changes in the manifest directory: which file holds which pod, and which is written or removed.
+"""Changes to the manifest directory: the file that contains each pod, and the files that are written or removed.
 
-A pod's file is the one that holds it, whatever it is called: another file with the same pod would not count (D7).
+A pod's file is the one that contains the pod, whatever its name, because a second file with the same pod would be ignored (D7).
 """
 
 import argparse
@@ -17,11 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.known_state import NeverSavedError, known_state, socket_path
+from nodeagent.cli.support.node.this_node import NeverSavedError, read_this_node, socket_path
+from nodeagent.cli.support.node.what_if import WhatIfMachine, WhatIfNode, create_empty_node, create_what_if_node
 from nodeagent.cli.support.places import DEFAULT_CONFIG
-from nodeagent.cli.support.pod_files import PodFile, all_of
+from nodeagent.cli.support.pod_files import PodFile, require_complete
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.what_if_source import WhatIfMachine, WhatIfNode, empty_node, what_if_of
 from nodeagent.core.admission.resize import is_resizable, is_resize, without_variables
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.pod import Pod
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 _MOST_MODE = 0o644
-"""Who may write a manifest can have root run any command."""
+"""Permissions of an installed manifest. A user who could write to it could run any command as root."""
 
 
 class ManifestPlaceError(NodeAgentError):
-    """Manifests can't be installed or removed as they are."""
+    """The manifests can't be installed or removed as they are."""
 
 
 class Replacement(enum.Enum):
-    """What happens to a pod's manifest."""
+    """Change of a pod's manifest."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -54,30 +54,30 @@ class Replacement(enum.Enum):
 
 
 class ManifestPlace(Struct, frozen=True):
-    """Where this node's manifests are, and the agent's decisions on them."""
+    """Location of this node's manifests, with the agent's decisions on them."""
 
     directory: str
-    """With kubelet's staticPodPath in the configuration it may be a single file."""
+    """Manifest directory. With kubelet's staticPodPath in the configuration, it may be a single file."""
     entries: Mapping[str, PodEntry]
-    """By namespace/name."""
+    """The agent's entries by namespace/name."""
     socket: str
     is_live: bool
 
 
-class HeldFile(Struct, frozen=True):
+class InstalledFile(Struct, frozen=True):
     """An installed manifest."""
 
     name: str
     path: str
     content: bytes | None
     pods: Mapping[str, Pod]
-    """The valid ones, by namespace/name."""
+    """Valid pods by namespace/name."""
     names: frozenset[str]
-    """`namespace/name` of all that it holds; for a file that can't be parsed: of those that the agent had from it."""
+    """`namespace/name` of all pods in the file. For a file that can't be parsed, the pods that the agent last read from it."""
     problem: str | None
-    """Why there is no content."""
+    """Reason why the content is missing."""
     claims: "tuple[ClaimDocument, ...]" = ()
-    """Documents that the claims of pods mean."""
+    """ResourceClaims and templates in the file."""
 
 
 class PodChange(Struct, frozen=True):
@@ -86,11 +86,11 @@ class PodChange(Struct, frozen=True):
     found: ManifestPod
     change: Replacement
     path: str
-    """Where its manifest is, or will be."""
+    """Path of its manifest, now or after the change."""
     before: Pod | None
-    """What is installed under its name."""
+    """Installed pod of the same name."""
     entry: PodEntry | None
-    """The agent's decision under its name."""
+    """The agent's entry of the same name."""
 
     @property
     def pod(self) -> Pod:
@@ -98,18 +98,18 @@ class PodChange(Struct, frozen=True):
 
     @property
     def decided(self) -> PodEntry | None:
-        """The agent's final decision on this very pod; None: it is still deciding."""
+        """The agent's final decision on this very pod, or None while it is still deciding."""
         is_in_place = self.before is None or self.before == self.pod
         return _decided(self.entry, self.pod) if is_in_place else None
 
     @property
     def restarts(self) -> bool:
-        """Whether it would replace a running pod."""
+        """Whether the change would replace a running pod."""
         return self._touches_running and not self.resizes
 
     @property
     def resizes(self) -> bool:
-        """Whether a running pod would have other amounts, and nothing else changes."""
+        """Whether the change would only resize a running pod."""
         if not self._touches_running or self.entry is None or not is_resizable(self.entry):
             return False
         has_others = self.before is not None and _variables(self.before) != _variables(self.pod)
@@ -121,8 +121,8 @@ class PodChange(Struct, frozen=True):
         return entry is not None and entry.is_active and entry.deleting_since_ms is None and decided is not entry
 
 
-def decision_on(change: PodChange, state: NodeState) -> PodEntry | None:
-    """Find the agent's decision on a pod since it was installed; None: none yet."""
+def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
+    """Find the agent's decision on a pod after its installation. None means that there is none yet."""
     before, pod = _decided(change.entry, change.pod), change.pod
     named = next((entry for entry in state.entries if entry.pod.full_name == pod.full_name), None)
     now = _decided(named, pod)
@@ -131,7 +131,9 @@ def decision_on(change: PodChange, state: NodeState) -> PodEntry | None:
 
 
 def _decided(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
-    """Return the decision on a pod that is known under its name; one on a running pod's changed manifest has the form of a pod's own."""
+    """Return the decision on a pod if it equals the entry's pod or its refused change. A refused change gets the form of a pod's own
+    entry.
+    """
     if entry is None or entry.deleting_since_ms is not None:
         return None
     if _is_same(entry.pod, pod):
@@ -143,7 +145,7 @@ def _decided(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
 
 
 def _is_same(one: Pod, other: Pod) -> bool:
-    """Compare everything except the variables: they may hold secrets, so nobody gets them."""
+    """Compare everything except the variables, which the agent doesn't report because they may be secret."""
     return without_variables(one) == without_variables(other)
 
 
@@ -158,42 +160,42 @@ class FileChange(Struct, frozen=True):
     content: bytes
     mode: int
     is_written: bool
-    """False: the same content is already installed, and only its owner may write it."""
+    """Whether the file is written. False if it has the same content and only its owner may write to it."""
     pods: tuple[PodChange, ...]
     claims: "tuple[ClaimDocument, ...]" = ()
 
 
-def place_of(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
-    """Return the place of the manifests for a configuration and its state; None: unknown."""
+def locate_manifests(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
+    """Return the location of the manifests for a configuration and a state. The state is None if unknown."""
     entries = {} if state is None else {entry.pod.full_name: entry for entry in state.entries}
     return ManifestPlace(config.static_pod_path, entries, socket or socket_path(config), is_live)
 
 
-def manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, WhatIfNode]:
-    """Find this node's manifests, and the node to try decisions on. If no agent has ever run, it has no pods.
+def read_manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, WhatIfNode]:
+    """Read the location of this node's manifests, and the node to try decisions on. If no agent has ever run, the node has no pods.
 
     Raises:
         NodeAgentError: the configuration, the machine or the state can't be read.
     """
     path = options.config or DEFAULT_CONFIG
     try:
-        known = known_state(path, options.socket)
+        known = read_this_node(path, options.socket)
     except NeverSavedError:
         config = load_config(path)
         machine = WhatIfMachine(topology_of(read_machine()), "this one")
-        place = place_of(config, None, options.socket, is_live=False)
-        return place, empty_node(machine, config, path, Errata.FIXED)
-    place = place_of(known.node.config, known.state, options.socket, is_live=known.is_live)
-    return place, what_if_of(known)
+        place = locate_manifests(config, None, options.socket, is_live=False)
+        return place, create_empty_node(machine, config, path, Errata.FIXED)
+    place = locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
+    return place, create_what_if_node(known)
 
 
-def held_files(place: ManifestPlace) -> tuple[HeldFile, ...]:
-    """Read the installed manifests, in the order of names.
+def read_installed(place: ManifestPlace) -> tuple[InstalledFile, ...]:
+    """Read the installed manifests in the order of their names.
 
     Raises:
-        NodeAgentError: they can't be read, or not all of them.
+        NodeAgentError: some of them can't be read.
     """
-    found = all_of(scan_manifests(place.directory), place.directory)
+    found = require_complete(scan_manifests(place.directory), place.directory)
     with Progress("manifests in place read", len(found)) as progress:
         held = []
         for file in found:
@@ -209,7 +211,7 @@ def held_files(place: ManifestPlace) -> tuple[HeldFile, ...]:
     )
 
 
-def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
+def _held(file: ManifestFile, place: ManifestPlace) -> InstalledFile:
     pods: dict[str, Pod] = {}
     named: set[str] = set()
     is_understood = file.content is not None
@@ -226,18 +228,18 @@ def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
     if not is_understood:
         named |= {name for name, entry in place.entries.items() if entry.origin == Origin(file.name)}
     path = file.name if file.name == place.directory else f"{place.directory}/{file.name}"
-    return HeldFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem, tuple(claims))
+    return InstalledFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem, tuple(claims))
 
 
-def undecided(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[Pod, ...]:
-    """Return what is installed besides these files and not decided on yet, in the order of the agent's decisions."""
+def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], place: ManifestPlace) -> tuple[Pod, ...]:
+    """Return the installed pods, except those of these files, that still wait for the agent's decision, in the order of decision."""
     given = {found.pod.full_name for file in files for found in file.pods}
     manifests = [Manifest(pod, Origin(file.name)) for file in held for pod in file.pods.values()]
     others = tuple(manifest for manifest in manifests if manifest.pod.full_name not in given)
     counted, _ = counting(others, tuple(place.entries.values()))
     pods = [manifest.pod for name, manifest in counted.items() if _is_undecided(place.entries.get(name), manifest.pod)]
     running = [entry.pod.full_name for entry in place.entries.values() if entry.is_active]
-    order = {name: number for number, name in enumerate(running)}  # their changes are tried first
+    order = {name: number for number, name in enumerate(running)}  # changes of running pods are tried first
     return tuple(sorted(pods, key=lambda pod: order.get(pod.full_name, len(order))))
 
 
@@ -246,13 +248,15 @@ def _is_undecided(entry: PodEntry | None, pod: Pod) -> bool:
     return _decided(entry, pod) is None and not is_released
 
 
-def planned(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[FileChange, ...]:
-    """Plan the changes of each file.
+def plan_changes(
+    files: Sequence[PodFile], held: Sequence[InstalledFile], place: ManifestPlace
+) -> tuple[FileChange, ...]:
+    """Plan the change of each file.
 
     Args:
-        files: as they were named, all of them valid.
-        held: what is installed.
-        place: where to install them.
+        files: named files, all of them valid.
+        held: installed files.
+        place: location to install them.
 
     Raises:
         NodeAgentError: a pod can't be installed without ending another one.
@@ -275,7 +279,7 @@ def planned(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestP
     return tuple(changes)
 
 
-def _change(file: PodFile, old: HeldFile | None, path: str, place: ManifestPlace) -> FileChange:
+def _change(file: PodFile, old: InstalledFile | None, path: str, place: ManifestPlace) -> FileChange:
     pods = []
     for found in file.pods:
         name = found.pod.full_name
@@ -291,7 +295,7 @@ def _change(file: PodFile, old: HeldFile | None, path: str, place: ManifestPlace
 
 
 def _mode(path: str) -> int:
-    """Like `cp`: a replaced file keeps its mode, a new one has that of the named file; but only the owner may write it."""
+    """Return the mode of the old file, or else of the named file, without write permission for others."""
     with suppress(OSError):
         status = Path(path).stat()
         if not path.startswith("/dev/"):
@@ -302,7 +306,7 @@ def _mode(path: str) -> int:
 def _is_writable_by_others(path: str) -> bool:
     try:
         mode = Path(path).lstat().st_mode
-    except OSError:  # removed by hand meanwhile: it is written again
+    except OSError:  # removed meanwhile, so it is written again
         return True
     return stat.S_ISREG(mode) and bool(mode & 0o022)
 
@@ -321,8 +325,8 @@ def _check_unique(files: Sequence[PodFile]) -> None:
             first[name] = file.path
 
 
-def _check_uids(files: Sequence[PodFile], held: Sequence[HeldFile], given: set[str]) -> None:
-    """Refuse a UID that another pod has: the later of the two would be ignored."""
+def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: set[str]) -> None:
+    """Refuse a UID of another pod, because the agent would ignore the later of the two."""
     owners: dict[str, tuple[str, str]] = {}
     for old in held:
         owners |= {pod.uid: (name, old.path) for name, pod in old.pods.items() if name not in given}
@@ -336,8 +340,8 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[HeldFile], given: set[s
                 )
 
 
-def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
-    """Find the file that holds the pods of a manifest; None: no file holds one of them."""
+def _file_of(file: PodFile, held: Sequence[InstalledFile]) -> InstalledFile | None:
+    """Find the installed file with the pods of a manifest. None means that no file contains any of them."""
     names = {found.pod.full_name for found in file.pods}
     documents = {(document.kind, document.name) for document in file.claims}
     holders = [old for old in held if old.names & names]
@@ -353,7 +357,7 @@ def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
     return holders[0] if holders else None
 
 
-def _check_replaceable(old: HeldFile) -> None:
+def _check_replaceable(old: InstalledFile) -> None:
     quoted = shlex.quote(old.path)
     if old.content is None:
         raise ManifestPlaceError(
@@ -367,7 +371,7 @@ def _check_replaceable(old: HeldFile) -> None:
         )
 
 
-def _shared(file: PodFile, old: HeldFile, given: set[str]) -> ManifestPlaceError:
+def _shared(file: PodFile, old: InstalledFile, given: set[str]) -> ManifestPlaceError:
     own = {found.pod.full_name for found in file.pods}
     others = old.names - own
     elsewhere = sorted(others & given) or sorted(others)
@@ -379,7 +383,7 @@ def _shared(file: PodFile, old: HeldFile, given: set[str]) -> ManifestPlaceError
 
 
 def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
-    """Choose the name of a new file: its own, or else that of its first pod."""
+    """Choose the name of a new file: the named file's own name, or else the name of its first pod."""
     if not Path(place.directory).is_dir():
         raise ManifestPlaceError(
             f"{place.directory} is one file, and {_first_of(file)} isn't in it",
@@ -403,15 +407,15 @@ def _first_of(file: PodFile) -> str:
     return f"pod {file.pods[0].pod.full_name}" if file.pods else f"{file.claims[0].kind} {file.claims[0].name}"
 
 
-def put(changes: Iterable[FileChange], hint: str) -> None:
-    """Write the changes, each file completely or not at all. The directory is locked.
+def write_changes(changes: Iterable[FileChange], hint: str) -> None:
+    """Write the changes, each file completely or not at all. The directory must be locked.
 
     Args:
-        changes: as planned.
-        hint: see `unwritable_hint`.
+        changes: planned changes.
+        hint: next step if a write fails; see `unwritable_hint`.
 
     Raises:
-        StateFileError: one could not be written; those before it are installed.
+        StateFileError: a file could not be written. Those before it are installed.
     """
     for change in changes:
         if change.is_written:
@@ -419,7 +423,7 @@ def put(changes: Iterable[FileChange], hint: str) -> None:
 
 
 def unwritable_hint(place: ManifestPlace, *command: str) -> str:
-    """Advise what to do where manifests can't be written or removed by a command."""
+    """Return the next step for a command that can't write or remove manifests."""
     directory = place.directory if Path(place.directory).is_dir() else str(Path(place.directory).parent)
     quoted = shlex.quote(directory)
     if os.geteuid() != 0:
@@ -427,11 +431,11 @@ def unwritable_hint(place: ManifestPlace, *command: str) -> str:
     return f"`df {quoted}` shows whether it is full or read-only, `lsattr -d {quoted}` whether it is immutable"
 
 
-def remove(path: str, hint: str) -> None:
-    """Remove a manifest. The directory is locked.
+def remove_manifest(path: str, hint: str) -> None:
+    """Remove a manifest. The directory must be locked.
 
     Raises:
-        ManifestPlaceError: it is still there.
+        ManifestPlaceError: the manifest could not be removed.
     """
     try:
         state_files.remove(path)

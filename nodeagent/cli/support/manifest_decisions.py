@@ -1,4 +1,4 @@
-"""How the agent would decide on the pods of applied manifests, and the wait until it has."""
+"""Decisions on the pods of applied manifests, tried on a copy of the state, and the wait for the agent's own decisions."""
 
 import argparse
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.explained_pods import explained_on
+from nodeagent.cli.support.explained_pods import explain_pod
 from nodeagent.cli.support.manifest_arguments import SPARE_SECONDS
 from nodeagent.cli.support.manifest_changes import FileChange, ManifestPlace
 from nodeagent.cli.support.progress import Progress
@@ -22,18 +22,18 @@ from nodeagent.views.apply.document import AppliedPod
 from nodeagent.views.release_text import longest_end_seconds
 
 _PAUSES_SECONDS = (0.05, 1.0)
-"""The first and the longest pause between requests: each makes the agent list all pods."""
+"""The first and the longest pause between requests. The agent lists all pods for each request."""
 
 
 class WaitError(NodeAgentError):
-    """No agent to wait for, or it took too long."""
+    """No agent runs to wait for, or it took too long."""
 
 
 def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
     """Refuse to wait if no agent runs.
 
     Raises:
-        WaitError: the agent does not run.
+        WaitError: no agent runs.
     """
     if options.wait and not place.is_live:
         raise WaitError(
@@ -42,8 +42,8 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
         )
 
 
-def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
-    """Decide on each pod that the agent would decide on, in addition to those before it."""
+def try_changes(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
+    """Decide on each pod that awaits a decision, each in addition to those before it."""
     pods = [change for file in changes for change in file.pods]
     # Pods that are changed together may take over each other's units.
     moving = frozenset(
@@ -61,7 +61,7 @@ def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedP
             if one.decided is None and (not one.resizes or moves):
                 answer = None
                 way = what_if.making_way(one.pod)
-                explained = explained_on(way, one.pod, progress.tick)
+                explained = explain_pod(way, one.pod, progress.tick)
                 what_if = _after(what_if, way, one.pod, explained.trace.decision)
             yield AppliedPod(
                 one.pod,
@@ -77,8 +77,8 @@ def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedP
             progress.step()
 
 
-def after_undecided(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
-    """Return the node after the agent's decisions on pods that are installed."""
+def decide_undecided(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
+    """Return the node after the agent's decisions on installed pods."""
     for pod in pods:
         way = what_if.making_way(pod)
         what_if = _after(what_if, way, pod, way.judge(pod))
@@ -86,24 +86,24 @@ def after_undecided(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def _after(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted | Refused) -> WhatIf:
-    """Return the node after a decision; a refused change leaves the pod that runs (D7)."""
+    """Return the node after a decision. A refused change keeps the running pod (D7)."""
     is_kept_out = not isinstance(decision, Admitted) and len(way.pods) < len(what_if.pods)
     return what_if if is_kept_out else way.after(pod, decision)
 
 
-def waited(
+def wait_for_agent(
     options: argparse.Namespace, place: ManifestPlace, ending: Iterable[PodEntry], look: Callable[[NodeState], bool]
 ) -> NodeState:
-    """Wait until a look at the agent's state succeeds, or the time is over; returns the last state.
+    """Wait until a condition holds for the agent's state, or the time is over. Returns the last state.
 
     Args:
-        options: with `--timeout`.
-        place: whose agent it is.
-        ending: the pods that have to end before.
-        look: returns whether everything has happened.
+        options: options with `timeout`.
+        place: location with the agent's socket.
+        ending: pods that have to end first.
+        look: condition on the state.
 
     Raises:
-        WaitError: the agent does not answer any more.
+        WaitError: the agent no longer answers.
     """
     limit = options.timeout if options.timeout is not None else longest_end_seconds(tuple(ending)) + SPARE_SECONDS
     deadline = time.monotonic() + float(limit)

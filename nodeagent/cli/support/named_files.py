@@ -1,6 +1,6 @@
-"""Files that the command line names: a path, `-` for stdin, or a pipe such as a shell's `<(...)`.
+"""Files named on the command line: a path, `-` for stdin, or a pipe such as a shell's `<(...)`.
 
-nodeagent's own files are never read here: a pipe in their place would be a trap.
+nodeagent's own files are read elsewhere, because a pipe in their place would block.
 """
 
 import argparse
@@ -21,10 +21,10 @@ _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
 
 def named_path(word: str) -> str:
-    """Read a path on the command line, as argparse's type.
+    """Check a path on the command line, as argparse's type.
 
     Raises:
-        argparse.ArgumentTypeError: it is empty, like an unset variable; that means neither a default nor a directory.
+        argparse.ArgumentTypeError: the path is empty, as from an unset variable.
     """
     if not word:
         raise argparse.ArgumentTypeError("'' is not a path; if it was a variable, it is not set")
@@ -32,7 +32,7 @@ def named_path(word: str) -> str:
 
 
 def file_type(path: str) -> int | None:
-    """Return the type of what is there, such as stat.S_IFREG; None: nothing, or access is denied, which the reader reports."""
+    """Return the type of a file, such as stat.S_IFREG. None means that it doesn't exist or can't be accessed, which the reader reports."""
     try:
         return stat.S_IFMT(Path(path).stat().st_mode)
     except OSError:
@@ -40,7 +40,7 @@ def file_type(path: str) -> int | None:
 
 
 def is_absent(path: str) -> bool:
-    """Whether nothing is there, for certain: a path with denied access counts as existing."""
+    """Whether a file certainly doesn't exist. A path with denied access counts as existing."""
     try:
         Path(path).stat()
     except OSError as err:
@@ -49,7 +49,7 @@ def is_absent(path: str) -> bool:
 
 
 class NamedFile(str):
-    """A path as it was typed; stdin has only one, however it was spelled. A pipe is read once, however often its content is needed."""
+    """A path as typed, with one name for stdin. The content of a pipe is read once and kept."""
 
     __slots__ = ("_content",)
     _content: bytes
@@ -65,14 +65,14 @@ class NamedFile(str):
 
     @property
     def is_pipe(self) -> bool:
-        """Whether it can be read only once."""
+        """Whether the file can be read only once."""
         return self.is_stdin or file_type(self) == stat.S_IFIFO
 
     def check_open(self) -> None:
         """Refuse a descriptor that isn't open.
 
         Raises:
-            StateFileError: nothing is open there.
+            StateFileError: the descriptor isn't open.
         """
         if self.startswith(_DESCRIPTORS) and is_absent(self):
             raise StateFileError(
@@ -83,11 +83,12 @@ class NamedFile(str):
             )
 
     def read(self, max_bytes: int) -> bytes | None:
-        """Return the file's content; None if the file doesn't exist.
+        """Return the file's content, or None if the file doesn't exist.
 
         Raises:
-            StateFileError: it can't be read, is neither a file nor a pipe, or is too large; or a pipe was empty: its writer may have
-                failed, which no reader can see.
+            StateFileError: the file can't be read, is neither a file nor a pipe, or is too large; or a pipe is empty, because its
+                writer
+                may have failed.
         """
         if hasattr(self, "_content"):
             return self._content
@@ -98,7 +99,7 @@ class NamedFile(str):
             except StateFileError as err:
                 if err.errno == errno.EIO:
                     raise
-                # advice about the agent's own files isn't right for other files
+                # the hint of `state_files` applies only to the agent's own files
                 raise StateFileError(
                     err.message,
                     path=self,
@@ -142,12 +143,12 @@ class NamedFile(str):
 
 
 def is_pipe(path: str) -> bool:
-    """Whether a path was named that can be read only once."""
+    """Whether the path can be read only once."""
     return isinstance(path, NamedFile) and path.is_pipe
 
 
 def read_named(path: str, max_bytes: int) -> bytes | None:
-    """Read a named path in its own way, and anything else as a regular file."""
+    """Read a path of the command line in its own way, and any other path as a regular file."""
     if isinstance(path, NamedFile):
         return path.read(max_bytes)
     return state_files.read(path, max_bytes=max_bytes, follow_symlinks=True)

@@ -1,4 +1,4 @@
-"""Numbers on the command line: argparse's types, whose errors say what is allowed."""
+"""Number types for argparse, with errors that state the allowed range."""
 
 import argparse
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from contextlib import suppress
 
 
 def whole_number(text: str) -> int:
-    """Read a whole number above 0.
+    """Parse a whole number above 0.
 
     Raises:
-        argparse.ArgumentTypeError: it isn't one.
+        argparse.ArgumentTypeError: the text isn't such a number.
     """
     number = int(text) if text.isascii() and text.isdigit() else 0
     if number < 1:
@@ -18,7 +18,7 @@ def whole_number(text: str) -> int:
 
 
 def seconds(low: float, high: float) -> Callable[[str], float]:
-    """Return a function that reads a number of seconds from `low` to `high`, and raises argparse.ArgumentTypeError for anything else."""
+    """Return a parser for numbers of seconds from `low` to `high`, which raises argparse.ArgumentTypeError for other texts."""
 
     def read(text: str) -> float:
         with suppress(ValueError):

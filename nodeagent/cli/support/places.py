@@ -1,7 +1,7 @@
-"""Where an installed agent's configuration, socket and cgroup are; imports nothing, so that commands can start fast."""
+"""Default paths of an installed agent. This module imports nothing, so that commands start fast."""
 
 DEFAULT_CONFIG = "/etc/nodeagent/config.yaml"
 DEFAULT_SOCKET = "/run/nodeagent/agent.sock"
 DEFAULT_JOB_SOCKET = "/run/nodeagent/jobs.sock"
 PODS_CGROUP = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
-"""Of the pods' unit as installed: used if neither configuration nor launcher names another."""
+"""Cgroup of the pods' unit as installed, used if neither the configuration nor the launcher names another one."""

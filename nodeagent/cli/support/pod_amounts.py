@@ -1,4 +1,4 @@
-"""Options that say how much a pod of one container gets."""
+"""Options for the resources of a pod with one container."""
 
 import argparse
 
@@ -8,7 +8,7 @@ _PAGES = ("2Mi", "1Gi")
 
 
 def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add them."""
+    """Add the options for CPUs, memory and devices."""
     parser.add_argument(
         "--cpus", required=True, metavar="N", help="CPUs: a whole number for CPUs of its own, or such as 500m"
     )
@@ -43,8 +43,8 @@ def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def amounts_of(options: argparse.Namespace) -> dict[str, str]:
-    """Return its limits."""
+def read_amounts(options: argparse.Namespace) -> dict[str, str]:
+    """Return the container's resource limits."""
     pages = {f"hugepages-{size}": getattr(options, f"hugepages_{size}") for size in _PAGES}
     devices = (one.partition("=") for one in options.device)
     return (

@@ -1,4 +1,4 @@
-"""The pods of manifests passed to commands: a file, a directory of them, or a pipe such as stdin."""
+"""Pods of manifests named on the command line: files, directories of files, or pipes such as stdin."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 
 
 class PodFileError(NodeAgentError):
-    """A manifest can't be read, or has no pod."""
+    """A manifest can't be read, or contains no pod."""
 
 
 class PodFile(Struct, frozen=True):
     """A manifest with its pods, all of them valid."""
 
     path: str
-    """As it was named; for a file in a directory, including that."""
+    """Path as named. For a file in a directory, it includes the directory."""
     content: bytes
     pods: tuple[ManifestPod, ...]
     claims: "tuple[ClaimDocument, ...]" = ()
-    """Documents that the claims of pods mean, here or elsewhere."""
+    """ResourceClaims and templates in the file."""
 
 
-def pods_of(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
-    """Read all pods, like `pod_files`."""
-    return tuple(found.pod for file in pod_files(paths) for found in file.pods)
+def read_pods(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
+    """Read all pods of manifests; see `read_pod_files`."""
+    return tuple(found.pod for file in read_pod_files(paths) for found in file.pods)
 
 
-def pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
-    """Read manifests in the daemon's order: by file name, their pods by document.
+def read_pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
+    """Read manifests in the agent's order: by file name, then by document.
 
     Args:
-        paths: of files, pipes and directories.
+        paths: paths of files, pipes and directories.
 
     Raises:
-        NodeAgentError: one can't be read, is not a pod, or there is no pod in any; every finding is named.
+        NodeAgentError: a file can't be read, a document is invalid, or no file contains a pod. The message has every finding.
     """
     files: list[PodFile] = []
     with Progress("manifests read") as progress:
@@ -67,11 +67,11 @@ def pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
         raise PodFileError(
             f"no pod in {', '.join(paths)}", hint="a manifest has kind: Pod; see examples/guaranteed.yaml"
         )
-    return with_claims(files, ())
+    return resolve_claims(files, ())
 
 
-def with_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") -> tuple[PodFile, ...]:
-    """Tell the pods of these files what their claims ask for, by the files' own documents and by others."""
+def resolve_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") -> tuple[PodFile, ...]:
+    """Resolve the pods' claims by the files' own documents and by others."""
     if not any(found.pod.claims for file in files for found in file.pods):
         return tuple(files)
     from nodeagent.formats.manifest.claim_documents import ClaimDocuments
@@ -83,8 +83,8 @@ def with_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") -> 
     )
 
 
-def with_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[PodFile, ...]:
-    """Tell pods what claims ask for that none of these files has, by what is installed. What can't be read there tells nothing."""
+def resolve_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[PodFile, ...]:
+    """Resolve claims that these files don't define by the installed manifests. Unreadable manifests are skipped."""
     if not any(claim.spec is None for file in files for found in file.pods for claim in found.pod.claims):
         return tuple(files)
     try:
@@ -98,7 +98,7 @@ def with_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[Pod
         for one in parse_manifest(file.content, file.name)
         if not isinstance(one, ManifestPod | RefusedPod)
     ]
-    return with_claims(files, others)
+    return resolve_claims(files, others)
 
 
 def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
@@ -113,17 +113,17 @@ def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
             hint=f"name a manifest, a directory of them, or - for stdin; `namei -l {shlex.quote(path)}` shows what is there, "
             "and who may read it",
         ) from err
-    files = all_of(scan, path)
+    files = require_complete(scan, path)
     if not files:
         raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {shlex.quote(path)}`")
     return [_content(path, file) for file in files]
 
 
-def all_of(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
-    """Return what was found, if nothing may be missing.
+def require_complete(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
+    """Return the files of a scan that found all of them.
 
     Raises:
-        PodFileError: something may be.
+        PodFileError: the scan may have missed a file.
     """
     if scan.is_partial:
         raise PodFileError(
@@ -139,11 +139,11 @@ def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
     return (path if file.name == path else f"{path}/{file.name}"), file.content
 
 
-def pods_in(name: str, content: bytes) -> tuple[ManifestPod, ...]:
-    """Return the pods of a manifest.
+def parse_pods(name: str, content: bytes) -> tuple[ManifestPod, ...]:
+    """Parse the pods of a manifest.
 
     Raises:
-        DocumentError: one of them is invalid.
+        DocumentError: a pod is invalid.
     """
     return tuple(one for one in _documents(name, content) if isinstance(one, ManifestPod))
 

@@ -1,6 +1,6 @@
-"""Filters what commands print, because terminals act on control characters: lets only our own pass, never those in names.
+"""Filter for all output of commands, because terminals act on control characters. It escapes those in names, and lets nodeagent's own pass.
 
-All output passes here, so no command has to think of it. Code that draws on a terminal asks for it: `unescaped`, `write_coloured`.
+Commands that draw on a terminal call `raw_output` or `write_coloured`.
 """
 
 import re
@@ -14,13 +14,13 @@ from nodeagent.errors import printable
 
 _LAYOUT = re.compile(r"([\n\t])")
 _COLOURED = re.compile(r"([\n\t]|\x1b\[(?:0|3[0-9]|1;[39][0-9])m)")
-"""With ECMA-48's colour sequences, as views/topology/text.py and views/check/node_check.py spell them."""
+"""ECMA-48's colour sequences, as formatted by views/topology/text.py and views/check/node_check.py."""
 
 
 class _PrintableOutput:
-    """A stream that escapes everything unprintable except line ends and tabs.
+    """A stream that escapes everything unprintable except newlines and tabs.
 
-    The command's own thread writes the answer. What others write goes to stderr: CPU plugins print as they like.
+    Only the command's own thread writes to stdout. Output of other threads goes to stderr, because CPU plugins may print.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -50,8 +50,8 @@ def _escaped(text: str, kept: re.Pattern[str]) -> str:
 
 
 @contextmanager
-def printable_output() -> Iterator[None]:
-    """Make stdout escape what can't be printed, for this block."""
+def escape_output() -> Iterator[None]:
+    """Make stdout escape unprintable characters while the block runs."""
     stream = sys.stdout
     sys.stdout = cast("TextIO", _PrintableOutput(stream))
     try:
@@ -60,13 +60,13 @@ def printable_output() -> Iterator[None]:
         sys.stdout = stream
 
 
-def unescaped() -> TextIO:
-    """Return stdout as it is, for moving the cursor."""
+def raw_output() -> TextIO:
+    """Return the unfiltered stdout, for moving the cursor."""
     return sys.stdout.stream if isinstance(sys.stdout, _PrintableOutput) else sys.stdout
 
 
 def write_coloured(text: str) -> None:
-    """Print a text and keep our colours."""
+    """Print a text and keep nodeagent's own colours."""
     if isinstance(sys.stdout, _PrintableOutput):
         sys.stdout.write_coloured(text)
     else:

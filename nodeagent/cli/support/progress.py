@@ -1,4 +1,4 @@
-"""A progress bar for commands that take more than a second, on a terminal only: files, pipes and programs never get one."""
+"""A progress bar for commands that take more than a second, shown only on a terminal."""
 
 import os
 import sys
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 _DELAY_SECONDS = 1.0
 _COLUMNS, _LINES = 79, 24
 BEGUN = time.monotonic()
-"""When the command began. It may have several parts of less than a second each: its total time counts."""
+"""Start of the command. Its total time decides when a bar is shown, because it may have several parts of less than a second each."""
 
 
 class Progress:
-    """Counts steps while the `with` block runs; the bar disappears at its end."""
+    """Progress bar that counts steps while the `with` block runs, and disappears at its end."""
 
     def __init__(self, what: str, total: int | None = None, *, beside_output: bool = False) -> None:
-        """Return what is counted, in the plural.
+        """Prepare the bar, which appears after a second.
 
         Args:
-            what: as in `37 scenarios`.
-            total: how many there will be at most; None: unknown.
-            beside_output: stdout is written at the same time, so both must not be the same terminal.
+            what: name of the steps in the plural, such as `scenarios`.
+            total: largest number of steps, or None if unknown.
+            beside_output: whether stdout is written at the same time. The bar then isn't shown if both are terminals.
         """
         self._what = what
         self._total = total
@@ -44,7 +44,7 @@ class Progress:
             self._bar.close()
 
     def step(self) -> None:
-        """Count one more."""
+        """Count one more step."""
         self._count += 1
         if self._bar is not None:
             self._bar.update()
@@ -52,7 +52,7 @@ class Progress:
             self._begin()
 
     def tick(self) -> None:
-        """Show that work continues, though no step is finished."""
+        """Show that work continues within a step."""
         if self._bar is None:
             self._begin()
         elif time.monotonic() >= self._redrawn + self._bar.mininterval:
@@ -61,9 +61,9 @@ class Progress:
 
     def _begin(self) -> None:
         if self._is_wanted and time.monotonic() >= self._shown_from:
-            from tqdm import tqdm  # work of less than a second doesn't need to wait for it
+            from tqdm import tqdm  # imported late, so that work of less than a second doesn't wait for it
 
-            # a serial console reports 0 lines of 0 columns, and tqdm then draws nothing
+            # A serial console reports 0 lines of 0 columns, for which tqdm draws nothing.
             is_sized = _has_size()
             self._bar = tqdm(
                 desc=self._what,

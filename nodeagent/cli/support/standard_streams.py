@@ -1,19 +1,19 @@
-"""Output when a standard stream fails: as much as possible, and never an error of Python's own."""
+"""Output to standard streams that may fail, without errors of Python's own."""
 
 import os
 import sys
 from typing import TextIO
 
 
-def complain(text: str) -> None:
-    """Report what is wrong; if nobody can read it, only the exit status shows it."""
+def write_error(text: str) -> None:
+    """Write a message to stderr. If that fails, only the exit status tells of the error."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
-        drop(sys.stderr)
+        discard_output(sys.stderr)
 
 
-def drop(stream: TextIO) -> None:
-    """Discard what is still buffered: python would report another error when it flushes at exit, with a status of its own."""
+def discard_output(stream: TextIO) -> None:
+    """Discard buffered output. Otherwise Python flushes it at exit, reports a second error and changes the exit status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

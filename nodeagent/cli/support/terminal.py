@@ -1,4 +1,4 @@
-"""A full-screen terminal: alternate screen, keys as they are pressed, and everything restored at the end, however it comes."""
+"""A full-screen terminal with an alternate screen and single keys. It is restored at the end, even after an error or a signal."""
 
 import os
 import select
@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
-from nodeagent.cli.support.printable_output import unescaped
+from nodeagent.cli.support.printable_output import raw_output
 
 _ENTER = "\x1b[?1049h\x1b[?25l"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -31,7 +31,7 @@ _KEYS = {
 
 
 class Terminal:
-    """Drawn on while the `with` block runs. Ctrl-C is a KeyboardInterrupt, SIGTERM and SIGHUP end the program."""
+    """Terminal that is drawn on while the `with` block runs. Ctrl-C raises KeyboardInterrupt; SIGTERM and SIGHUP end the program."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -70,13 +70,14 @@ class Terminal:
         return size.columns or 80, size.lines or 24
 
     def draw(self, lines: Sequence[str], reverse: int | None = None) -> None:
-        """Put lines on the screen in one write, without blanking it first; one may be reversed."""
+        """Draw lines on the screen in one write, without blanking it first. The line with the number `reverse` is shown reversed."""
         shown = [f"\x1b[7m{line}\x1b[m" if number == reverse else line for number, line in enumerate(lines)]
         _write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in shown) + "\x1b[J")
 
     def key(self, seconds: float) -> str | None:
-        """Wait for a key: a letter, or `up`, `down`, `page up`, `page down`. None: time is up, or a signal came, such as that of a
-        resize.
+        """Wait for a key and return its letter, or `up`, `down`, `page up`, `page down`.
+
+        None means that the time is over, or that a signal arrived, such as the one for a resize.
         """
         deadline = time.monotonic() + seconds
         ready, _, _ = select.select([sys.stdin, self._wake], [], [], max(0.0, deadline - time.monotonic()))
@@ -86,7 +87,9 @@ class Terminal:
         if sys.stdin not in ready:
             return None
         pressed = os.read(sys.stdin.fileno(), _MOST_KEY_BYTES)
-        return _KEYS.get(pressed) or pressed[-1:].decode(errors="replace") or "q"  # nothing: the terminal has gone
+        return (
+            _KEYS.get(pressed) or pressed[-1:].decode(errors="replace") or "q"
+        )  # an empty read means that the terminal has gone
 
     def _suspend(self, _number: int, _frame: FrameType | None) -> None:
         _write_at_once(_LEAVE)
@@ -98,18 +101,18 @@ class Terminal:
 
 
 def _write(text: str) -> None:
-    stream = unescaped()
+    stream = raw_output()
     stream.write(text)
     stream.flush()
 
 
 def _write_at_once(text: str) -> None:
-    """Bypass the buffer: a signal may have interrupted a write to it, and it accepts no other until that ends."""
+    """Write past the buffer, which accepts no other write while a signal interrupts one."""
     os.write(sys.stdout.fileno(), text.encode())
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: only wake up."""
+    """Do nothing but end the wait for a key."""
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

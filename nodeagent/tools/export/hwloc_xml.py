@@ -1,6 +1,6 @@
-"""Writes the machine as hwloc's XML (format 2), which lstopo and every program with hwloc open: `nodeagent topology -o hwloc-xml`.
+"""The machine as hwloc's XML (format 2) for lstopo and other programs with hwloc: `nodeagent topology -o hwloc-xml`.
 
-hwloc needs a tree: what crosses an existing box (a cache over two NUMA nodes) has no place in it and is left out.
+hwloc needs a tree, so a box that overlaps another one only in part (a cache over two NUMA nodes) is left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,9 +16,9 @@ from nodeagent.views.topology.parts import FREE, SHARED, pod_numbers
 
 _CACHE_TYPES = {"unified": "0", "data": "1", "instruction": "2"}
 _HIGHEST_LEVEL = {"unified": 5, "data": 5, "instruction": 3}
-"""hwloc has no name for levels above these."""
+"""Highest level that hwloc has a name for, by type of cache."""
 _NUMA_GROUP = (("kind", "1001"), ("subkind", "0"))
-"""How hwloc itself marks a group made to hold a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
+"""Attributes by which hwloc marks a group for a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
 
 
 class _Object(Struct):
@@ -31,7 +31,7 @@ class _Object(Struct):
     children: list["_Object"] = field(default_factory=list)
 
     def put(self, other: "_Object") -> bool:
-        """Find a place for it below; large boxes come first. False: it crosses an existing one."""
+        """Insert a box below this one, larger boxes first. Returns False if it overlaps an existing box only in part."""
         for child in self.children:
             if other.cpus <= child.cpus:
                 return child.put(other)
@@ -41,14 +41,14 @@ class _Object(Struct):
         return True
 
     def holder(self, cpus: CpuSet) -> "_Object":
-        """Return the outermost box with these CPUs, else the innermost that has them among others."""
+        """Return the outermost box with exactly these CPUs, or else the innermost box that contains them."""
         if self.cpus == cpus:
             return self
         below = next((child for child in self.children if cpus <= child.cpus), None) if cpus else None
         return self if below is None else below.holder(cpus)
 
     def nodes(self) -> NumaSet:
-        """NUMA nodes attached here and below."""
+        """Return the NUMA nodes attached to this box and below."""
         nodes = NumaSet.from_ids(node.id for node in self.memory)
         for child in self.children:
             nodes |= child.nodes()
@@ -56,11 +56,11 @@ class _Object(Struct):
 
 
 def render_hwloc_xml(topology: Topology, owner: Mapping[int, str] | None = None) -> str:
-    """Write the machine.
+    """Render the machine as XML.
 
     Args:
         topology: the machine.
-        owner: label by CPU: each PU then has an info `Owner`, and the colour of `-o svg` (lstopo's `lstopoStyle`).
+        owner: label by CPU. Each PU then has an info `Owner`, and the colour of `-o svg` (lstopo's `lstopoStyle`).
     """
     machine = _tree(topology, owner or {})
     writer = _XmlWriter(topology)
@@ -86,7 +86,7 @@ def _tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
         *(_Object("Core", cpus, number) for number, cpus in topology.cores.items()),
     ]
     taken = {box.cpus for box in boxes if box.kind != "Group"} | {machine.cpus}
-    # A group only serves to hold a NUMA node's memory, which any other box with the same CPUs can hold as well.
+    # A group only holds a NUMA node's memory, which any other box with the same CPUs can hold as well.
     wanted = [box for box in boxes if box.kind != "Group" or box.cpus not in taken]
     for box in sorted(wanted, key=lambda box: -len(box.cpus)):
         machine.put(box)
@@ -102,14 +102,14 @@ def _tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
 
 
 def _caches(topology: Topology) -> Iterator[_Object]:
-    """Yield them from the outermost level inwards; within a level data before instructions, as hwloc nests those of the same CPUs."""
+    """Yield the caches from the outermost level inwards. Within a level, data comes before instructions, as hwloc nests them."""
     l3 = (Cache(3, "unified", cpus) for cpus in topology.l3)
     for cache in sorted((*l3, *topology.caches), key=lambda cache: -cache.level):
         cpus = cache.cpus & topology.online
         if cpus and cache.level <= _HIGHEST_LEVEL[cache.type]:
             size_bytes = topology.cpu[next(iter(cpus))].l3_bytes if cache.level == 3 else cache.size_bytes
             attributes = (
-                ("cache_size", str(size_bytes or 0)),  # 0 is what hwloc writes for an unknown size
+                ("cache_size", str(size_bytes or 0)),  # hwloc writes 0 for an unknown size
                 ("depth", str(cache.level)),
                 ("cache_type", _CACHE_TYPES[cache.type]),
             )
@@ -118,7 +118,7 @@ def _caches(topology: Topology) -> Iterator[_Object]:
 
 
 def _dies(topology: Topology) -> Iterator[_Object]:
-    """Return the dies of packages that have several."""
+    """Yield the dies of packages with several dies."""
     members: dict[int, dict[int, CpuSet]] = {}
     for cpu in topology.cpus:
         if cpu.die is not None:
@@ -142,14 +142,14 @@ class _XmlWriter:
         self._given = 0
 
     def object(self, box: _Object, outer: NumaSet, depth: int) -> Iterator[str]:
-        """Write a box and its contents; `outer`: NUMA nodes attached to the boxes around it, which are local to it, too."""
+        """Render a box and its contents. `outer` are the NUMA nodes attached to the boxes around it, which are local to it, too."""
         indent = "  " * depth
         here = outer | NumaSet.from_ids(node.id for node in box.memory)
         local = here | box.nodes()
         inside = [
             *(f"{indent}  <info name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in box.infos),
             *(line for node in box.memory for line in self._node(node, depth + 1)),
-            # in order of their lowest CPUs: hwloc reports any other order
+            # in the order of their lowest CPUs, because hwloc reports any other order
             *(
                 line
                 for child in sorted(box.children, key=lambda child: min(child.cpus))
@@ -191,7 +191,7 @@ class _XmlWriter:
 
 
 def _mask(bits: int) -> str:
-    """Write a bitmap in hwloc's notation: words of 32 bits, highest first."""
+    """Format a bitmap in hwloc's notation: words of 32 bits, highest first."""
     words: list[str] = []
     while bits or not words:
         words.append(f"0x{bits & 0xFFFFFFFF:08x}")

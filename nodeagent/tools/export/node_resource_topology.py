@@ -1,8 +1,8 @@
-"""A node's NUMA nodes and what each has left, for Kubernetes' schedulers: `nodeagent topology -o nrt`.
+"""A node's resources per NUMA node, for Kubernetes' schedulers: `nodeagent topology -o nrt`.
 
-A NodeResourceTopology (topology.node.k8s.io/v1alpha2) as exporters make it of kubelet's PodResources: what shared containers use is in no
-zone's account. A resource that no manager gives out by NUMA node is listed with nothing allocatable: where a zone lacks a resource, the
-scheduler's plugin (NodeResourceTopologyMatch) doesn't even place pods there that need no alignment.
+The NodeResourceTopology (topology.node.k8s.io/v1alpha2) is like those that exporters create from kubelet's PodResources: use by shared
+containers counts for no zone. A resource that no manager allocates by NUMA node is listed with nothing allocatable. If a zone lacked it,
+the scheduler's plugin (NodeResourceTopologyMatch) wouldn't place any pod there, even without alignment.
 """
 
 from typing import Any
@@ -27,10 +27,10 @@ def node_resource_topology(name: str, topology: Topology, managers: Managers, pr
     """Describe a node.
 
     Args:
-        name: the node's, in Kubernetes.
-        topology: the machine as it is now.
-        managers: that decide on it.
-        promises: as they are.
+        name: the node's name in Kubernetes.
+        topology: the current machine.
+        managers: resource managers of the node.
+        promises: current allocations.
     """
     return {
         "apiVersion": API_VERSION,
@@ -53,7 +53,7 @@ def _attributes(managers: Managers) -> list[tuple[str, str]]:
 
 
 def _deprecated_policy(managers: Managers) -> str:
-    """Name policy and scope in one word, as schedulers before the attributes expect it."""
+    """Return policy and scope in one word, as older schedulers expect them."""
     policy = _POLICY_WORDS.get(managers.placement.topology_manager_policy)
     return "None" if policy is None else policy + _SCOPE_WORDS[managers.placement.topology_manager_scope]
 
@@ -84,13 +84,13 @@ def _cpus(cpus: CpuSet, managers: Managers, promises: Promises) -> Document:
 
 
 def _memory(node: NumaNode, promises: Promises) -> list[Document]:
-    """Follow the memory manager's accounting: memory of a group of nodes is taken from its lowest node first."""
+    """List memory and huge pages of a node. The memory manager takes the memory of a group from its lowest node first."""
     accounts = next((each for each in memory_accounts(promises) if each.id == node.id), None)
     found = []
     for name, capacity in sorted(((MEMORY, node.memory_bytes), *node.hugepages), key=lambda each: each[0] != MEMORY):
         table = None if accounts is None else accounts.table(name)
         allocatable, free = (0, 0) if table is None else (table.allocatable, max(0, table.free))
-        # What was promised before a reboot with less memory still counts.
+        # Memory allocated before a reboot with less memory still counts.
         most = Quantity.of_bytes(max(capacity, allocatable))
         found.append(_resource(name, most, Quantity.of_bytes(allocatable), Quantity.of_bytes(free)))
     return found

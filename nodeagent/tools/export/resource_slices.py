@@ -1,7 +1,7 @@
-"""What a node has, as Kubernetes' dynamic resource allocation lists it: `nodeagent topology -o resourceslice`.
+"""A node's devices for Kubernetes' dynamic resource allocation: `nodeagent topology -o resourceslice`.
 
-ResourceSlices (resource.k8s.io/v1) with the names and attributes that drivers of the field give: CPUs one by one, as dra-driver-cpu does in
-its individual mode, memory by NUMA node, cards by PCI address. Which of it is in use is no part of a slice: allocations are in claims.
+ResourceSlices (resource.k8s.io/v1) with the names and attributes of existing drivers: single CPUs, as dra-driver-cpu lists them in its
+individual mode, memory by NUMA node, cards by PCI address. Slices don't show what is in use, because claims contain the allocations.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,16 +16,16 @@ from nodeagent.core.resources.claims.inventory import DRIVERS, ClaimableDevice, 
 Document = dict[str, Any]
 API_VERSION, KIND = "resource.k8s.io/v1", "ResourceSlice"
 MOST_DEVICES = 128
-"""In one slice (ResourceSliceMaxDevices)."""
+"""Largest number of devices in a slice (ResourceSliceMaxDevices)."""
 
 
 def resource_slices(name: str, topology: Topology, reserved: CpuSet, devices: Iterable[Device]) -> list[Document]:
     """Describe a node.
 
     Args:
-        name: the node's, in Kubernetes.
-        topology: the machine as it is now.
-        reserved: CPUs that nobody gets alone: they are in no slice.
+        name: the node's name in Kubernetes.
+        topology: the current machine.
+        reserved: CPUs that are never exclusive, and are in no slice.
         devices: PCI devices.
     """
     there = claimable(topology, reserved, ((device, place_of(device, topology).node) for device in devices))
@@ -53,7 +53,7 @@ def _pool(node: str, driver: str, devices: Sequence[Document]) -> Iterator[Docum
 
 
 def _device(device: ClaimableDevice) -> Document:
-    # Several values are an attribute's in an alpha version of the API alone (KEP-5491).
+    # Only an alpha version of the API has attributes with several values (KEP-5491).
     attributes = {key: _typed(value) for key, value in device.attributes if not isinstance(value, tuple)}
     document: Document = {"attributes": attributes}
     if device.capacity:

@@ -1,6 +1,6 @@
-"""Draws the machine as an SVG picture for a report: sockets, NUMA nodes, caches, cores, threads, distances, and the owner of each CPU.
+"""The machine as an SVG picture: sockets, NUMA nodes, caches, cores, threads, distances, and the owner of each CPU.
 
-Every box knows its size before it is placed, so nothing overlaps; the same input has the same output. Knows owners as labels only.
+Every box has its size before it is placed, so that nothing overlaps. The same input gives the same picture.
 """
 
 import math
@@ -36,7 +36,7 @@ FILLS = {RESERVED: "#59636e", SHARED: "#cfe8d5", OFFLINE: "#ffffff", FREE: "#f6f
 POD_FILLS = (
     "#1f5fa8", "#b4480f", "#7a3e9d", "#00695c", "#a3242f", "#6b5a00", "#3f4aa0", "#a01f5c", "#2f6b1f", "#5d4037"
 )  # fmt: skip
-"""Colours of what pods hold, in turn; white text is legible on each. The marks distinguish owners with the same colour."""
+"""Colours of pods, used in turn. White text is legible on each. The marks distinguish owners with the same colour."""
 
 _ON_LIGHT = frozenset({SHARED, OFFLINE, FREE, NOT_OWNED})
 _WIDTH = 1180
@@ -44,9 +44,9 @@ _CELL_HEIGHT = 24
 _PAD, _GAP = 8, 6
 _TITLE, _TEXT, _SMALL = 14, 12, 11
 _CHAR = 0.6
-"""Width of a character, in font sizes: rounded up."""
+"""Width of a character in font sizes, rounded up."""
 _NARROWEST = 150
-"""Space for a box's title, however little is in the box."""
+"""Smallest width of a box, for its title."""
 _MAX_LABEL = 60
 _MAX_MATRIX = 24
 
@@ -55,7 +55,7 @@ class _Box(Struct, frozen=True):
     width: float
     height: float
     body: str
-    """Drawn from the box's upper left corner."""
+    """Contents, drawn from the box's upper left corner."""
 
 
 _NOTHING = _Box(0, 0, "")
@@ -71,9 +71,9 @@ def render_svg(
 
     Args:
         topology: the machine.
-        owner: label by CPU: `reserved`, `shared`, or what holds it exclusively; None: unknown.
-        title: of the picture, such as the node's name.
-        devices: what is beside the CPUs. None: that is not asked for.
+        owner: label by CPU: `reserved`, `shared`, or the pod that has it exclusively. None means unknown.
+        title: title of the picture, such as the node's name.
+        devices: devices to draw below the CPUs. None means that they were not requested.
     """
     painter = _Painter(topology, owner or {})
     heading = [_line(title, 20, bold=True)] if title else []
@@ -133,7 +133,7 @@ class _Painter:
         return _flow(boxes, _WIDTH, gap=2 * _GAP)
 
     def others(self) -> _Box:
-        """What lies in no socket."""
+        """Draw NUMA nodes without CPUs, and offline CPUs."""
         blank = _Box(0, 0, "")
         boxes = [_framed(title, blank, _Border("#f3f8fd", "#8fb3d9")) for title in nodes_without_cpus(self.topology)]
         if self.topology.offline:
@@ -238,7 +238,7 @@ def _matrix_text(column: int, row: int, text: str, *, bold: bool = False) -> str
 
 
 def _heat(share: float) -> str:
-    """From near to far, light enough for dark text."""
+    """Return a colour between near and far, light enough for dark text."""
     near, far = (222, 240, 226), (246, 205, 178)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(near, far, strict=True))
 
@@ -250,7 +250,7 @@ class _Border(Struct, frozen=True):
 
 
 def _framed(title: str, inside: _Box, frame: _Border, least: _Box = _NOTHING) -> _Box:
-    """A box with a title above its contents, as large as `least` or larger."""
+    """Frame a box with a title above its contents, at least as large as `least`."""
     room = max(inside.width, least.width - 2 * _PAD, _NARROWEST if inside.width else _WIDTH)
     lines = _paragraph(title, _TITLE if frame.bold else _SMALL, room, bold=frame.bold)
     content = _stack([*lines, *([inside] if inside.height else [])], gap=4)
@@ -259,7 +259,7 @@ def _framed(title: str, inside: _Box, frame: _Border, least: _Box = _NOTHING) ->
 
 
 def _alike(drawn: Callable[[_Box], list[_Box]]) -> list[_Box]:
-    """Boxes of one size: drawn once to see how large they get, then as large as the largest."""
+    """Draw boxes of one size: first to measure them, then as large as the largest."""
     boxes = drawn(_Box(0, 0, ""))
     return drawn(_Box(max(box.width for box in boxes), max(box.height for box in boxes), "")) if boxes else []
 
@@ -275,7 +275,7 @@ def _bordered(inside: _Box, pad: float, *, fill: str, stroke: str, radius: int, 
 
 
 def _flow(boxes: Sequence[_Box], width: float, *, gap: float) -> _Box:
-    """Boxes side by side, in as many rows as necessary."""
+    """Place boxes side by side, in as many rows as necessary."""
     x = y = row_height = widest = 0.0
     body = []
     for box in boxes:
@@ -298,7 +298,7 @@ def _stack(boxes: Sequence[_Box], *, gap: float) -> _Box:
 
 
 def _paragraph(text: str, size: int, width: float, *, bold: bool = False) -> list[_Box]:
-    """The text in lines, broken after blanks and, in long sets of CPUs, commas."""
+    """Break a text into lines, after blanks and, in long sets of CPUs, after commas."""
     room = max(8, int(width / (size * _CHAR)))
     lines = [""]
     for word in re.findall(r"[^ ,]*(?:, ?| |$)", text):

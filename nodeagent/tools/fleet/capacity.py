@@ -1,11 +1,11 @@
-"""Where in a fleet pods would fit, as a document: for each node the agent's own decision, and how often it repeats. Places nothing."""
+"""Room for pods on each node of a fleet, as a document: the agent's own decision, and how many copies are admitted."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.model.pod import Pod
-from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, origin, unread_document
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, describe_origin, describe_unread
 from nodeagent.views.explain.document import placed_containers
 
 Document = dict[str, Any]
@@ -15,12 +15,12 @@ VERSION = 1
 def fleet_capacity(
     found: Sequence[tuple[FleetNode, Capacity]], pods: Sequence[Pod], unread: Sequence[UnreadNode] = ()
 ) -> Document:
-    """Describe what each node has room for.
+    """Describe the room on each node.
 
     Args:
-        found: nodes in the order to show them in, each with what was found out.
-        pods: one copy.
-        unread: nodes that could not be read, or whose configuration is unknown.
+        found: nodes in the order to show them, each with its capacity.
+        pods: pods of one copy.
+        unread: nodes that could not be read, or have no known configuration.
     """
     nodes = [_node(node, capacity, pods) for node, capacity in found]
     return {
@@ -33,7 +33,7 @@ def fleet_capacity(
             "fitting": sum(node["copies"] > 0 for node in nodes),
             "nodes": len(nodes),
         },
-        "unread": unread_document(unread),
+        "unread": describe_unread(unread),
         "version": VERSION,
     }
 
@@ -41,7 +41,7 @@ def fleet_capacity(
 def _node(node: FleetNode, capacity: Capacity, pods: Sequence[Pod]) -> Document:
     decision = capacity.decision
     return {
-        **origin(node),
+        **describe_origin(node),
         "complete": decision is not None,
         "copies": capacity.copies,
         "first": [
@@ -51,7 +51,7 @@ def _node(node: FleetNode, capacity: Capacity, pods: Sequence[Pod]) -> Document:
                 ),
                 "pod": pod.full_name,
             }
-            for pod, (copy, decided) in zip(pods, capacity.first, strict=False)  # empty where not even one fits
+            for pod, (copy, decided) in zip(pods, capacity.first, strict=False)  # empty if not even one copy fits
         ],
         "message": None if decision is None else decision.message,
         "reason": None if decision is None else str(decision.reason),

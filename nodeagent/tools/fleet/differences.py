@@ -1,28 +1,28 @@
-"""What differs between nodes that should be alike, as a document: each fact's values, and which nodes have which."""
+"""Differences between nodes that should be alike, as a document: the values of each fact, and the nodes with each value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodeagent.tools.fleet.facts import Fact, absent, by_numa_node, facts
-from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, origin, unread_document
+from nodeagent.tools.fleet.facts import Fact, absent_fact, find_facts, format_by_numa_node
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, describe_origin, describe_unread
 from nodeagent.views.topology.parts import size_text
 
 Document = dict[str, Any]
 VERSION = 1
 _TOLERANCE = 100
-"""Sizes that differ by less than a hundredth are the same: firmware and kernel keep a little more or less of a machine's memory."""
+"""Sizes that differ by less than a hundredth count as equal, because firmware and kernel reserve slightly varying amounts of memory."""
 
 Key = tuple[str, str]
 
 
-def fleet_difference(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = ()) -> Document:
+def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = ()) -> Document:
     """Compare all nodes with each other.
 
     Args:
-        nodes: in the order to show them in.
-        unread: those that could not be read.
+        nodes: nodes in the order to show them.
+        unread: nodes that could not be read.
     """
-    known = [{(fact.about, fact.name): fact for fact in facts(node)} for node in nodes]
+    known = [{(fact.about, fact.name): fact for fact in find_facts(node)} for node in nodes]
     kinds = [{about for about, _ in each} for each in known]
     keys = list(dict.fromkeys(key for each in known for key in each))
     abouts = list(dict.fromkeys(about for about, _ in keys))
@@ -42,14 +42,14 @@ def fleet_difference(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = 
         ],
         "differing": differing,
         "kind": "FleetDifference",
-        "nodes": [{**origin(node), "odd": odd.count(node.name)} for node in nodes],
-        "unread": unread_document(unread),
+        "nodes": [{**describe_origin(node), "odd": odd.count(node.name)} for node in nodes],
+        "unread": describe_unread(unread),
         "version": VERSION,
     }
 
 
 def _odd(groups: Sequence[Document]) -> list[str]:
-    """Return the nodes that aren't like most; none, where as many are like each other."""
+    """Return the nodes outside of the largest group. Empty if two groups are the largest."""
     first, *others = groups
     is_most = all(len(group["nodes"]) < len(first["nodes"]) for group in others)
     return [name for group in others for name in group["nodes"]] if is_most else []
@@ -58,10 +58,10 @@ def _odd(groups: Sequence[Document]) -> list[str]:
 def _compared(
     nodes: Sequence[FleetNode], known: Sequence[Mapping[Key, Fact]], kinds: Sequence[set[str]], key: Key
 ) -> Document:
-    """Group the nodes by what they have, the largest group first. Those that know nothing of the kind are left out."""
+    """Group the nodes by their value, largest group first. Nodes without any fact of the kind are left out."""
     about, name = key
     having = [
-        (node.name, each.get(key) or absent(about, name))
+        (node.name, each.get(key) or absent_fact(about, name))
         for node, each, of in zip(nodes, known, kinds, strict=True)
         if about in of
     ]
@@ -80,7 +80,7 @@ def _compared(
 
 
 def _spelled(found: Sequence[Fact]) -> list[str]:
-    """Return each fact's value; sizes that are nearly the same are spelled like the smallest of them."""
+    """Format each fact's value. Nearly equal sizes are shown as the smallest of them."""
     least = 0
     like: dict[int, int] = {}
     for size_bytes in sorted({size_bytes for fact in found for _, size_bytes in fact.sizes}):
@@ -88,7 +88,7 @@ def _spelled(found: Sequence[Fact]) -> list[str]:
             least = size_bytes
         like[size_bytes] = least
     return [
-        by_numa_node([(node, size_text(like[size_bytes])) for node, size_bytes in fact.sizes])
+        format_by_numa_node([(node, size_text(like[size_bytes])) for node, size_bytes in fact.sizes])
         if fact.sizes
         else fact.value
         for fact in found

@@ -1,4 +1,4 @@
-"""What nodes that should be alike have in common: the machine, the kernel and the agent's configuration as named facts in words."""
+"""Facts of a node to compare with other nodes: the machine, the kernel, services and the agent's configuration."""
 
 import json
 from collections import Counter
@@ -22,23 +22,23 @@ _NONE = "none"
 
 
 class Fact(Struct, frozen=True):
-    """The text of one property of a node."""
+    """A property of a node as text."""
 
     about: str
     name: str
     value: str
     sizes: tuple[tuple[int, int], ...] = ()
-    """(NUMA node, bytes), in place of a value: how much memory the kernel leaves differs a little between machines that are alike."""
+    """(NUMA node, bytes) instead of a value, because the memory left by the kernel differs slightly between equal machines."""
 
 
-def facts(node: FleetNode) -> Iterator[Fact]:
-    """Yield what is known of a node. A fact that is missing is unknown."""
+def find_facts(node: FleetNode) -> Iterator[Fact]:
+    """Yield the known facts of a node. A missing fact is unknown."""
     for name, value in _machine(node.topology):
         yield Fact(MACHINE, name, value or _NONE)
     sizes = tuple((numa.id, numa.memory_bytes) for numa in node.topology.numa)
     yield Fact(MACHINE, "memory of NUMA nodes", "", sizes)
     pages = [(numa.id, _pages(numa) or _NONE) for numa in node.topology.numa]
-    yield Fact(MACHINE, "huge pages of NUMA nodes", by_numa_node(pages))
+    yield Fact(MACHINE, "huge pages of NUMA nodes", format_by_numa_node(pages))
     if node.capture is not None:
         yield Fact(KERNEL, "release", node.capture.kernel or "unknown")
         for name, value in _kernel(node.capture.settings, node.topology.online):
@@ -50,20 +50,20 @@ def facts(node: FleetNode) -> Iterator[Fact]:
     if node.view is not None:
         yield Fact(CONFIGURATION, "reserved CPUs", str(node.view.node.reserved) or _NONE)
         for name, value in _flat(config_document(node.view.node.config)):
-            if name != "reservedSystemCPUs":  # one way to reserve them
+            if name != "reservedSystemCPUs":  # already listed as reserved CPUs
                 yield Fact(CONFIGURATION, name, value)
 
 
-def by_numa_node(values: Sequence[tuple[int, str]]) -> str:
-    """Spell a value for each NUMA node, in short where they are all the same."""
+def format_by_numa_node(values: Sequence[tuple[int, str]]) -> str:
+    """Format a value for each NUMA node, or once if all are equal."""
     same = {value for _, value in values}
     if len(values) > 1 and len(same) == 1:
         return f"{same.pop()} on each"
     return "; ".join(f"{node}: {value}" for node, value in values)
 
 
-def absent(about: str, name: str) -> Fact:
-    """Return the fact of a node that knows the others of the kind, and not this one."""
+def absent_fact(about: str, name: str) -> Fact:
+    """Return the fact of a node that has other facts of the kind, but not this one."""
     return Fact(about, name, _NOT_SET if about in {KERNEL, CONFIGURATION} else _NONE)
 
 
@@ -142,7 +142,7 @@ def _agent(node: FleetNode) -> str:
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Name each value; one that is null or empty is not set."""
+    """Yield each value with its full name. Null and empty values are not set."""
     for name, value in sorted(document.items()):
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

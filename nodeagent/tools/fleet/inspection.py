@@ -1,10 +1,10 @@
-"""Who runs where in a fleet: a line for each node and each pod, as a document. Health is judged as by `nodeagent inspect`."""
+"""Nodes and pods of a fleet, as a document. Health is determined as in `nodeagent inspect`."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, origin, unread_document
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, describe_origin, describe_unread
 from nodeagent.views.inspect.document import has_difference, inspection, is_healthy
 from nodeagent.views.inspect.text import health_text
 
@@ -12,12 +12,12 @@ Document = dict[str, Any]
 VERSION = 1
 
 
-def fleet_inspection(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = ()) -> Document:
+def describe_inspection(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = ()) -> Document:
     """Describe every node and pod.
 
     Args:
-        nodes: in the order to show them in.
-        unread: those that could not be read.
+        nodes: nodes in the order to show them.
+        unread: nodes that could not be read.
     """
     inspected = [(node, None if node.view is None else inspection(node.view)) for node in nodes]
     described = [_node(node, found) for node, found in inspected]
@@ -35,7 +35,7 @@ def fleet_inspection(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = 
             "pods": len(pods),
             "unhealthy": sum(node["healthy"] is False for node in described),
         },
-        "unread": unread_document(unread),
+        "unread": describe_unread(unread),
         "version": VERSION,
     }
 
@@ -45,7 +45,7 @@ def _node(node: FleetNode, found: Document | None) -> Document:
         online = node.topology.online
         cpus = {"available": "", "availableCount": 0, "exclusive": "", "exclusiveCount": 0}
         return {
-            **origin(node),
+            **describe_origin(node),
             "compared": False,
             "cpus": {**cpus, "online": str(online), "onlineCount": len(online)},
             "differs": False,
@@ -56,7 +56,7 @@ def _node(node: FleetNode, found: Document | None) -> Document:
         }
     kept = ("available", "availableCount", "exclusive", "exclusiveCount", "online", "onlineCount")
     return {
-        **origin(node),
+        **describe_origin(node),
         "compared": found["differences"] is not None,
         "cpus": {name: found["node"]["cpus"][name] for name in kept},
         "differs": has_difference(found),

@@ -1,4 +1,4 @@
-"""The nodes of a fleet as values: what was captured of each, and which could not be read."""
+"""The nodes of a fleet as values: the captured ones, and those that could not be read."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,26 +15,26 @@ Document = dict[str, Any]
 
 class FleetNode(Struct, frozen=True):
     name: str
-    """Its host name; if that is unknown, the name of its file."""
+    """Host name, or else the name of the file."""
     source: str
-    """The file or host as it was typed."""
+    """File or host as it was typed."""
     topology: Topology
     capture: Capture | None = None
-    """None: the file describes only a machine."""
+    """The capture, or None if the file only describes a machine."""
     view: NodeView | None = None
-    """None: its configuration is unknown."""
+    """State of the node, or None if its configuration is unknown."""
 
 
 class UnreadNode(Struct, frozen=True):
-    """A node that nothing is known about."""
+    """A node that could not be read."""
 
     source: str
     why: str
     hint: str
 
 
-def distinct(nodes: Iterable[FleetNode]) -> tuple[FleetNode, ...]:
-    """Add the source to names that several nodes have."""
+def name_apart(nodes: Iterable[FleetNode]) -> tuple[FleetNode, ...]:
+    """Append the source to names that several nodes have."""
     found = tuple(nodes)
     names = [node.name for node in found]
     return tuple(
@@ -42,8 +42,8 @@ def distinct(nodes: Iterable[FleetNode]) -> tuple[FleetNode, ...]:
     )
 
 
-def origin(node: FleetNode) -> Document:
-    """Describe which node it is, and how old what is known about it is."""
+def describe_origin(node: FleetNode) -> Document:
+    """Describe the node's name, source and time of capture."""
     captured = node.capture
     return {
         "atMs": None if captured is None or not captured.observation.at_ms else captured.observation.at_ms,
@@ -53,5 +53,5 @@ def origin(node: FleetNode) -> Document:
     }
 
 
-def unread_document(unread: Iterable[UnreadNode]) -> list[Document]:
+def describe_unread(unread: Iterable[UnreadNode]) -> list[Document]:
     return [{"hint": one.hint, "source": one.source, "why": one.why} for one in unread]

@@ -1,4 +1,4 @@
-"""The nodes that a command line names: files of captures, and hosts, which are asked over ssh, several at once. None stops another."""
+"""Reading of the nodes named on the command line: captures in files, and hosts, which are asked over ssh in parallel."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -6,25 +6,25 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from nodeagent.cli.support.named_files import NamedFile, read_named
+from nodeagent.cli.support.node.selected import SourceError, decode_machine_file, view_capture
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.sources import SourceError, captured_view, machine_in
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import MAX_BYTES
-from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, distinct
-from nodeagent.tools.fleet.ssh import output_of
+from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, name_apart
+from nodeagent.tools.fleet.ssh import run_on_host
 
 CAPTURE = "nodeagent capture"
 
 
 def is_host(word: NamedFile) -> bool:
-    """Whether a word names a host: it has no slash, doesn't end in .json, and no such file is there."""
+    """Whether a word names a host: it has no slash, doesn't end in .json, and is no existing file."""
     if word.startswith("ssh://"):
         return True
     return not (word.is_stdin or "/" in word or word.endswith(".json") or Path(word).exists())
 
 
 def read_nodes(options: argparse.Namespace) -> tuple[tuple[FleetNode, ...], tuple[UnreadNode, ...]]:
-    """Read all nodes, in the order in which they are named, and what is wrong with those that can't be read."""
+    """Read all nodes in the order in which they are named. Returns the nodes, and those that can't be read with the reason."""
     words: Sequence[NamedFile] = options.nodes
     found: dict[int, FleetNode | UnreadNode] = {}
     with Progress("nodes", len(words)) as progress:
@@ -32,12 +32,12 @@ def read_nodes(options: argparse.Namespace) -> tuple[tuple[FleetNode, ...], tupl
             found[place] = _node(words[place], content, options.config)
             progress.step()
     in_order = [found[place] for place in range(len(words))]
-    nodes = distinct(one for one in in_order if isinstance(one, FleetNode))
+    nodes = name_apart(one for one in in_order if isinstance(one, FleetNode))
     return nodes, tuple(one for one in in_order if isinstance(one, UnreadNode))
 
 
 def _contents(words: Sequence[NamedFile], options: argparse.Namespace) -> Iterator[tuple[int, bytes | NodeAgentError]]:
-    """Yield each node's capture, or why there is none: files while hosts are being asked."""
+    """Yield each node's capture, or the error. Files are read while hosts are being asked."""
     hosts = [place for place, word in enumerate(words) if is_host(word)]
     executor = ThreadPoolExecutor(min(options.parallel, max(1, len(hosts))))
     try:
@@ -55,7 +55,7 @@ def _contents(words: Sequence[NamedFile], options: argparse.Namespace) -> Iterat
 
 
 def _asked(host: str, options: argparse.Namespace) -> bytes:
-    return output_of(host, options.remote, within_seconds=options.timeout, max_bytes=MAX_BYTES)
+    return run_on_host(host, options.remote, within_seconds=options.timeout, max_bytes=MAX_BYTES)
 
 
 def _read(path: NamedFile) -> bytes | NodeAgentError:
@@ -72,11 +72,11 @@ def _node(word: NamedFile, content: bytes | NodeAgentError, config: str | None) 
     if isinstance(content, NodeAgentError):
         return _unread(word, content)
     try:
-        topology, capture = machine_in(content, word)
+        topology, capture = decode_machine_file(content, word)
         agent = None if capture is None else capture.agent
         view = None
         if agent is not None or config is not None:
-            view = captured_view(topology, capture, word, config if agent is None else None)
+            view = view_capture(topology, capture, word, config if agent is None else None)
     except NodeAgentError as err:
         return _unread(word, err)
     hostname = "" if capture is None else capture.hostname

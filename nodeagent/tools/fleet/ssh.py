@@ -1,4 +1,4 @@
-"""Runs a command on another host with the user's own ssh, its configuration and keys. Asks for no password, and waits only so long."""
+"""Running of a command on another host with the user's own ssh, its configuration and keys, without a password and with a time limit."""
 
 import os
 import selectors
@@ -10,7 +10,7 @@ from nodeagent.errors import NodeAgentError
 _MAX_ERROR_BYTES = 64 * 2**10
 _CONNECT_SECONDS = 10
 _OWN_STATUS = 255
-"""Of ssh itself, not of the command (ssh(1))."""
+"""Exit status of ssh itself, and not of the command (ssh(1))."""
 _PIECE = 2**16
 
 
@@ -18,17 +18,17 @@ class SshError(NodeAgentError):
     """The host can't be reached, or the command failed there."""
 
 
-def output_of(host: str, command: str, *, within_seconds: float, max_bytes: int) -> bytes:
-    """Run a command on a host, and return what it printed.
+def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: int) -> bytes:
+    """Run a command on a host, and return its output.
 
     Args:
-        host: as ssh takes it.
-        command: for the shell there.
-        within_seconds: all of it must be done by then.
-        max_bytes: it may not print more.
+        host: host in ssh's notation.
+        command: command for the shell on the host.
+        within_seconds: time limit for the whole answer.
+        max_bytes: size limit of the output.
 
     Raises:
-        SshError: why it could not be run, or failed.
+        SshError: the command could not be run, or failed.
     """
     connect = max(1, min(_CONNECT_SECONDS, int(within_seconds)))
     words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect}", "--", host, command]
@@ -65,9 +65,9 @@ def output_of(host: str, command: str, *, within_seconds: float, max_bytes: int)
 
 
 def _drained(process: subprocess.Popen[bytes], within_seconds: float, max_bytes: int) -> tuple[bytes, bytes] | str:
-    """Read its stdout and stderr until it has ended; return why not if it takes too long, or prints too much.
+    """Read stdout and stderr until the process has ended. Returns the reason if it takes too long or prints too much.
 
-    What it leaves behind, such as a shared connection, may keep its stderr open.
+    Another process that it leaves behind, such as a shared connection, may keep its stderr open.
     """
     assert process.stdout is not None
     assert process.stderr is not None
@@ -100,11 +100,11 @@ def _drained(process: subprocess.Popen[bytes], within_seconds: float, max_bytes:
 
 
 def _is_waiting(selector: selectors.BaseSelector) -> bool:
-    """Whether something has come that is not yet read."""
+    """Whether there is unread output."""
     return bool(selector.get_map()) and bool(selector.select(0))
 
 
 def _last_line(complaints: bytes) -> str:
-    """Return the last thing that was said, except for advice; an ordinary program's name is left in."""
+    """Return the last line of the complaints that is no hint."""
     lines = [line.strip() for line in complaints.decode(errors="replace").splitlines()]
     return next((line for line in reversed(lines) if line and not line.startswith("hint:")), "")

@@ -1,4 +1,4 @@
-"""The documents of a fleet as text: a line for each node and each pod, or for each value that differs. Adds words and layout, no facts."""
+"""Text of a fleet's documents: a line for each node and each pod, or for each value that differs. Adds words and layout, but no facts."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from nodeagent.views.wording.words import counted
 Document = Mapping[str, Any]
 WIDTH = 80
 _FEW_NODES = 3
-"""So many are named even where most nodes agree."""
+"""Number of nodes up to which the largest group is named."""
 _MOST_NAMED = 12
 _NO_VALUE = "-"
 
 
 def render_inspection(document: Document, width: int = WIDTH) -> str:
-    """Print nodes, then pods, and last what needs attention."""
+    """Render nodes, then pods, and last the nodes that need attention."""
     summary = document["summary"]
     cpus = f"{counted(summary['cpus'], 'CPU')}, {summary['exclusive']} exclusive, {summary['free']} free to give"
     lines = broken(f"{counted(summary['nodes'], 'node')}: {cpus}; {counted(summary['pods'], 'pod')}", width)
@@ -66,7 +66,7 @@ def _verdict(document: Document) -> str:
 
 
 def _captured(document: Document, width: int) -> Iterator[str]:
-    """Say how old it is: files don't change by themselves."""
+    """Format the times of the captures."""
     times = sorted({node["copiedAt"] for node in document["nodes"] if node["copiedAt"] is not None})
     if times:
         span = times[0] if len(times) == 1 else f"{times[0]} to {times[-1]}"
@@ -74,7 +74,7 @@ def _captured(document: Document, width: int) -> Iterator[str]:
 
 
 def render_capacity(document: Document, width: int = WIDTH) -> str:
-    """Print how many fit on each node, where the first one would be, and why there is no more room."""
+    """Render the copies that fit on each node, the placement of the first one, and the reasons for the limit."""
     summary, names = document["summary"], " + ".join(document["of"])
     fitting = f"{summary['fitting']} of {counted(summary['nodes'], 'node')}"
     copies = counted(summary["copies"], "copy", "copies") + ("" if summary["complete"] else " and more")
@@ -98,7 +98,7 @@ def render_capacity(document: Document, width: int = WIDTH) -> str:
 
 
 def _reasons(document: Document, width: int) -> Iterator[str]:
-    """Name nodes with the same reason together; what their messages say of amounts may differ."""
+    """Format each reason with its nodes. The amounts in their messages may differ."""
     reasons: dict[str, list[Document]] = {}
     for node in document["nodes"]:
         if node["reason"] is not None:
@@ -112,7 +112,7 @@ def _reasons(document: Document, width: int) -> Iterator[str]:
 
 
 def render_difference(document: Document, width: int = WIDTH) -> str:
-    """Print each fact that differs, with what most nodes have first; then which nodes are unlike most."""
+    """Render each fact that differs, with the largest group first, and then the nodes outside of the largest groups."""
     nodes, differing = document["nodes"], document["differing"]
     count = len(differing) + len(document["alike"])
     if not differing:

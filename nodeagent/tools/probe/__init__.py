@@ -1,1 +1,1 @@
-"""`nodeagent probe`: how long threads on CPUs are held up, and on which NUMA nodes memory of containers lies."""
+"""`nodeagent probe`: delays of threads on given CPUs, and the NUMA placement of containers' memory."""

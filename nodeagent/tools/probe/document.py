@@ -1,4 +1,4 @@
-"""What was probed, as a document with stable names."""
+"""The results of a probe, as a document with stable names."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
-from nodeagent.tools.probe.latency import Delays, DelaysByCpu, histogram_of
+from nodeagent.tools.probe.latency import Delays, DelaysByCpu, decode_histogram
 
 KIND = "Probe"
 VERSION = 1
-"""Of the document: new fields don't increase it; none is renamed or removed."""
+"""Version of the document. New fields don't increase it; no field is renamed or removed."""
 THRESHOLDS_US = (10, 100, 1000)
 _QUANTILES = {"medianMicroseconds": 500, "p99Microseconds": 990, "p999Microseconds": 999}
 
@@ -21,26 +21,26 @@ Document = dict[str, Any]
 
 
 class ProbedCpus(Struct, frozen=True):
-    """What latency was measured of."""
+    """CPUs whose latency was measured."""
 
     cpus: CpuSet
     pod: str | None = None
     container: str | None = None
     processes: int = 0
-    """Of the pod, on these CPUs, while it was measured."""
+    """Number of the pod's processes on these CPUs during the measurement."""
 
 
 class Latency(Struct, frozen=True):
-    """One measurement."""
+    """Result of one measurement."""
 
     of: ProbedCpus
     at_ms: int
     seconds: int
-    """Of each of the two tests."""
+    """Duration of each of the two tests."""
     busy: DelaysByCpu
-    """Of threads that never sleep."""
+    """Delays of threads that never sleep."""
     waking: DelaysByCpu
-    """Of threads that sleep for a moment, again and again."""
+    """Delays of threads that sleep for a moment, repeatedly."""
 
 
 class ContainerMemory(Struct, frozen=True):
@@ -48,29 +48,29 @@ class ContainerMemory(Struct, frozen=True):
     uid: str
     container: str
     promised: NumaSet | None
-    """None: it may come from anywhere."""
+    """Allocated NUMA nodes. None means that the memory may come from any node."""
     by_node: Mapping[int, int] | None
-    """Bytes; None: unknown."""
+    """Bytes by NUMA node, or None if unknown."""
 
     @property
     def elsewhere(self) -> int:
-        """How much is not where it was promised."""
+        """Return the bytes outside of the allocated nodes."""
         nodes = self.promised
         if nodes is None or self.by_node is None:
             return 0
         return sum(size for node, size in self.by_node.items() if node not in nodes)
 
 
-def memory_of(
+def find_container_memory(
     view: NodeView, uids: frozenset[str] | None, container: str | None, by_path: Mapping[str, Mapping[int, int] | None]
 ) -> tuple[ContainerMemory, ...]:
-    """Return where the memory of containers is: of those that have a cgroup, in the order of the pods.
+    """Return the memory of containers with a cgroup, in the order of the pods.
 
     Args:
         view: the node.
-        uids: of these pods only; None: of all.
-        container: of this one only; None: of all.
-        by_path: bytes by node, by cgroup; None: unknown.
+        uids: UIDs of the pods to show, or None for all.
+        container: name of the container to show, or None for all.
+        by_path: bytes by node for each cgroup, or None if unknown.
     """
     return tuple(
         ContainerMemory(
@@ -87,10 +87,10 @@ def memory_of(
     )
 
 
-def probe(
+def describe_probe(
     memory: Iterable[ContainerMemory] | None = None, latency: Latency | None = None, before: Latency | None = None
 ) -> Document:
-    """Describe what was probed; what was not is null."""
+    """Describe the results. Parts that were not probed are null."""
     return {
         "kind": KIND,
         "version": VERSION,
@@ -101,10 +101,10 @@ def probe(
 
 
 def read_latency(text: bytes) -> Latency:
-    """Read what was measured back from a document.
+    """Decode the latency in an earlier document.
 
     Raises:
-        MisfitError: it is another document, or nothing was measured.
+        MisfitError: the document is of another kind, or has no latency.
     """
     document = parsed(text)
     document.field("kind").among((KIND,))
@@ -168,7 +168,7 @@ def _read_delays(value: JsonValue) -> Iterator[tuple[int, Delays]]:
             one.field("cpu").whole(),
             Delays(
                 one.field("worstMicroseconds").whole(),
-                histogram_of(one.field("histogram")),
+                decode_histogram(one.field("histogram")),
                 one.field("beyondHistogram").whole(),
             ),
         )

@@ -1,4 +1,4 @@
-"""What rt-tests measure of CPUs: the JSON of `oslat` and `cyclictest`. Both count in whole microseconds."""
+"""Reports of rt-tests' `oslat` and `cyclictest` in JSON. Both count in whole microseconds."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,33 +7,33 @@ from msgspec import Struct
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
 
 LONGEST_US = 10_000
-"""Of the histogram that cyclictest is asked for."""
+"""Longest delay in cyclictest's histogram."""
 _MAX_DIGITS = 10
 
 
 class LatencyReportError(ValueError):
-    """The report is not what the tool writes."""
+    """The report is not in the tool's format."""
 
 
 class Delays(Struct, frozen=True):
-    """How long threads were held up, and how often that long."""
+    """Delays of threads, and their frequency."""
 
     worst_us: int
     histogram: tuple[tuple[int, int], ...]
-    """(microseconds, times), ascending. oslat counts whatever is longer with the last one."""
+    """(microseconds, times), ascending. oslat counts longer delays in the last one."""
     beyond: int = 0
-    """Times that were longer than any in the histogram."""
+    """Number of delays longer than any in the histogram."""
 
     @property
     def samples(self) -> int:
         return sum(times for _, times in self.histogram) + self.beyond
 
     def at_least(self, us: int) -> int:
-        """Return how many times it was as long or longer."""
+        """Return the number of delays of at least this duration."""
         return sum(times for found_us, times in self.histogram if found_us >= us) + self.beyond
 
     def quantile(self, permille: int) -> int | None:
-        """Return the duration that so many thousandths of all times did not exceed; None: it is beyond the histogram."""
+        """Return the duration that so many thousandths of the delays don't exceed. None if it is beyond the histogram."""
         rest = -(-self.samples * permille // 1000)
         for us, times in self.histogram:
             rest -= times
@@ -45,8 +45,8 @@ class Delays(Struct, frozen=True):
 DelaysByCpu = Mapping[int, Delays]
 
 
-def together(found: Iterable[Delays]) -> Delays:
-    """Put the delays of some CPUs together; there is at least one."""
+def combine_delays(found: Iterable[Delays]) -> Delays:
+    """Combine the delays of one or more CPUs."""
     found = tuple(found)
     times: dict[int, int] = {}
     for one in found:
@@ -56,25 +56,25 @@ def together(found: Iterable[Delays]) -> Delays:
 
 
 def parse_oslat(text: bytes) -> DelaysByCpu:
-    """Read how long the turns of a busy loop took, which are short unless something else ran.
+    """Decode the durations of a busy loop's rounds, which are short unless another task ran.
 
     Raises:
-        LatencyReportError: it is something else.
+        LatencyReportError: the report is not in oslat's format.
     """
     return _read(text, samples=None)
 
 
 def parse_cyclictest(text: bytes) -> DelaysByCpu:
-    """Read how much too late sleeping threads ran.
+    """Decode the delays of threads that woke up.
 
     Raises:
-        LatencyReportError: it is something else.
+        LatencyReportError: the report is not in cyclictest's format.
     """
     return _read(text, samples="cycles")
 
 
 def _read(text: bytes, *, samples: str | None) -> DelaysByCpu:
-    """`samples`: the field that has how many there were, in the histogram or not; None: all are in it."""
+    """Decode a report. `samples` is the field with the number of all delays, or None if the histogram contains all."""
     try:
         threads = parsed(text).field("thread").by_name(lambda thread: _thread(thread, samples))
     except MisfitError as err:
@@ -85,17 +85,17 @@ def _read(text: bytes, *, samples: str | None) -> DelaysByCpu:
 
 
 def _thread(thread: JsonValue, samples: str | None) -> tuple[int, Delays]:
-    histogram = histogram_of(thread.field("histogram"))
+    histogram = decode_histogram(thread.field("histogram"))
     counted = sum(times for _, times in histogram)
     beyond = 0 if samples is None else max(0, thread.field(samples).whole() - counted)
     return thread.field("cpu").whole(), Delays(thread.field("max").whole(), histogram, beyond)
 
 
-def histogram_of(value: JsonValue) -> tuple[tuple[int, int], ...]:
-    """Read times by duration, as both tools and our own documents have it.
+def decode_histogram(value: JsonValue) -> tuple[tuple[int, int], ...]:
+    """Decode the number of delays by duration, in the tools' reports and in earlier documents.
 
     Raises:
-        MisfitError: it is something else.
+        MisfitError: the value is no histogram.
     """
     return tuple(sorted((_microseconds(value, name), times) for name, times in value.by_name(JsonValue.whole) if times))
 

@@ -1,4 +1,4 @@
-"""Running a program of rt-tests, for a limited time, and taking its report. What it runs on is its arguments' business."""
+"""Running of a program of rt-tests with a time limit, and reading of its report."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ from nodeagent.errors import NodeAgentError
 _MOST_REPORT_BYTES = 64 * 2**20
 _SHOWN_BYTES = 2000
 _MORE_SECONDS = 120.0
-"""What a test may take besides: it starts and calibrates itself first, on CPUs that may be busy."""
+"""Time in addition to the test's, because it first starts and calibrates itself on CPUs that may be busy."""
 _STACK_BYTES = 2**18
-"""Of each thread, which programs of rt-tests lock in memory: it counts as the container's."""
+"""Stack of each thread, which rt-tests lock in memory. It counts as the container's memory."""
 # Ends with this process, however that ends: setpriv(1), prlimit(1).
 _CHILD = ("setpriv", "--pdeathsig", "KILL", "prlimit", f"--stack={_STACK_BYTES}:")
 
@@ -26,10 +26,10 @@ class LatencyToolError(NodeAgentError):
 
 
 def check_installed(programs: Sequence[str]) -> None:
-    """Make sure that programs of rt-tests are there.
+    """Check that programs of rt-tests are installed.
 
     Raises:
-        LatencyToolError: one is not.
+        LatencyToolError: a program is missing.
     """
     missing = next((program for program in programs if shutil.which(program) is None), None)
     if missing is not None:
@@ -38,35 +38,35 @@ def check_installed(programs: Sequence[str]) -> None:
         )
 
 
-def own_reach() -> CpuSet:
-    """Forget this process's own affinity, and return the CPUs that its cgroup leaves it."""
+def widen_affinity() -> CpuSet:
+    """Clear this process's own affinity, and return the CPUs of its cgroup."""
     os.sched_setaffinity(0, range(MOST_CPUS))
     return CpuSet.from_ids(os.sched_getaffinity(0))
 
 
-def wake_in_time() -> None:
-    """Let sleeping threads of what this process starts wake up when they want to, not up to 50 microseconds later (prctl(2))."""
+def set_timer_slack() -> None:
+    """Let sleeping threads of child processes wake up in time, instead of up to 50 microseconds later (prctl(2))."""
     Path("/proc/self/timerslack_ns").write_text("1", encoding="ascii")
 
 
-def report_of(
+def run_tool(
     program: Sequence[str], *, entering: Sequence[str] = (), seconds: float, more_seconds: float = _MORE_SECONDS
 ) -> bytes:
     """Run a program that writes its report to the file named by `--json`, and return the report.
 
     Args:
-        program: with its arguments.
-        entering: arguments of nodeagent that the command is appended to, to run it elsewhere than here.
-        seconds: how long it has to measure.
-        more_seconds: how much longer it may take before it is killed.
+        program: program with its arguments.
+        entering: arguments of nodeagent that run the program in a container; empty to run it here.
+        seconds: duration of the measurement.
+        more_seconds: additional time before the program is killed.
 
     Raises:
-        LatencyToolError: it failed, or ended too early or too late.
+        LatencyToolError: the program failed, or ended too early or too late.
     """
     report, said = os.memfd_create("report"), os.memfd_create("said")
     try:
         os.set_inheritable(report, True)
-        # -P: what lies in the working directory is not the agent
+        # -P: don't import modules from the working directory
         elsewhere = (sys.executable, "-P", "-m", "nodeagent", *entering) if entering else ()
         command = (*elsewhere, *_CHILD, *program, f"--json=/proc/self/fd/{report}")
         began = time.monotonic()
@@ -84,7 +84,7 @@ def report_of(
 
 
 def _ending(status: int, said: int) -> str:
-    if status == 0:  # told to end (SIGTERM), they write a report, too
+    if status == 0:  # after SIGTERM, they write a report, too
         return "has ended before its time"
     how = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"
     return how + _last_words(said)

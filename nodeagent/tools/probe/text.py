@@ -1,4 +1,4 @@
-"""What was probed, for people. What was measured before stands beside what is measured now."""
+"""Text of a probe's results. Earlier results are shown beside the present ones."""
 
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
@@ -6,7 +6,7 @@ from itertools import zip_longest
 from msgspec import Struct
 
 from nodeagent.tools.probe.document import THRESHOLDS_US, ContainerMemory, Latency
-from nodeagent.tools.probe.latency import LONGEST_US, Delays, DelaysByCpu, together
+from nodeagent.tools.probe.latency import LONGEST_US, Delays, DelaysByCpu, combine_delays
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.words import counted
 
@@ -23,11 +23,11 @@ class _Test(Struct, frozen=True):
     headings: Row
     delays: Callable[[Latency], DelaysByCpu]
     cells: Callable[[Delays, int], Row]
-    """From the delays, and for how many seconds they were counted."""
+    """Function that formats delays, given the seconds of the test."""
 
 
 def render_memory(found: Iterable[ContainerMemory], width: int | None = WIDTH) -> str:
-    """Print a table: a row for each container."""
+    """Render a table with a row for each container."""
     rows = [("POD", "CONTAINER", "PROMISED", "MEMORY BY NUMA NODE", "THERE", "ELSEWHERE"), *map(_memory, found)]
     return "\n".join(table(rows, width)) + "\n" if len(rows) > 1 else "No container runs.\n"
 
@@ -40,7 +40,7 @@ def _memory(one: ContainerMemory) -> Row:
     if one.promised is None:
         return one.pod, one.container, promised, nodes, _NOTHING, _NOTHING
     whole, elsewhere = sum(one.by_node.values()), one.elsewhere
-    # rounded down: what is elsewhere doesn't disappear
+    # rounded down, so that memory elsewhere doesn't disappear
     there = f"{1000 * (whole - elsewhere) // whole / 10:.1f}%" if elsewhere else "100%"
     return one.pod, one.container, promised, nodes, there, _amount(elsewhere) if elsewhere else _NOTHING
 
@@ -50,7 +50,7 @@ def _amount(size: int) -> str:
 
 
 def render_latency(now: Latency, before: Latency | None = None, width: int | None = WIDTH) -> str:
-    """Print a table for each of the two tests."""
+    """Render a table for each of the two tests."""
     lines = broken(_head(now), width)
     if before is not None:
         lines += broken(f"before: {_head(before)}", width)
@@ -69,7 +69,7 @@ def _head(one: Latency) -> str:
 
 
 def _rows(test: _Test, now: Latency, before: Latency | None) -> list[Row]:
-    """A row for each CPU, and one for all. If they are others than before, the first one of before stands beside the first one of now."""
+    """Return a row for each CPU, and one for all. If the CPUs differ from the earlier ones, they are paired in order."""
     rows, everything = _measured(test, now)
     if before is not None:
         earlier, all_earlier = _measured(test, before)
@@ -82,7 +82,7 @@ def _rows(test: _Test, now: Latency, before: Latency | None) -> list[Row]:
 def _measured(test: _Test, one: Latency) -> tuple[list[Row], Row]:
     found = test.delays(one)
     rows = [(str(cpu), *test.cells(delays, one.seconds)) for cpu, delays in found.items()]
-    return rows, ("all", *test.cells(together(found.values()), one.seconds))
+    return rows, ("all", *test.cells(combine_delays(found.values()), one.seconds))
 
 
 def _beside(was: Row, now: Row) -> Row:
@@ -103,7 +103,7 @@ def _busy(delays: Delays, seconds: int) -> Row:
 
 
 def _rate(times: int, seconds: int) -> str:
-    """So that one time is never 0.0."""
+    """Format a rate such that a single delay isn't shown as 0.0."""
     return f"{times / seconds:.1f}" if times == 0 or times / seconds >= 0.05 else "<0.1"
 
 

@@ -10,9 +10,9 @@ from nodeagent.tools.probe.latency import (
     Delays,
     DelaysByCpu,
     LatencyReportError,
+    combine_delays,
     parse_cyclictest,
     parse_oslat,
-    together,
 )
 
 RECORDED = Path(__file__).parent / "rt_tests"
@@ -65,7 +65,7 @@ def test_quantiles_and_thresholds() -> None:
 
 
 def test_cpus_are_put_together() -> None:
-    assert together([Delays(7, ((1, 2), (7, 1))), Delays(90, ((1, 1), (3, 1)), 2)]) == Delays(
+    assert combine_delays([Delays(7, ((1, 2), (7, 1))), Delays(90, ((1, 1), (3, 1)), 2)]) == Delays(
         90, ((1, 3), (3, 1), (7, 1)), 2
     )
 

@@ -30,7 +30,7 @@ from nodeagent.views.check import node_check
 from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
 from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
-from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
+from tests.cli.test_selected_node import root as root  # noqa: PLC0414 - a fixture
 from tests.project.test_every_error import STEP
 from tests.support import json_schema
 from tests.support.builders import hybrid
@@ -523,7 +523,7 @@ def test_this_node_is_checked(run: RunCommand) -> None:
 def test_a_copy_is_not_mended(
     option: str, node: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check, "fix", lambda _: pytest.fail("it was mended"))
+    monkeypatch.setattr(check, "apply_fixes", lambda _: pytest.fail("it was mended"))
     with pytest.raises(SystemExit) as end:
         main(["check", option, str(node), "--fix"])
     assert end.value.code == 2
@@ -538,7 +538,7 @@ def test_a_copy_is_not_mended(
 def test_mending_writes_the_settings_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for path, text in {NUMA: "1\n", **GOVERNED}.items():
         write(tmp_path / path, text)
-    check.fix(verdicts(facts({NUMA: "1\n", **GOVERNED})), str(tmp_path))
+    check.apply_fixes(verdicts(facts({NUMA: "1\n", **GOVERNED})), str(tmp_path))
     assert (tmp_path / NUMA).read_text().strip() == "0"
     assert {(tmp_path / path).read_text().strip()[:11] for path in GOVERNED} == {"performance"}
     assert capfd.readouterr().err == (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.cli.support.what_if_source import has_partitions
+from nodeagent.cli.support.node.what_if import has_partitions
 from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import Attribute

@@ -2,7 +2,7 @@
 
 from hypothesis import given, settings, strategies as st
 
-from nodeagent.cli.support.what_if_source import what_if_of
+from nodeagent.cli.support.node.what_if import create_what_if_node
 from nodeagent.core.explain.capacity_search import search_capacity
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -18,7 +18,7 @@ TWO = pod("new", app("app", cpu="2", memory="64Mi"))
 
 
 def capacity(nodes, *pods: Pod):
-    found = [(one, search_capacity(what_if_of(one.view).what_if, pods)) for one in nodes]
+    found = [(one, search_capacity(create_what_if_node(one.view).what_if, pods)) for one in nodes]
     document = fleet_capacity(found, pods)
     json_schema.check(document, "fleet-capacity")
     return document
@@ -76,7 +76,7 @@ def test_it_is_what_the_node_would_admit_one_after_the_other(there: list[int], a
     one = node("n", world=world)
     new = pod("new", app("app", cpu=str(asked), memory="1Mi"))
     (found,) = capacity([one], new)["nodes"]
-    what_if = what_if_of(one.view).what_if
+    what_if = create_what_if_node(one.view).what_if
     for number in range(found["copies"] + 1):
         copy = pod(f"copy-{number}", app("app", cpu=str(asked), memory="1Mi"))
         decision = what_if.judge(copy)

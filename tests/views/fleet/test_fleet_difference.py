@@ -10,7 +10,7 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Topology
 from nodeagent.formats.topology.topology_spec import topology_from_spec
-from nodeagent.tools.fleet.differences import fleet_difference
+from nodeagent.tools.fleet.differences import describe_differences
 from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode
 from nodeagent.tools.fleet.text import render_difference
 from tests.support import json_schema
@@ -20,7 +20,7 @@ from tests.support.shares import share_of
 
 
 def differing(*nodes: FleetNode) -> dict[str, list[tuple[str, list[str]]]]:
-    document = fleet_difference(nodes)
+    document = describe_differences(nodes)
     json_schema.check(document, "fleet-difference")
     return {
         f"{found['about']}: {found['fact']}": [(group["value"], group["nodes"]) for group in found["groups"]]
@@ -29,7 +29,7 @@ def differing(*nodes: FleetNode) -> dict[str, list[tuple[str, list[str]]]]:
 
 
 def test_equal_nodes_are_alike_in_everything() -> None:
-    document = fleet_difference([node("a"), node("b")])
+    document = describe_differences([node("a"), node("b")])
     assert document["differing"] == []
     assert {found["about"] for found in document["alike"]} == {"machine", "kernel", "services", "configuration"}
     assert render_difference(document) == f"2 nodes are alike in all of {len(document['alike'])} facts\n"
@@ -109,7 +109,7 @@ def test_memory_that_the_kernel_leaves_may_differ_a_little() -> None:
 
 def test_of_a_machine_alone_only_the_machine_is_compared() -> None:
     alone = FleetNode("b", "b.json", machine())
-    document = fleet_difference([node("a"), alone])
+    document = describe_differences([node("a"), alone])
     assert {found["about"] for found in document["alike"]} == {"machine"}
     assert document["differing"] == []
 
@@ -125,7 +125,7 @@ def test_every_node_is_in_one_group_and_equal_nodes_in_the_same(kinds: list[tupl
         replace(node(f"n{at}", kernel=kernel), topology=topology_from_spec(f"2s.2c,memory={memory}"))
         for at, (kernel, memory) in enumerate(kinds)
     ]
-    document = fleet_difference(nodes)
+    document = describe_differences(nodes)
     for found in document["differing"]:
         groups = [group["nodes"] for group in found["groups"]]
         assert sorted(name for group in groups for name in group) == sorted(one.name for one in nodes)
@@ -142,7 +142,7 @@ def test_every_node_is_in_one_group_and_equal_nodes_in_the_same(kinds: list[tupl
 def test_twenty_nodes_read_well_in_80_columns() -> None:
     odd = {7: {"kernel": "6.1.0-26-amd64"}, 12: {"placement": _BEST_EFFORT, "kernel": "6.1.0-26-amd64"}}
     nodes = [node(f"node{number:02}", **odd.get(number, {})) for number in range(1, 21)]
-    text = render_difference(fleet_difference(nodes, [UnreadNode("x", "why", "hint")]))
+    text = render_difference(describe_differences(nodes, [UnreadNode("x", "why", "hint")]))
     assert (
         text.partition("\n")[2]
         == """
@@ -160,7 +160,7 @@ unlike most: node12 (2), node07 (1)
 
 
 def test_where_as_many_are_like_each_other_nobody_is_odd() -> None:
-    document = fleet_difference([node("a"), node("b", kernel="6.12")])
+    document = describe_differences([node("a"), node("b", kernel="6.12")])
     assert [each["odd"] for each in document["nodes"]] == [0, 0]
     assert "unlike" not in render_difference(document)
 

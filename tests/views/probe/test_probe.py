@@ -12,7 +12,14 @@ from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
 from nodeagent.core.model.config import Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.syntax.json_values import MisfitError
-from nodeagent.tools.probe.document import ContainerMemory, Latency, ProbedCpus, memory_of, probe, read_latency
+from nodeagent.tools.probe.document import (
+    ContainerMemory,
+    Latency,
+    ProbedCpus,
+    describe_probe,
+    find_container_memory,
+    read_latency,
+)
 from nodeagent.tools.probe.latency import Delays
 from nodeagent.tools.probe.text import render_latency, render_memory
 from tests.support import json_schema
@@ -57,11 +64,11 @@ def world() -> World:
 
 def memory(**by_node: dict[int, int] | None) -> tuple[ContainerMemory, ...]:
     paths = {"app": "poduid-web/app", "task": "besteffort/poduid-job/task"}
-    return memory_of(world().view(), None, None, {paths[name]: found for name, found in by_node.items()})
+    return find_container_memory(world().view(), None, None, {paths[name]: found for name, found in by_node.items()})
 
 
 def documented(*found: Any, **more: Any) -> dict[str, Any]:
-    document = probe(*found, **more)
+    document = describe_probe(*found, **more)
     json_schema.check(document, "probe")
     return document
 
@@ -94,8 +101,11 @@ def test_where_promised_memory_is_must_be_known() -> None:
 def test_only_the_named_pods_and_containers_that_have_a_cgroup() -> None:
     by_path = {"poduid-web/app": {0: 1}, "besteffort/poduid-job/task": {0: 1}, "besteffort/poduid-job/late": {0: 1}}
     view = world().view()
-    assert [one.container for one in memory_of(view, frozenset({"uid-job"}), None, by_path)] == ["task", "late"]
-    assert [one.container for one in memory_of(view, None, "late", by_path)] == ["late"]
+    assert [one.container for one in find_container_memory(view, frozenset({"uid-job"}), None, by_path)] == [
+        "task",
+        "late",
+    ]
+    assert [one.container for one in find_container_memory(view, None, "late", by_path)] == ["late"]
     assert render_memory(()) == "No container runs.\n"
 
 
@@ -132,8 +142,8 @@ def test_what_was_measured_is_read_back_as_it_was() -> None:
     [
         (b"x", "not JSON"),
         (json.dumps({"kind": "Interference"}).encode(), "kind"),
-        (json.dumps(probe(())).encode(), "latency: is missing"),
-        (json.dumps(probe(None, replace(QUIET, busy={}))).encode(), "latency.busy: has no CPU"),
+        (json.dumps(describe_probe(())).encode(), "latency: is missing"),
+        (json.dumps(describe_probe(None, replace(QUIET, busy={}))).encode(), "latency.busy: has no CPU"),
     ],
 )
 def test_another_document_has_nothing_to_compare_with(text: bytes, said: str) -> None:

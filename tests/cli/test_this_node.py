@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.cli.support import known_state
+from nodeagent.cli.support.node import observation
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.host_processes import HostInterrupt
 from nodeagent.core.model.idset import CpuSet
@@ -58,6 +58,6 @@ def test_an_interrupt_is_shown_unless_a_container_has_it_on_its_cpus(
     for cpus, left in ((own, CpuSet()), (exclusive, exclusive - own)):
         found = HostInterrupt(24, "eth0", cpus, is_bound=False)
         monkeypatch.setattr(interrupts, "may_come_to", lambda _, found=found: (found,))
-        host = known_state.with_observation(view, host_processes=True).observation.host
+        host = observation.with_observation(view, host_processes=True).observation.host
         shown = cpus if is_shown else left
         assert host.interrupts == ((replace(found, cpus=shown),) if shown else ())

@@ -1,4 +1,4 @@
-"""The node that decisions are tried out on: this one, a copied, captured or described machine; under its own or another configuration."""
+"""The node on which decisions are tried out: this, a copied, captured or described one, under its own or another configuration."""
 
 import argparse
 from pathlib import Path
@@ -7,9 +7,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.known_state import looked_at
+from nodeagent.cli.support.node.arguments import is_copied, is_elsewhere
+from nodeagent.cli.support.node.observation import with_cgroups
+from nodeagent.cli.support.node.selected import is_unconfigured, read_node, read_topology
 from nodeagent.cli.support.places import DEFAULT_CONFIG
-from nodeagent.cli.support.sources import is_copied, is_elsewhere, is_unconfigured, known_from, topology_from
 from nodeagent.core.admission.managers import initial, resume
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine, with_plugins
@@ -30,21 +31,21 @@ _ABSENT_HINT = "name one with --config FILE, for example examples/config.yaml (`
 
 
 class WhatIfError(NodeAgentError):
-    """No node to try decisions on."""
+    """There is no node to try decisions on."""
 
 
 class WhatIfMachine(Struct, frozen=True):
-    """A machine, and the pods on it."""
+    """A machine and the pods on it."""
 
     topology: Topology
     where: str
-    """In a few words."""
+    """Origin of the machine, in a few words."""
     known: NodeView | None = None
-    """None: it has no pods, or they are ignored."""
+    """State of the node. None means that it has no pods, or that they are ignored."""
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """Those that hold what they were promised, in decision order."""
+        """Pods with allocated resources, in the order of their decisions."""
         return () if self.known is None else self.known.state.holding_pods()
 
 
@@ -52,36 +53,36 @@ class WhatIfNode(Struct, frozen=True):
     what_if: WhatIf
     config: Config
     source: str
-    """Where the configuration comes from."""
+    """Origin of the configuration."""
     where: str
-    """The machine, in a few words."""
+    """Origin of the machine, in a few words."""
     state: NodeState | None = None
-    """None: it has no pods, or they are ignored."""
+    """State of the node. None means that it has no pods, or that they are ignored."""
     has_partitions: bool | None = None
-    """Whether its kernel has them below other cgroups (6.7). None: unknown, or nobody wants any."""
+    """Whether its kernel supports cpuset partitions below other cgroups (6.7). None means unknown, or that no pod needs them."""
 
 
-def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> WhatIfMachine:
-    """Find the machine, and the pods on it.
+def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = None) -> WhatIfMachine:
+    """Read the selected machine and the pods on it.
 
     Args:
-        options: select the node.
-        otherwise: the configuration for reading its pods if it has none of its own.
+        options: options that select the node.
+        otherwise: configuration for reading the pods if the node has none of its own.
 
     Raises:
-        NodeAgentError: it can't be read, or its pods are unknown.
+        NodeAgentError: the machine can't be read, or its pods are unknown.
     """
     if options.topology is not None:
         return WhatIfMachine(topology_from_spec(options.topology), f"as described, {options.topology}")
     where = options.machine or (f"copied to {options.root}" if is_copied(options) else "this one")
     if options.empty:
-        return WhatIfMachine(topology_from(options), f"{where}, without its pods")
-    # another node's own configuration may be missing, so reading it needs the given one
+        return WhatIfMachine(read_topology(options), f"{where}, without its pods")
+    # Another node may have no configuration of its own, and is then read with the named one.
     config = options.config if is_elsewhere(options) else None
     if otherwise is not None and is_unconfigured(options):
         config = otherwise
     try:
-        known = known_from(argparse.Namespace(**{**vars(options), "config": config}))
+        known = read_node(argparse.Namespace(**{**vars(options), "config": config}))
     except NodeAgentError as err:
         raise WhatIfError(
             err.message,
@@ -90,24 +91,24 @@ def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> Wha
     return WhatIfMachine(known.node.topology, where, known)
 
 
-def errata_of(options: argparse.Namespace) -> Errata:
-    """Whose decisions are asked for."""
+def chosen_errata(options: argparse.Namespace) -> Errata:
+    """Return the requested rules: nodeagent's, or kubelet's with its bugs."""
     return Errata.FIXED if options.errata is None else Errata(options.errata)
 
 
-def empty_node(machine: WhatIfMachine, config: Config, path: str, errata: Errata) -> WhatIfNode:
-    """Return the machine as a node without pods.
+def create_empty_node(machine: WhatIfMachine, config: Config, path: str, errata: Errata) -> WhatIfNode:
+    """Return a machine as a node without pods.
 
     Args:
-        machine: as found.
-        config: as read.
-        path: its origin.
-        errata: whose decisions.
+        machine: the machine.
+        config: the node's configuration.
+        path: file of the configuration.
+        errata: rules to decide by.
 
     Raises:
         NodeAgentError: the configuration doesn't fit the machine.
     """
-    node = _plugged(_node(config, machine.topology, errata, path), path)
+    node = _load_plugins(_set_up_node(config, machine.topology, errata, path), path)
     return WhatIfNode(
         WhatIf.of(node.managers, initial(node.managers), (), _allocatable(node)),
         node.config,
@@ -116,62 +117,64 @@ def empty_node(machine: WhatIfMachine, config: Config, path: str, errata: Errata
     )
 
 
-def what_if_node(options: argparse.Namespace) -> WhatIfNode:
-    """Find the node as it is.
+def read_what_if_node(options: argparse.Namespace) -> WhatIfNode:
+    """Read the selected node with its pods.
 
     Raises:
-        NodeAgentError: machine, configuration or state can't be read, or don't match.
+        NodeAgentError: machine, configuration or state can't be read, or don't fit each other.
     """
-    machine = machine_of(options)
+    machine = read_what_if_machine(options)
     known = machine.known
     if known is None:
         path = options.config or DEFAULT_CONFIG
-        return empty_node(machine, load_config(path, absent_hint=_ABSENT_HINT), path, errata_of(options))
-    errata = errata_of(options)
+        return create_empty_node(machine, load_config(path, absent_hint=_ABSENT_HINT), path, chosen_errata(options))
+    errata = chosen_errata(options)
     node, promises, source = known.node, known.state.promises, "its own"
     if options.config is not None or errata is not Errata.FIXED:
         config, reserved = node.config, node.reserved
         if options.config is not None:
             source = Path(options.config).name
             config, reserved = load_config(options.config, absent_hint=_ABSENT_HINT), CpuSet()
-        node = _node(config, node.topology, errata, source, reserved)
+        node = _set_up_node(config, node.topology, errata, source, reserved)
         judged = resume(node.managers, promises)
         if isinstance(judged, StartRefused):
             raise WhatIfError(
-                f"what the pods there have doesn't fit {source}: {judged.about}: {judged.message}",
-                hint="--empty leaves them out; `nodeagent simulate --compare` decides on them again",
+                f"the resources allocated to the node's pods don't fit {source}: {judged.about}: {judged.message}",
+                hint="leave the pods out with --empty, or decide on them again with `nodeagent simulate --compare`",
             )
         promises = judged
-    node = _plugged(node, source)
-    what_if = _with_pods(node, promises, known.state)
+    node = _load_plugins(node, source)
+    what_if = _what_if_with_pods(node, promises, known.state)
     return WhatIfNode(what_if, node.config, source, machine.where, known.state, has_partitions(known, node.config))
 
 
-def what_if_of(known: NodeView) -> WhatIfNode:
-    """Return this node as it is, under the configuration that it runs with.
+def create_what_if_node(known: NodeView) -> WhatIfNode:
+    """Return a known node with its pods, under its own configuration.
 
     Raises:
-        WhatIfError: a CPU plugin that it runs with can't be loaded.
+        WhatIfError: a CPU plugin of its configuration can't be loaded.
     """
-    state, node = known.state, _plugged(known.node, "its own")
-    what_if = _with_pods(node, state.promises, state)
+    state, node = known.state, _load_plugins(known.node, "its own")
+    what_if = _what_if_with_pods(node, state.promises, state)
     return WhatIfNode(what_if, node.config, "its own", "this one", state)
 
 
-def _with_pods(node: NodeSetup, promises: Promises, state: NodeState) -> WhatIf:
-    there = WhatIf.of(node.managers, promises, state.holding_pods(), _allocatable(node), state.idle_pods())
-    return replace(there, moving=state.ending())
+def _what_if_with_pods(node: NodeSetup, promises: Promises, state: NodeState) -> WhatIf:
+    what_if = WhatIf.of(node.managers, promises, state.holding_pods(), _allocatable(node), state.idle_pods())
+    return replace(what_if, moving=state.ending())
 
 
 def has_partitions(known: NodeView, config: Config) -> bool | None:
-    """Return it for the kernel of a node whose cgroups were, or can be, observed."""
+    """Whether the node's kernel supports cpuset partitions below other cgroups. None means unknown, or that no pod needs them."""
     if config.host_isolation == "none":
         return None
-    kernel = looked_at(known).kernel
+    kernel = with_cgroups(known).kernel
     return None if kernel is None else bool(kernel.path_to_partitions)
 
 
-def _node(config: Config, topology: Topology, errata: Errata, source: str, reserved: CpuSet = CpuSet()) -> NodeSetup:
+def _set_up_node(
+    config: Config, topology: Topology, errata: Errata, source: str, reserved: CpuSet = CpuSet()
+) -> NodeSetup:
     config = replace(config, placement=replace(config.placement, errata=errata))
     node = on_machine(config, topology, reserved or None)
     if isinstance(node, NodeSetup):
@@ -190,15 +193,15 @@ def _node(config: Config, topology: Topology, errata: Errata, source: str, reser
     )
 
 
-def _plugged(node: NodeSetup, source: str) -> NodeSetup:
-    """Load the CPU plugins that decide on that node: without them, other decisions would come out."""
+def _load_plugins(node: NodeSetup, source: str) -> NodeSetup:
+    """Load the node's CPU plugins, because its decisions depend on them."""
     config, missing = plugged(node.config)
     if not missing:
         return with_plugins(node, config.placement.cpu_plugins) if config.placement.cpu_plugins else node
     raise WhatIfError(
         "\n".join(f"{source}: {refused.about}[{refused.entry}]: {refused.message}" for refused in missing),
-        hint="install here what decides there, with its entry point (docs/how-to/cpu-plugins.md); or name a configuration without it "
-        "with --config, for what kubelet's own policy decides",
+        hint="install the node's plugin here, with its entry point (docs/how-to/cpu-plugins.md); or name a configuration without it "
+        "with --config, to decide by kubelet's own policy",
     )
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.cli.main import main
-from nodeagent.cli.support.sources import SourceError, add_node_arguments, known_from, topology_from
+from nodeagent.cli.support.node.arguments import add_node_arguments
+from nodeagent.cli.support.node.selected import SourceError, read_node, read_topology
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
@@ -52,14 +53,14 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def described(root: Path, tmp_path: Path) -> Path:
     path = tmp_path / "machine.json"
-    path.write_text(json.dumps(topology_document(topology_from(options("--root", str(root))))))
+    path.write_text(json.dumps(topology_document(read_topology(options("--root", str(root))))))
     return path
 
 
 def test_a_copy_has_the_name_of_its_node(root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert known_from(options("--root", str(root))).hostname == ""
+    assert read_node(options("--root", str(root))).hostname == ""
     (root / "etc/hostname").write_text("far-away\n")
-    assert known_from(options("--root", str(root))).hostname == "far-away"
+    assert read_node(options("--root", str(root))).hostname == "far-away"
     taken = tmp_path / "node.json"
     assert main(["capture", "--root", str(root), "--out", str(taken)]) == 0
     assert main(["inspect", "--machine", str(taken), "-o", "json"]) == 0
@@ -67,11 +68,11 @@ def test_a_copy_has_the_name_of_its_node(root: Path, tmp_path: Path, capfd: pyte
 
 
 def test_without_options_it_is_this_machine() -> None:
-    assert topology_from(options()) == topology_of(read_machine())
+    assert read_topology(options()) == topology_of(read_machine())
 
 
 def test_a_copied_root_brings_machine_configuration_and_state(root: Path) -> None:
-    known = known_from(options("--root", str(root)))
+    known = read_node(options("--root", str(root)))
     assert known.node.config.placement.cpu_manager_policy == "static"
     assert exclusive_cpus(known.state.promises) == CpuSet.parse("1,5")
     assert (known.is_here, known.is_live, known.at_ms, known.problems) == (False, False, SAVED_AT_S * 1000, ())
@@ -80,10 +81,10 @@ def test_a_copied_root_brings_machine_configuration_and_state(root: Path) -> Non
 def test_the_configuration_given_counts_before_the_copied_one(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(json.dumps(STATIC | {"reservedSystemCPUs": "1"}))
-    known = known_from(options("--root", str(root), "--config", str(other)))
+    known = read_node(options("--root", str(root), "--config", str(other)))
     assert known.node.reserved == CpuSet.of(1)
     assert any("does not fit" in problem for problem in known.problems)
-    assert known_from(options("--root", str(root))).node.reserved == CpuSet.of(0)
+    assert read_node(options("--root", str(root))).node.reserved == CpuSet.of(0)
 
 
 def test_inspect_of_a_copy_says_so_shows_what_was_promised_and_advises_nothing(
@@ -112,7 +113,7 @@ def test_a_pod_that_a_copy_has_not_is_looked_for_in_the_copy(
 
 def test_a_root_without_a_state_is_a_node_without_pods(root: Path) -> None:
     (root / "var/lib/nodeagent" / STATE_FILE).unlink()
-    known = known_from(options("--root", str(root)))
+    known = read_node(options("--root", str(root)))
     assert known.state.entries == ()
     assert known.problems == (f"there is no saved state in {root}/var/lib/nodeagent",)
 
@@ -120,10 +121,10 @@ def test_a_root_without_a_state_is_a_node_without_pods(root: Path) -> None:
 def test_a_root_without_a_configuration_says_which_file_is_missing(root: Path) -> None:
     (root / "etc/nodeagent/config.yaml").unlink()
     with pytest.raises(NodeAgentError, match=f"no configuration at {root}/etc/nodeagent/config.yaml"):
-        known_from(options("--root", str(root)))
+        read_node(options("--root", str(root)))
 
 
-@pytest.mark.parametrize("read", [topology_from, known_from])
+@pytest.mark.parametrize("read", [read_topology, read_node])
 def test_a_root_that_is_not_there_is_named(read: Callable[[Namespace], object], tmp_path: Path) -> None:
     with pytest.raises(NodeAgentError, match=f"{tmp_path}/nope: there is no such directory"):
         read(options("--root", f"{tmp_path}/nope/"))
@@ -131,10 +132,10 @@ def test_a_root_that_is_not_there_is_named(read: Callable[[Namespace], object], 
 
 def test_a_described_machine_is_a_node_without_pods(root: Path, described: Path) -> None:
     config = str(root / "etc/nodeagent/config.yaml")
-    known = known_from(options("--machine", str(described), "--config", config))
+    known = read_node(options("--machine", str(described), "--config", config))
     assert known.node.topology == topology_of(read_machine(str(root)))
     assert known.state.entries == ()
-    assert known.problems == (f"{described} holds no pods",)
+    assert known.problems == (f"{described} contains no pods",)
 
 
 def test_a_configuration_that_does_not_suit_the_machine_is_named(
@@ -147,19 +148,19 @@ def test_a_configuration_that_does_not_suit_the_machine_is_named(
     elsewhere = ("--root", str(root)), ("--machine", str(described)), ("--machine", str(taken))
     for which in elsewhere:
         with pytest.raises(StartError) as refused:
-            known_from(options(*which, "--config", str(other)))
+            read_node(options(*which, "--config", str(other)))
         assert refused.value.hint.startswith(f"correct reservedSystemCPUs in {other}, or what it names; ")
     assert main(["topology", "--topology", "2c", "--config", str(other)]) == 1
     assert f"correct reservedSystemCPUs in {other}," in capsys.readouterr().err
     own.write_text(other.read_text())
     with pytest.raises(StartError) as refused:
-        known_from(options("--root", str(root)))
+        read_node(options("--root", str(root)))
     assert refused.value.hint.startswith(f"correct reservedSystemCPUs in {own}, or what it names; ")
 
 
 def test_a_described_machine_alone_has_no_managers(described: Path) -> None:
-    with pytest.raises(SourceError, match="holds no configuration"):
-        known_from(options("--machine", str(described)))
+    with pytest.raises(SourceError, match="contains no configuration"):
+        read_node(options("--machine", str(described)))
 
 
 def test_one_node_at_a_time() -> None:

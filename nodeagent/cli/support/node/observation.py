@@ -1,0 +1,123 @@
+"""What is observed of a node: its pods' cgroups, the processes in them, and host processes on exclusive CPUs."""
+
+import os
+import time
+from collections.abc import Collection, Mapping
+
+from msgspec.structs import replace
+
+from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.host_processes import HostProcess, HostProcesses
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.state import run_id
+from nodeagent.core.resources.cpu.holdings import exclusive_cpus
+from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.formats.node_view import NodeView, Observation
+
+
+def with_cgroups(view: NodeView) -> NodeView:
+    """Add the observed cgroups, unless the view has them. Only the main processes are known then."""
+    if view.observation is not None:
+        return view
+    problems: list[str] = []
+    view, observed = _read_cgroups(view, problems)
+    at_ms = time.time_ns() // 1_000_000 if view.at_ms is None else view.at_ms
+    return replace(view, observation=Observation(at_ms, os.sysconf("SC_PAGE_SIZE"), observed, tuple(problems)))
+
+
+def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
+    """Add the observed cgroups and the processes in them, and on request host processes on exclusive CPUs (D12)."""
+    if view.observation is not None:
+        return view if host_processes else replace(view, observation=replace(view.observation, host=None))
+    view = with_cgroups(view)
+    processes, beside = _read_processes(view)
+    managed = frozenset(pid for pids in processes.values() for pid in pids)
+    exclusive = exclusive_cpus(view.state.promises) & view.node.topology.online
+    observation = replace(
+        view.observed,
+        process_counts={path: len(pids) for path, pids in processes.items()},
+        strays=_find_strays(view, processes),
+        beside=beside,
+        host=_find_host_processes(exclusive, managed, view) if host_processes and view.is_here else None,
+    )
+    return replace(view, observation=observation)
+
+
+def _read_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, ObservedCgroups | None]:
+    """Read the cgroups of pods. The returned view also has the paths of the units' cgroups."""
+    if view.cgroup_root is None:
+        return view, None
+    from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
+
+    tree = CgroupTree(view.cgroup_root)
+    units = UnitCgroups(tree)
+    try:
+        observed = dict(read_cgroups(tree, units, view.state.pods_of_units()))
+        elsewhere = (status.cgroup for entry in view.state.entries for status in entry.containers if status.cgroup)
+        found = ((path, tree.read_of_others(path)) for path in elsewhere)
+        observed = {**observed, **{path: cgroup for path, cgroup in found if cgroup is not None}}
+    except CgroupError as err:
+        problems.append(f"{err.message} ({err.hint})")
+        return view, None
+    problems += [unknown.problem for unknown in units.unknown if unknown.problem not in view.problems]
+    if "" not in observed:
+        problems.append(f"there is no cgroup {view.cgroup_root} (start it: systemctl start nodeagent-pods)")
+        return view, None
+    return replace(view, unit_cgroups=units.unit_cgroups or view.unit_cgroups), observed
+
+
+def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+    """Return the processes of each container by cgroup path, and a process that is beside a container's payload.
+
+    Unreadable cgroups are left out, and are shown with 0 processes.
+    """
+    if view.cgroup_root is None:
+        return {}, {}
+    tree = CgroupTree(view.cgroup_root)
+    found, beside = {}, {}
+    for path in [entry.container_path(c.name) for entry in view.state.entries for c in entry.containers]:
+        try:
+            found[path] = tree.processes(view.cgroup_of(path))
+            beside[path] = tree.beside(path)
+        except CgroupError:
+            continue
+    return found, {path: pid for path, pid in beside.items() if pid is not None}
+
+
+def _find_strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
+    """Find main processes that have left the cgroup in which they were started."""
+    strays = {}
+    for entry in view.state.entries:
+        for status in (status for container, status in entry.pairs() if container.is_launched):
+            pid = (view.pids or {}).get(run_id(entry, status))
+            path = entry.container_path(status.name)
+            if pid is not None and pid not in processes.get(path, ()):
+                strays[path] = pid
+    return strays
+
+
+def _find_host_processes(exclusive: CpuSet, managed: frozenset[int], view: NodeView) -> HostProcesses:
+    """Find host processes that may run on exclusive CPUs (D12), and interrupts that may arrive there without a container's request."""
+    if not exclusive:
+        return HostProcesses()
+    from nodeagent.core.host.irq_owners import assign_interrupts, interrupt_requests
+    from nodeagent.edge.kernel.host_settings import HostSettingsFiles
+    from nodeagent.edge.kernel.interrupts import may_come_to
+    from nodeagent.edge.processes.host_processes import may_run_on, of_caller
+
+    requested = () if view.node.config.interrupt_isolation == "none" else interrupt_requests(view.state)
+    holders = assign_interrupts(requested, HostSettingsFiles().interrupts_of).holders
+    wanted = {int(interrupt.name): claim.cpus for interrupt, claim in holders.items()}
+    scan = may_run_on(exclusive, excluding=(managed | of_caller()).__contains__)
+    threads = [p for p in scan.found if p.is_kernel_thread]
+    return HostProcesses(
+        processes=tuple(HostProcess(p.pid, p.name, p.cpus & exclusive) for p in scan.found if not p.is_kernel_thread),
+        kernel_threads=len(threads),
+        kernel_thread_cpus=CpuSet.from_ids(cpu for p in threads for cpu in p.cpus & exclusive),
+        hidden=len(scan.hidden),
+        interrupts=tuple(
+            replace(one, cpus=cpus)
+            for one in may_come_to(exclusive)
+            if (cpus := one.cpus - wanted.get(one.number, CpuSet()))
+        ),
+    )

@@ -1,0 +1,182 @@
+"""State of this node, as its running agent reports or has saved it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.named_files import is_absent
+from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
+from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.config import Config
+from nodeagent.daemon.start.startup import LAST_CONFIG, STATE_FILE, StartError, discover
+from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.files import state_files
+from nodeagent.edge.transport.local_api_client import ApiUnavailable, call
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.node_state import (
+    MAX_BYTES,
+    NodeStateError,
+    SavedState,
+    decode_state,
+    policies_of,
+)
+from nodeagent.formats.node_view import NodeView, ViewReader
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+
+LAST_CONFIG_PATH = f"{Config().state_directory}/{LAST_CONFIG}"
+
+
+class UnknownStateError(NodeAgentError):
+    """The node's state is unknown."""
+
+
+class NeverSavedError(UnknownStateError):
+    """No agent runs, and there is no saved state."""
+
+
+def read_this_node(config_path: str, socket: str | None, read: ViewReader | None = None) -> NodeView:
+    """Ask the agent for this node's state, or else read the saved state.
+
+    Args:
+        config_path: configuration that is read only if the agent doesn't answer: the agent reports its own.
+        socket: the agent's socket. None means the default one, or else the configured one.
+        read: decoder to reuse in repeated calls, which doesn't decode unchanged parts again.
+
+    Raises:
+        NodeAgentError: neither can be read.
+    """
+    read = read or ViewReader()
+    try:
+        return _ask_agent(socket or DEFAULT_SOCKET, read)
+    except ApiUnavailable as err:
+        down = err
+    config = load_config(config_path)
+    other_socket = socket_path(config)
+    if socket is None and other_socket != DEFAULT_SOCKET:
+        try:
+            return _ask_agent(other_socket, read)
+        except ApiUnavailable as err:
+            down = err
+    return _read_saved(discover(config, config_path), down)
+
+
+def read_this_node_for_display(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
+    """Read this node's state for display, if need be with the configuration that the agent last ran with.
+
+    That configuration is used if no agent runs because its present configuration is invalid. A named configuration must be valid.
+    """
+    try:
+        return read_this_node(config_path or DEFAULT_CONFIG, socket, read)
+    except StartError as err:
+        if config_path is not None or is_absent(LAST_CONFIG_PATH):
+            raise
+        wrong = err
+    try:
+        view = read_this_node(LAST_CONFIG_PATH, socket, read)
+    except StartError:  # the last configuration can't be read either
+        raise wrong from None
+    first, *rest = wrong.message.splitlines()
+    problem = f"the configuration is invalid, so this uses the one that the agent last ran with: {first}"
+    more = f", and {len(rest)} more" if rest else ""
+    return replace(view, problems=(f"{problem}{more} (all errors: nodeagent config validate)", *view.problems))
+
+
+def _ask_agent(socket: str, read: ViewReader) -> NodeView:
+    try:
+        return replace(read(JsonValue(call(socket, "state"))), hostname=os.uname().nodename)
+    except (NodeStateError, MisfitError) as err:
+        raise UnknownStateError(
+            f"cannot understand the agent's state: {err}",
+            hint="does its version differ from this command's? after an upgrade: systemctl restart nodeagent (pods keep running)",
+        ) from err
+
+
+def _read_saved(node: NodeSetup, down: ApiUnavailable) -> NodeView:
+    path = state_path(node.config)
+    try:
+        saved = read_saved_state(node.config)
+    except state_files.StateFileError as err:
+        if os.geteuid() == 0:
+            raise
+        raise UnknownStateError(
+            f"the agent does not answer ({down.message}), and only root may read its saved state",
+            hint="start it with `systemctl start nodeagent`, or run this command as root",
+        ) from err
+    if saved is None:
+        raise NeverSavedError(
+            f"the agent does not answer ({down.message}), and has saved no state in {path}",
+            hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not be running",
+        )
+    from nodeagent.daemon.reports.problems import withheld_problem
+    from nodeagent.daemon.turn.machine import without_withheld
+
+    problems = [f"the agent is not running: {down.message}", *find_misfits(node, saved, path)]
+    root, pids = _ask_launcher(node, problems)
+    if root is not None:
+        node, kept = without_withheld(node, CgroupTree(root))
+        problems += [withheld_problem(kept)] if kept.cpus else []
+    return NodeView(
+        node, saved.state, root, pids, tuple(problems), policies=saved.policies, hostname=os.uname().nodename
+    )
+
+
+def read_saved_state(config: Config, root: str = "") -> SavedState | None:
+    """Read the state that the agent has saved below a root. None means that there is no saved state.
+
+    Raises:
+        NodeAgentError: the state cannot be read.
+    """
+    path = root + state_path(config)
+    content = state_files.read(path, max_bytes=MAX_BYTES)
+    if content is None:
+        return None
+    try:
+        return decode_state(content)
+    except NodeStateError as err:
+        hint = "start the agent: its message says what to do (`journalctl -u nodeagent`)"
+        if root:
+            hint = "copy it from the node once more, or take a capture there: `nodeagent capture --out FILE`"
+        raise UnknownStateError(f"cannot use {path}: {err}", hint=hint) from err
+
+
+def read_save_time_ms(config: Config, root: str) -> int:
+    """Return the time when the existing state was saved."""
+    return Path(root + state_path(config)).stat().st_mtime_ns // 1_000_000
+
+
+def state_path(config: Config) -> str:
+    """Return the path of the agent's state."""
+    return str(Path(config.state_directory) / STATE_FILE)
+
+
+def socket_path(config: Config) -> str:
+    """Return the path of the agent's socket."""
+    return f"{config.runtime_directory}/agent.sock"
+
+
+def find_misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
+    """Report the differences between a saved state and the node's configuration and machine."""
+    return [
+        f'{path} was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
+        for field, policy in policies_of(node.config.placement).items()
+        if saved.policies.get(field) != policy
+    ] + [f"the saved state does not fit: {broken.text}" for broken in violations(node.managers, saved.state)]
+
+
+def _ask_launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping[str, int] | None]:
+    """Ask the launcher, which keeps running without the agent, for the pods' cgroup and their processes."""
+    from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
+
+    client = LauncherClient(Path(node.config.launcher_socket))
+    try:
+        root = node.config.cgroup_root or client.hello().cgroup
+        running = {s.id: s.pid for s in client.list() if hasattr(s, "pid")}
+    except LauncherError as err:
+        problems.append(err.message)
+        root = node.config.cgroup_root or (None if is_absent(PODS_CGROUP) else PODS_CGROUP)
+        return root, None
+    return root, running
