@@ -425,7 +425,10 @@ def test_devices_are_part_of_the_request(served: Daemon) -> None:
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": "a"}, "must be the number of a NUMA node"),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": 1}, "numa: must be a text"),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "coreClass": "fast"}, "must be one of performance"),
-        ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "near": "a/b"}, "must list devices or kinds of devices"),
+        (
+            {"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "near": "a/b"},
+            "must list devices or kinds of devices",
+        ),
     ],
 )
 def test_a_request_that_is_none_is_refused(served: Daemon, arguments: dict[str, Any], said: str) -> None:
