@@ -24,15 +24,20 @@ _NICENESS = 4
 busy loops these tests would get next to nothing.
 """
 
+_SHARING = ("tests/project/", "tests/formats/topology/test_machines.py")
+"""Beginnings of the files with fixtures that take seconds, which each process would make again."""
+
 _HAS_BEGUN = pytest.StashKey[bool]()
 
 
 class TwoLanes(LoadScopeScheduling):
-    """The tests in guests are two pieces of work, for two processes; each of the others is one of its own."""
+    """A lane of tests in guests is one piece of work, for one process, and so is a file whose tests share something."""
 
     def _split_scope(self, nodeid: str) -> str:
         lane = lane_of(nodeid)
-        return nodeid if lane is None else f"lane {lane}"
+        if lane is not None:
+            return f"lane {lane}"
+        return nodeid.partition("::")[0] if nodeid.startswith(_SHARING) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
