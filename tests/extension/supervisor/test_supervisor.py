@@ -78,7 +78,8 @@ class Life:
                 )
                 there = running.get(owner)
                 if own is not None and there is not None and there <= own:
-                    found |= {(path, owner) for path, cpus in running.items() if path != owner and cpus & own}
+                    # A resize adds CPUs that are its own once it runs there: until then others are still to leave them.
+                    found |= {(path, owner) for path, cpus in running.items() if path != owner and cpus & there}
         return frozenset(found)
 
     def check(self) -> None:
@@ -88,6 +89,7 @@ class Life:
         self.found += sorted(overlaps - self.excused)
 
     def turn(self) -> None:
+        self.machine.now_ms += 1  # a pod that comes back is decided later than before: its runs have ids of their own
         self.excused, self.admitted = self.overlaps(), frozenset(self.supervised())
         self.daemon.turn()
         assert self.found == []
