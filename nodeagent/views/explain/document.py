@@ -27,6 +27,7 @@ from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
@@ -156,7 +157,7 @@ def _describe_pod(
         "preferredCoreClass": _describe_preferred_class(explained),
         "qos": qos_class(pod, pod_level_resources=gate).value,
         "reason": None if isinstance(decision, Admitted) else str(decision.reason),
-        "recorded": _describe_recorded(explained),
+        "recorded": _describe_recorded(explained, config),
         **({} if explained.refused_resize is None else {"refusedResize": explained.refused_resize}),
         "remedies": [_describe_remedy(remedy) for remedy in explained.remedies.found],
         "steps": [step_document(step) for step in trace.steps],
@@ -264,7 +265,7 @@ def placed_containers(
     return found
 
 
-def _describe_recorded(explained: Explained) -> Document | None:
+def _describe_recorded(explained: Explained, config: Config) -> Document | None:
     entry = explained.entry
     if entry is None:
         return None
@@ -275,6 +276,7 @@ def _describe_recorded(explained: Explained) -> Document | None:
         "message": None if refusal is None else refusal.message,
         "reason": None if refusal is None else refusal.reason,
         "reproduced": explained.reproduced,
+        "retries": list(entry.list_retries(RequestKind.POD, for_room=config.retries_for_room)),
         "withoutLaterPods": list(explained.left_out),
     }
 

@@ -15,7 +15,6 @@ from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgro
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.cgroup_layout import is_within, pod_path
-from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import QosClass
@@ -234,7 +233,7 @@ def _describe_pod(
         containers.append(container_document(subject, places))
     pool = view.state.promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus
     return {
-        "cgroup": None if entry.refusal is not None or entry.is_of_systemd else entry.pod_path,
+        "cgroup": None if entry.refusal is not None or entry.pins_units else entry.pod_path,
         **({"claims": _describe_claims(view, entry)} if pod.claims else {}),
         "containers": containers,
         "coreClass": pod.core_class,
@@ -243,7 +242,7 @@ def _describe_pod(
         "domain": entry.domain,
         "effective": None if there is None else _describe_pod_values(there),
         "idle": None if entry.idle is None else {"refusal": _describe_waiting(view, entry, RequestKind.RESUME)},
-        "estimates": _describe_estimates(view, entry) if entry.is_of_runtime else [],
+        "estimates": _describe_estimates(view, entry),
         "name": pod.name,
         "namespace": pod.namespace,
         "phase": "Unknown" if any(c["state"]["name"] == "Unknown" for c in containers) else _phase_of(entry),
@@ -280,10 +279,7 @@ def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Doc
     waiting = dict(entry.waiting).get(kind)
     if waiting is None:
         return None
-    requests_devices = any(container.devices for container in entry.pod.containers)
-    for_room = view.node.config.retry_refused == RETRY_FOR_ROOM
-    asked = RequestKind.CONTAINER if entry.is_of_runtime else kind
-    retries = waiting.retries(asked, requests_devices=requests_devices, for_room=for_room)
+    retries = entry.list_retries(kind, for_room=view.node.config.retries_for_room)
     found = {"atMs": waiting.at_ms, "message": waiting.message, "reason": waiting.reason, "retries": list(retries)}
     if kind is RequestKind.RESUME:
         return found

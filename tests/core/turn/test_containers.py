@@ -997,7 +997,7 @@ class Churn(RuleBasedStateMachine):
         runtime.happens(Synchronized())
         runtime.look()
         assert runtime.state.runtime == Registry()
-        assert all(not entry.is_of_runtime for entry in runtime.state.entries)
+        assert all(not entry.is_requested_per_container for entry in runtime.state.entries)
 
 
 TestChurn = Churn.TestCase

@@ -151,7 +151,7 @@ def _decided(draft: Draft, decide: Decide, node: Node) -> tuple[Draft, tuple[Tod
             f"with topologyManagerScope pod all of it must be known, and these are estimates: {what}; {_why_not_whole(said)}",
             node,
         )
-    if before is not None and not before.is_of_runtime:
+    if before is not None and not before.is_requested_per_container:
         return _refused(draft, decide, pod, UID_TAKEN, f"pod {before.pod.full_name} has its UID", node)
     return _admitted(draft, decide, pod, before, node)
 
@@ -343,7 +343,7 @@ def _refused(
     refusal = Waiting(reason, message, world.now_ms)
     if not is_told:
         draft = draft.plus(draft.state, refusal_event(entry, refusal, report, decide.key.name))
-    if is_kept and (before is None or (before.is_of_runtime and before.refusal is not None)):
+    if is_kept and (before is None or (before.is_requested_per_container and before.refusal is not None)):
         draft = draft.plus(with_refused(draft.state, entry, refusal))
     # The event tells it.
     return draft, tuple(replace(one, is_first=False) if isinstance(one, Refuse) else one for one in stepped.todo)
@@ -353,7 +353,9 @@ def _without_old_refusals(state: NodeState) -> NodeState:
     """A pod that was refused as a whole is forgotten with its refusal."""
     refused = {one.key.pod_uid for one in state.runtime.refused}
     left = tuple(
-        entry for entry in state.entries if not entry.is_of_runtime or entry.refusal is None or entry.pod.uid in refused
+        entry
+        for entry in state.entries
+        if not entry.is_requested_per_container or entry.refusal is None or entry.pod.uid in refused
     )
     return state if len(left) == len(state.entries) else replace(state, entries=left)
 
@@ -361,7 +363,7 @@ def _without_old_refusals(state: NodeState) -> NodeState:
 def _given_back(draft: Draft, key: ContainerKey, node: Node) -> Draft:
     state, managers = draft.state, node.world.managers
     entry = state.entry(key.pod_uid)
-    if entry is None or not entry.is_of_runtime:
+    if entry is None or not entry.is_requested_per_container:
         return draft
     if not any(other.is_held for other in state.runtime.entries if other.key.pod_uid == key.pod_uid):
         return draft.without(entry, node.world)
@@ -380,7 +382,9 @@ def _made(registry: Registry, key: ContainerKey, container_id: str) -> tuple[Key
 def _names(state: NodeState, key: ContainerKey) -> tuple[str, ...]:
     """The containers of a pod that count: those that hold something, in their order, and the one that is decided on."""
     entry = state.entry(key.pod_uid)
-    known = () if entry is None or not entry.is_of_runtime else tuple(one.name for one in entry.pod.containers)
+    known = (
+        () if entry is None or not entry.is_requested_per_container else tuple(one.name for one in entry.pod.containers)
+    )
     keys = {one.key.name for one in state.runtime.entries if one.key.pod_uid == key.pod_uid and one.is_held}
     ordered: Iterable[str] = (*(name for name in known if name in keys), *sorted(keys - set(known)), key.name)
     return tuple(dict.fromkeys(ordered))
@@ -388,7 +392,7 @@ def _names(state: NodeState, key: ContainerKey) -> tuple[str, ...]:
 
 def _with_held(pod: Pod, before: PodEntry | None, counting: tuple[str, ...]) -> Pod:
     """Containers that still hold something belong to the pod, though the runtime may tell of them no more."""
-    if before is None or not before.is_of_runtime or not before.is_active:
+    if before is None or not before.is_requested_per_container or not before.is_active:
         return pod
     names = {container.name for container in pod.containers}
     held = tuple(one for one in before.pod.containers if one.name in counting and one.name not in names)
@@ -399,7 +403,7 @@ def _without_ended(pod: Pod, before: PodEntry | None, name: str) -> Pod:
     """Of an admitted pod's containers those count that have been promised something: one that has given it back gets it again when it is
     made again, and not because another one is made.
     """
-    if before is None or not before.is_of_runtime or not before.is_active:
+    if before is None or not before.is_requested_per_container or not before.is_active:
         return pod
     left = {container.name for container in before.pod.containers} | {name}
     return replace(pod, containers=tuple(one for one in pod.containers if one.name in left))

@@ -20,8 +20,6 @@ def known_again(
         stated: reads what a pod says of itself.
         capacity_bytes: the node's memory.
     """
-    if not entry.is_of_runtime:
-        return ()
     uid = entry.pod.uid
     asked = {one.key.name: one.asked for one in registry.refused_of(uid)}
     asked |= {one.key.name: found for one in registry.entries if one.key.pod_uid == uid and (found := _asked(one))}

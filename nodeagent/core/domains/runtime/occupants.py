@@ -106,8 +106,7 @@ def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, st
     """
     names = {
         entry.container_path(status.name): f"pod {entry.pod.full_name}, container {status.name}"
-        for entry in state.entries
-        if not entry.is_of_runtime
+        for entry in state.own_entries()
         for status in entry.containers
     }
     leaves = {want.path: want for want in wanted if want.is_leaf}

@@ -169,7 +169,7 @@ class RuntimeDomain:
         assert kernel is not None
         asked = (*memory.unsaved, *self.exchange.take())
         sight = self._look(state, memory.sight, again=True)
-        retried = tuple(e.pod.uid for e in state.entries if e.is_of_runtime and e.pod.uid in world.retried)
+        retried = tuple(e.pod.uid for e in state.entries if e.is_requested_per_container and e.pod.uid in world.retried)
         if retried and self._pods is not None:
             self._pods.ask_again(retried)
             self.exchange.look_again()
