@@ -13,7 +13,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import taken_devices
-from nodeagent.core.turn.pod_sources import PodSource, offered
+from nodeagent.core.turn.pod_sources import PodSource, list_manifests
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd, UnitCgroups, unit_paths
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES, UnitRecords
@@ -153,7 +153,7 @@ def _pods_of(state: NodeState) -> tuple[Pod, ...]:
 
 
 def _pods_in(sources: tuple[PodSource, ...]) -> tuple[Pod, ...]:
-    return tuple(one.pod for one in offered(sources) if one.origin.domain == OWN)
+    return tuple(one.pod for one in list_manifests(sources) if one.origin.domain == OWN)
 
 
 def _has_gone_back(unit: str, before: UnitSettings, observed: ObservedCgroups) -> bool:
