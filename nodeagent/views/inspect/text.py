@@ -9,12 +9,12 @@ from typing import Any
 
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.views.wording.columns import blocks, broken, table
-from nodeagent.views.wording.cpu_places import places_text
 from nodeagent.views.wording.words import (
     ago,
     bytes_text,
     counted,
     is_closed_to_host,
+    places_text,
     quota_text,
     remarks,
     state_text,
