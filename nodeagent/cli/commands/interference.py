@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_agent_arguments(parser)
     parser.epilog = """\
 exit status: 0: only the owners ran there, apart from kernel work that can't move and claimed interrupts;
-3: something else did; 1: could not be determined;
+3: something else did;
+1: could not be determined;
 2: wrong arguments
 
 examples:
