@@ -63,7 +63,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> SlowNode:
         slow.work()
         return admit_off_orphans(*arguments)
 
-    monkeypatch.setattr(metrics, "admitted_beside", decide)
+    monkeypatch.setattr(metrics, "admit_off_orphans", decide)
     return slow
 
 

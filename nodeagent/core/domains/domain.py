@@ -2,7 +2,7 @@
 
 A turn calls the methods in the order of this module, all in the deciding thread. It calls a method of every domain before the next method.
 Each domain keeps its own data between turns, and no other domain knows it. The threads of a domain hand over data by queues, and wake the
-agent. Problems are texts for people, with the next step. A `Trouble` also names its pod.
+agent. Problems are texts for people, with the next step. A `Problem` also names its pod.
 """
 
 from collections.abc import Mapping
