@@ -690,7 +690,7 @@ class Agent:
         reported = {event.pod.uid for event in decided.events if event.kind is EventKind.CHANGE_REFUSED}
         finished = any(event.kind is EventKind.POD_FINISHED for event in decided.events)
         node = WhatIf.of(of.managers, decided.state.promises, decided.state.holding_pods(), allocatable)
-        node = replace(node, moving=decided.state.ending())
+        node = replace(node, moving=decided.state.ending_uids())
         for entry in decided.state.entries:
             old = before.entry(entry.pod.uid)
             if old is None or old.pod != entry.pod or old.deleting_since_ms is not None or not entry.is_active:

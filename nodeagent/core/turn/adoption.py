@@ -16,7 +16,7 @@ from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.admission.records import Records
 from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_pinned, pod_path
-from nodeagent.core.model.claims import ClaimAllocation, card_name
+from nodeagent.core.model.claims import ClaimAllocation, format_card_name
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import ContainerKind, Pod, QosClass
@@ -179,7 +179,7 @@ def assign_claim_devices(recorded: PodPromises, pod: Pod) -> PodPromises:
         claims.append(replace(found, name=claim.name, is_own=bool(claim.template)))
         requests = {one.device: one.request.partition("/")[0] for one in found.devices}
         for card in (card for card in cards if card.claim == found.claim):
-            request = requests.get(card_name(card.id), "")
+            request = requests.get(format_card_name(card.id), "")
             for container in pod.containers:
                 if any(one.uses(claim.name, request) for one in container.claims):
                     own = {*devices.devices_of(container.name), card}
