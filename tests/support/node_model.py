@@ -40,7 +40,7 @@ from nodeagent.core.model.cgroup import (
     UnitSettings,
     Value,
 )
-from nodeagent.core.model.cgroup_layout import ABOVE, is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import ABOVE, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
@@ -384,7 +384,7 @@ class Machine:
         if broken is not None:
             raise CgroupError(broken, path=change.path, error=None, hint="it is broken on purpose")
         match change:
-            case _ if is_of_systemd(change.path):
+            case _ if is_pinned(change.path):
                 self._tell_systemd(change)
             case MakeCgroup(path, has_payload):
                 assert _parent(path) in self.groups, f"no parent for {path}"
@@ -791,7 +791,7 @@ class Agent:
         placed = {
             path: machine.granted_to_unit(name)
             for path, want in desired_by_path.items()
-            if (name := unit_at(path)) in machine.units and is_of_systemd(path) and machine.units[name].is_placed
+            if (name := unit_at(path)) in machine.units and is_pinned(path) and machine.units[name].is_placed
             if want.goes_back_to is None
         }
         own = {path: machine.effective(path) for path in machine.populated() if not machine.is_frozen(path)}

@@ -40,7 +40,7 @@ def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuS
     """
     view, wanted = _wanted(known, entry)
     observed, path = view.observed.cgroups or {}, entry.container_path(container)
-    below = used_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.is_of_systemd else ()
+    below = used_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.pins_units else ()
     _raise_if(obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
     return next(want.cpus() for want in wanted if want.path == path)
 

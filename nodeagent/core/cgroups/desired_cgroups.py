@@ -83,7 +83,7 @@ def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: N
 
     systemd manages the pods' cgroup itself, so only the controllers for its children are desired (D9).
     """
-    present = [e for e in state.entries if e.is_active and not e.is_of_runtime]
+    present = [e for e in state.own_entries() if e.is_active]
     controllers = CONTROLLERS | kernel.extra_controllers
     gate = config.placement.gate("PodLevelResources")
     burstable = [pod_cgroup_amounts(e.pod, pod_level_resources=gate) for e in present if e.qos is QosClass.BURSTABLE]
@@ -93,7 +93,7 @@ def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: N
         for entry in present
         for want in (
             _units(managers, kernel, state, entry)
-            if entry.is_of_systemd
+            if entry.pins_units
             else _pod_cgroups(config, managers, kernel, state, entry, controllers)
         )
     )
@@ -115,8 +115,7 @@ def runtime_cgroups(
     remote = replace(kernel, path_to_partitions=())
     return {
         ContainerKey(entry.pod.uid, container.name): _askable(want)
-        for entry in state.entries
-        if entry.is_active and entry.is_of_runtime
+        for entry in state.requested_entries()
         for container, want in zip(
             entry.pod.containers,
             _pod_cgroups(config, managers, remote, state, entry, frozenset())[1:],

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.partitions import running_without
 from nodeagent.core.host.irq_owners import interrupt_requests
 from nodeagent.core.model.cgroup import DesiredCgroup
-from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.domains.all import DomainWriter, take_back_all
@@ -92,7 +92,7 @@ def _keep_host_away(
     pinned = {
         places[unit_at(want.path)]: want.exclusive_cpus
         for want in wanted
-        if is_of_systemd(want.path) and want.is_exclusive and unit_at(want.path) in places
+        if is_pinned(want.path) and want.is_exclusive and unit_at(want.path) in places
     }
     host = memory.whole.online - exclusive
     problems = edges.host_settings.keep(Wanted(alone, host, asked, partitioned - refused, pinned), rescan=rescan)

@@ -9,6 +9,7 @@ from typing import Any
 from nodeagent.core.explain.pods_to_end import MOST_ALIKE
 from nodeagent.views.explain.lacking import FEW_SETS, sets_text
 from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.refusal_advice import retry_text
 from nodeagent.views.wording.runtime_pods import known_row
 from nodeagent.views.wording.words import bytes_text, counted
 
@@ -180,6 +181,8 @@ def _format_recorded(pod: Document) -> Iterator[str]:
         yield f"Now it would be admitted: nodeagent retry {name}"
     else:
         yield f"It was refused for another reason: {recorded['reason']}: {recorded['message']}"
+    if recorded["retries"]:
+        yield retry_text(recorded["retries"])
 
 
 def _format_requirements(pod: Document, config: Document) -> Iterator[str]:
