@@ -30,7 +30,7 @@ OF_RUNTIMES = {
     "nodeagent.daemon.domains.runtime.exchange",
     "nodeagent.daemon.domains.runtime.runtime_facts",
     "nodeagent.daemon.domains.runtime.runtime_link",
-    "nodeagent.daemon.domains.runtime.sight",
+    "nodeagent.daemon.domains.runtime.container_cgroups",
     "nodeagent.daemon.domains.runtime.untracked_cgroups",
     "nodeagent.edge.runtime.nri",
     "nodeagent.formats.config.containerd_config",
