@@ -59,7 +59,7 @@ class SystemctlRules:
         units.set_device_rules(unit, rules, until=until)
 
     def keeps(self, unit: str) -> bool:
-        return units.keeps_device_rules(unit)
+        return units.has_device_drop_in(unit)
 
 
 class UnitDevices:
@@ -104,7 +104,7 @@ class UnitDevices:
                 return (trouble_of(err),)
         wanted = _devices_of_units(state)
         self.overdue = overdue = dict[str, str]()
-        troubles, until = [], units.deadline()
+        troubles, until = [], units.start_deadline()
         concerned = wanted.keys() | (self._added.keys() - unclear)
         for unit in sorted(concerned, key=lambda unit: (unit in wanted, unit)):
             devices = wanted.get(unit, ())
