@@ -26,7 +26,7 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.explain.document import Document, Explained, Resized, explanation
 from nodeagent.views.explain.resizes import refused_lines, resize_document, resize_part
 from nodeagent.views.explain.text import render_explanation
-from nodeagent.views.wording.runtime_pods import known_of
+from nodeagent.views.wording.runtime_pods import find_known_amounts
 
 _REPLACED = "A pod of this name exists already: it is assumed ended, as with a changed manifest."
 
@@ -74,7 +74,7 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
     entry = find_pod(node.state, name, listed_by)
     found = replay_decision(node.what_if, node.state, entry)
     explained = explain_with_progress(found.before, entry.pod)
-    known = known_of(entry, node.state, node.what_if.managers.topology.memory_bytes)
+    known = find_known_amounts(entry, node.state, node.what_if.managers.topology.memory_bytes)
     notes, resize = _refused_change(node.what_if, entry)
     yield replace(
         explained,

@@ -67,7 +67,7 @@ ADVISED = frozenset(_ADVICE)
 """Reasons with their own advice. Other reasons, which name a resource, have general advice."""
 
 
-def next_step(reason: str, pod: str) -> str:
+def advise_next_step(reason: str, pod: str) -> str:
     """Return the advice how to get the pod admitted.
 
     Args:
