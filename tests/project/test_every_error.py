@@ -150,7 +150,7 @@ from nodeagent.tools.probe.latency_tools import check_installed
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.scenario_replay import replay
-from nodeagent.views.wording.refusal_advice import ADVISED, next_step
+from nodeagent.views.wording.refusal_advice import ADVISED, advise_next_step
 from scripts.reference_errors import errors
 from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
 from tests.support import kernel_histograms
@@ -467,7 +467,7 @@ CASES = [
     Case("DocumentError", "no YAML", lambda _: parse_config(b"a: [", "/etc/x.yaml"), "/etc/x.yaml:1"),
     Case("ExecError", "no agent, no configuration", lambda d: exec_command.run(wanted("web", "app", d)), "{}/none.yaml" if os.geteuid() == 0 else "only root"),
     Case("ExplainError", "a pod of an empty machine", lambda d: explained(d, "web"), "'web'"),
-    Case("InterferenceError", "a pod that shares", lambda _: interference.find_exclusive_cpus(World().add(pod("web")).view(), "web"), "default/web"),
+    Case("InterferenceError", "a pod that shares", lambda _: interference.find_exclusive_owners(World().add(pod("web")).view(), "web"), "default/web"),
     Case("IrqbalanceError", "something else there", lambda d: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent), "'hello'"),
     Case("IrqbalanceError", "too long a list", lambda d: irqbalance.ban(CpuSet.from_ids(range(0, 999, 2)), d), "0,2,4"),
     Case("NoCpusError", "one of several containers", lambda _: cpus.find_container(World().add(pod("web", app("a"), app("b"))).state.entries[0], None), "default/web"),
@@ -931,7 +931,7 @@ def test_a_refused_pod_shows_reason_value_and_next_step(reason: str, provoke: Ca
     assert "default/big" in shown
     assert f"{reason}: " in shown
     assert named in shown
-    step = next_step(reason, "default/big")
+    step = advise_next_step(reason, "default/big")
     assert " ".join(step.split()) in shown
     assert step.endswith("then: nodeagent retry default/big")
     assert STEP.search(step.partition("; then:")[0]), step

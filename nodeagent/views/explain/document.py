@@ -32,7 +32,7 @@ from nodeagent.core.resources.cpu.observing import PluginAnswered
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.config.config_text import plugin_entries
 from nodeagent.views.explain.words import remedy_text, why_refused
-from nodeagent.views.wording.runtime_pods import known_documents
+from nodeagent.views.wording.runtime_pods import describe_known_amounts
 
 if TYPE_CHECKING:
     from nodeagent.core.domains.runtime.pod_model import Known
@@ -169,7 +169,7 @@ def _describe_pod(
         else [],
         "coreClass": pod.core_class,
         "decision": "admitted" if is_admitted else "refused",
-        "known": known_documents(explained.known),
+        "known": describe_known_amounts(explained.known),
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
         "namespace": pod.namespace,
