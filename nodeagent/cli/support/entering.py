@@ -54,7 +54,8 @@ def find_placement(known: NodeView, entry: PodEntry, container: str) -> Containe
     view, wanted = _wanted(known, entry)
     _raise_if(unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
     cgroups = {want.path: want for want in wanted}
-    return container_placements(view.node.managers, view.state, cgroups)[entry.container_path(container)]
+    placements = container_placements(view.node.managers, view.state, cgroups)
+    return placements.by_key()[entry.container_path(container)]
 
 
 def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:

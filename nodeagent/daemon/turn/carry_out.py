@@ -10,6 +10,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.partitions import running_without
 from nodeagent.core.host.irq_owners import interrupt_requests
 from nodeagent.core.model.cgroup import DesiredCgroup
@@ -33,6 +34,8 @@ class CarriedOut(Struct, frozen=True):
     result: ExecutionResult
     in_sync: Mapping[str, DesiredCgroup]
     """The cgroups that have their desired values now, by path."""
+    placed: Mapping[str, ContainerPlacement]
+    """The placements of the containers in these cgroups, by path."""
     files_in_use: Mapping[str, str]
     """Device files that could not be taken from their last user, each with that user's name."""
     problems: tuple[Problem, ...]
@@ -41,9 +44,10 @@ class CarriedOut(Struct, frozen=True):
     conditions: tuple[str, ...]
 
 
-def carry_out(edges: Edges, memory: TurnMemory, seen: Seen, planned: Planned) -> CarriedOut:
+def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     """Carry out a plan, whose state is saved."""
     assert not isinstance(seen.domains, Problem)
+    memory = planned.memory
     state, wanted, observed = memory.state, planned.wanted, seen.domains.cgroups
     refused = memory.refused_partitions
     if refused is None:
@@ -71,7 +75,11 @@ def carry_out(edges: Edges, memory: TurnMemory, seen: Seen, planned: Planned) ->
     problems = (*map(as_problem, taken.problems), *unknown, *failures.problems, *orphans, *recorded, *disturbing)
     memory = replace(memory, failures=failures, refused_partitions=found)
     in_sync = cgroups_in_sync(wanted, result)
-    return CarriedOut(memory, result, in_sync, taken.files_in_use, problems, frozenset(patient), conditions)
+    placements = container_placements(memory.node.managers, state, in_sync, memory.placements)
+    memory = replace(memory, placements=placements)
+    return CarriedOut(
+        memory, result, in_sync, placements.by_key(), taken.files_in_use, problems, frozenset(patient), conditions
+    )
 
 
 def _keep_host_away(
