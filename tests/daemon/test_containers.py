@@ -369,11 +369,11 @@ def test_what_can_not_be_saved_is_denied_and_what_has_happened_is_taken_up_again
 def test_what_there_is_counts_as_told_once_it_is_saved(tmp_path: Path) -> None:
     """Until then records alone tell what its pods have."""
     desk = Desk(tmp_path / "nri.sock")
-    assert not desk.containers.has_told
+    assert not desk.containers.has_listed
     desk.answered(Synchronized(), unsaved="the disk is full")
-    assert not desk.containers.has_told
+    assert not desk.containers.has_listed
     desk.turn()
-    assert desk.containers.has_told
+    assert desk.containers.has_listed
     desk.containers.link.close()
 
 

@@ -99,7 +99,7 @@ from nodeagent.launcher.order import Order, parse_order
 from nodeagent.launcher.server import Launcher
 from nodeagent.tools.fleet.differences import describe_differences
 from nodeagent.tools.fleet.nodes import FleetNode
-from nodeagent.views.checkpoint_text import render_checkpoint, summary
+from nodeagent.views.checkpoint_text import render_checkpoint, summarise_checkpoint
 from nodeagent.views.simulate.scenario_replay import replay
 from tests.formats.checkpoint import test_checkpoint_versions as versions
 from tests.support import kernel_histograms
@@ -366,7 +366,7 @@ def any_checkpoint(content: bytes) -> Hashable:
     except CheckpointError as err:
         return refusal(err)
     json.dumps(checkpoint_document(found))
-    for line in (*summary(found), *render_checkpoint(found)):
+    for line in (*summarise_checkpoint(found), *render_checkpoint(found)):
         fits_a_line(line, 20_000)
     answers: list[Hashable] = [found.version, kind_of(found.problem)]
     for to in WRITABLE:

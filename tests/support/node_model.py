@@ -654,7 +654,7 @@ class Agent:
         outcome = execute(plan, wanted, _Recording(self))
         ending = list_stopping(self.state)
         self.signalled, self.asked = self.signalled & ending, self.asked & ending
-        placed = container_placements(self.machine.node.managers, self.state, cgroups_in_sync(wanted, outcome))
+        placed = container_placements(self.machine.node.managers, self.state, cgroups_in_sync(wanted, outcome)).by_key()
         for action in list_actions(self.state, world, outcome.ready, placed, self.signalled):
             self._effect()
             if isinstance(action, Launch):
@@ -739,7 +739,7 @@ class Agent:
         """What a turn would do to processes now, if every cgroup is ready."""
         wanted = {w.path: w for w in self.desired_cgroups()}
         ready = frozenset(w.path for w in wanted.values() if w.is_leaf and not w.is_starved)
-        placed = container_placements(self.machine.node.managers, self.state, wanted)
+        placed = container_placements(self.machine.node.managers, self.state, wanted).by_key()
         return tuple(list_actions(self.state, self.world(), ready, placed, self.signalled))
 
     def is_unsettled(self) -> bool:

@@ -26,8 +26,8 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.explain.document import Document, Explained, Resized, explanation
 from nodeagent.views.explain.resizes import refused_lines, resize_document, resize_part
 from nodeagent.views.explain.text import render_explanation
-from nodeagent.views.wording.refusal_advice import retry_text
-from nodeagent.views.wording.runtime_pods import known_of
+from nodeagent.views.wording.refusal_advice import describe_retries
+from nodeagent.views.wording.runtime_pods import find_known_amounts
 
 _REPLACED = "A pod of this name exists already: it is assumed ended, as with a changed manifest."
 
@@ -75,7 +75,7 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
     entry = find_pod(node.state, name, listed_by)
     found = replay_decision(node.what_if, node.state, entry)
     explained = explain_with_progress(found.before, entry.pod)
-    known = known_of(entry, node.state, node.what_if.managers.topology.memory_bytes)
+    known = find_known_amounts(entry, node.state, node.what_if.managers.topology.memory_bytes)
     notes, resize = _refused_change(node, entry)
     yield replace(
         explained,
@@ -97,7 +97,7 @@ def _refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[str, ...],
     retries = entry.list_retries(RequestKind.CHANGE, for_room=node.config.retries_for_room)
     notes = (
         f"Its manifest has changed, and it stays as it is: {refusal.reason}: {refusal.message}",
-        retry_text(retries),
+        describe_retries(retries),
     )
     if (
         not entry.is_active

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.ancestor_cpusets import withheld
+from nodeagent.core.cgroups.ancestor_cpusets import find_withheld
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS
 from nodeagent.core.domains.domain import DomainInput, DomainView
 from nodeagent.core.model.refusals import StartRefused
@@ -71,7 +71,7 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
         if chain == memory.chain and not rescan and not memory.machine_problems:
             return memory
         memory = replace(memory, whole=edges.machine.look(memory.whole), chain=chain)
-        kept = withheld(chain)
+        kept = find_withheld(chain)
     except (SysfsError, CgroupError) as err:
         return replace(memory, machine_problems=(Problem.from_error(err),))
     topology, before = memory.whole.without(kept.cpus), memory.node.topology

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, ContainerReport, Managers, isolation, preferred_class
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.cgroups.closing import Why, closings
+from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
@@ -32,7 +32,7 @@ from nodeagent.core.resources.cpu.observing import PluginAnswered
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.config.config_text import plugin_entries
 from nodeagent.views.explain.words import remedy_text, why_refused
-from nodeagent.views.wording.runtime_pods import known_documents
+from nodeagent.views.wording.runtime_pods import describe_known_amounts
 
 if TYPE_CHECKING:
     from nodeagent.core.domains.runtime.pod_model import Known
@@ -169,7 +169,7 @@ def _describe_pod(
         else [],
         "coreClass": pod.core_class,
         "decision": "admitted" if is_admitted else "refused",
-        "known": known_documents(explained.known),
+        "known": describe_known_amounts(explained.known),
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
         "namespace": pod.namespace,
@@ -238,7 +238,7 @@ def _describe_isolation(explained: Explained, config: Config, has_partitions: bo
     qos = qos_class(pod, pod_level_resources=managers.placement.gate("PodLevelResources"))
     entry = PodEntry(pod, qos, Origin(pod.full_name), 0)
     found: dict[tuple[PartitionKind | None, bool, Why], list[tuple[str, CpuSet]]] = {}
-    known = closings(config, managers, decision.promises, entry, has_partitions=has_partitions is not False)
+    known = find_closings(config, managers, decision.promises, entry, has_partitions=has_partitions is not False)
     for name, closing in known.items():
         found.setdefault((closing.kind, closing.is_of_pod, closing.why), []).append((name, closing.cpus))
     return [

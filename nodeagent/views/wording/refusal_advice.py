@@ -80,12 +80,12 @@ _RETRIES = {
 }
 
 
-def retry_text(retries: Iterable[str]) -> str:
+def describe_retries(retries: Iterable[str]) -> str:
     """Return a sentence with the events (`Retry`) that let a request be tried again."""
     return f"It is tried again when {' or '.join(_RETRIES[Retry(event)] for event in retries)}."
 
 
-def next_step(reason: str, pod: str) -> str:
+def advise_next_step(reason: str, pod: str) -> str:
     """Return the advice how to get the pod admitted.
 
     Args:

@@ -59,7 +59,7 @@ from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind, World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
-from nodeagent.daemon.domains.runtime.containers import misnamed, stated
+from nodeagent.daemon.domains.runtime.containers import find_name_problems, read_pod_annotations
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers
 from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar
 from tests.support.runtime_pods import kubelets, sandbox_of, told, told_resources
@@ -92,10 +92,10 @@ class Runtime:
             world,
             self.of.kernel,
             RuntimeReport.of(self.boxes, self.containers),
-            stated,
+            read_pod_annotations,
             CONTAINERD.origin,
             "/sys/fs/cgroup",
-            misnamed,
+            find_name_problems,
         )
 
     def seen(self) -> dict[str, ObservedCgroup]:
@@ -392,7 +392,7 @@ def test_what_kubelet_says_makes_a_pod_whole_and_a_refusal_is_decided_on_again_o
         "it is kept, and was promised with its pod"
     )
     (entry,) = runtime.state.entries
-    known = known_again(entry, runtime.state.runtime, lambda box: stated(box).pod, 0)
+    known = known_again(entry, runtime.state.runtime, lambda box: read_pod_annotations(box).pod, 0)
     assert {one.by for one in known} == {ToldBy.CGROUP_PARENT, ToldBy.PODS_API}
     assert all(one.is_exact for one in known)
 

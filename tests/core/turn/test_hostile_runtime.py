@@ -33,7 +33,7 @@ from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.world import World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
-from nodeagent.daemon.domains.runtime.containers import misnamed, stated
+from nodeagent.daemon.domains.runtime.containers import find_name_problems, read_pod_annotations
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers, unserved_containers
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
@@ -127,10 +127,10 @@ class Agent:
             world,
             NODE.kernel,
             RuntimeReport.of(self.boxes, self.containers),
-            stated,
+            read_pod_annotations,
             CONTAINERD.origin,
             "/sys/fs/cgroup",
-            misnamed,
+            find_name_problems,
         )
 
     def take(self, what: Happening) -> None:

@@ -15,7 +15,7 @@ from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 
 
 class OwnDomain:
-    """Starts and signals of processes are the turn's: they follow from the same state as the cgroups."""
+    """The agent's own domain. The turn itself starts and signals its processes."""
 
     name = OWN
     is_unsettled = False
