@@ -23,7 +23,7 @@ from nodeagent.core.model.state import PodEntry
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod
 from nodeagent.formats.manifest.pod_names import find_pod
-from nodeagent.views.explain.document import Document, Explained, Resized, explanation
+from nodeagent.views.explain.document import Document, ExplainedPod, ResizedPod, explanation
 from nodeagent.views.explain.resizes import refused_lines, resize_document, resize_part
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.wording.runtime_pods import find_known_amounts
@@ -65,7 +65,7 @@ def explain_pods(options: argparse.Namespace) -> int:
     return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
 
 
-def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
+def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[ExplainedPod]:
     if node.state is None:
         raise ExplainError(
             f"pod '{name}' is not on this machine: it has no pods",
@@ -104,7 +104,7 @@ def _refused_change(what_if: WhatIf, entry: PodEntry) -> tuple[tuple[str, ...], 
     return (note, *refused_lines(tried, is_final=refusal.reason != RESIZE_DEFERRED)), resize_part(tried)
 
 
-def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained | Resized]:
+def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[ExplainedPod | ResizedPod]:
     """Decide on each pod in addition to those before it."""
     what_if = node.what_if
     with Progress("pods", len(pods)) as progress:
@@ -113,7 +113,7 @@ def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explaine
             old = resized_by(node.state, pod)
             tried = None if old is None else resizing(what_if, old, pod, progress.tick)
             if tried is not None and not moves_instead(pod, tried.answer):
-                yield Resized(resize_document(tried, found.notes))
+                yield ResizedPod(resize_document(tried, found.notes))
                 what_if = tried.after
                 progress.step()
                 continue

@@ -15,7 +15,7 @@ from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.manifest.pod_fields import hashed_uid
 from nodeagent.formats.manifest.pod_manifest import pod_to_document
-from nodeagent.views.explain.document import Explained, placed_containers
+from nodeagent.views.explain.document import ExplainedPod, placed_containers
 from nodeagent.views.explain.words import remedy_text, why_refused
 
 Document = dict[str, Any]
@@ -39,7 +39,7 @@ class AppliedPod(Struct, frozen=True):
     entry: PodEntry | None
     """The agent's decision on the pod. None means that the agent has not decided yet."""
     notes: tuple[str, ...] = ()
-    explained: Explained | None = None
+    explained: ExplainedPod | None = None
     """Trial of the decision. None means that the agent has decided already, or that the pod is resized."""
     resize: Fits | NotResized | None = None
     """Trial of the resize of a running pod. None means that the pod isn't resized."""

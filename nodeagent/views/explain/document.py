@@ -40,7 +40,7 @@ Document = dict[str, Any]
 VERSION = 1
 
 
-class Explained(Struct, frozen=True):
+class ExplainedPod(Struct, frozen=True):
     """A pod's decision with all its details."""
 
     before: WhatIf
@@ -58,14 +58,14 @@ class Explained(Struct, frozen=True):
     """Refused resize of a running pod (views/explain/resizes.py)."""
 
 
-class Resized(Struct, frozen=True):
+class ResizedPod(Struct, frozen=True):
     """Resize of a running pod, as described by views/explain/resizes.py."""
 
     document: Document
 
 
 def explanation(
-    explained: "Iterable[Explained | Resized]",
+    explained: "Iterable[ExplainedPod | ResizedPod]",
     *,
     config: Config,
     what_if: WhatIf,
@@ -91,7 +91,7 @@ def explanation(
         "machine": machine(what_if.managers.topology, what_if.managers.reserved, where),
         "pods": [
             each.document
-            if isinstance(each, Resized)
+            if isinstance(each, ResizedPod)
             else _describe_pod(each, config, has_partitions=has_partitions, with_headroom=with_headroom)
             for each in explained
         ],
@@ -131,7 +131,7 @@ def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
 
 
 def _describe_pod(
-    explained: Explained, config: Config, *, has_partitions: bool | None, with_headroom: bool
+    explained: ExplainedPod, config: Config, *, has_partitions: bool | None, with_headroom: bool
 ) -> Document:
     trace = explained.trace
     pod, decision = trace.pod, trace.decision
@@ -199,7 +199,7 @@ def _describe_pod(
     }
 
 
-def _describe_near(explained: Explained) -> list[Document]:
+def _describe_near(explained: ExplainedPod) -> list[Document]:
     """Describe the devices that a pod prefers to be near, by name. Null means that devices weren't scanned."""
     there = explained.before.managers.providers.devices
     found = []
@@ -211,7 +211,7 @@ def _describe_near(explained: Explained) -> list[Document]:
     return found
 
 
-def _describe_preferred_class(explained: Explained) -> Document | None:
+def _describe_preferred_class(explained: ExplainedPod) -> Document | None:
     """Describe the preferred class of cores. None means that there is no preference."""
     trace, managers = explained.trace, explained.before.managers
     undecided = demand_of(managers.rules, trace.pod)
@@ -226,7 +226,7 @@ def _describe_preferred_class(explained: Explained) -> Document | None:
     }
 
 
-def _describe_isolation(explained: Explained, config: Config, has_partitions: bool | None) -> list[Document]:
+def _describe_isolation(explained: ExplainedPod, config: Config, has_partitions: bool | None) -> list[Document]:
     """Describe the partitions or systemd settings that isolate exclusive CPUs from the host. Containers with the same
     isolation are described together.
     """

@@ -115,7 +115,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "partition": partition,
         "oomKills": max(status.oom_kills_seen, 0 if observed.cgroup is None else observed.cgroup.oom_kills),
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
-        "places": [dict(place) for place in places.of(lie)] if lie else [],
+        "places": [dict(place) for place in places.find(lie)] if lie else [],
         "processes": observed.process_count,
         "promised": {"cpus": None if own is None else str(own), "mems": None if nodes is None else str(nodes)},
         "restarts": status.restarts,

@@ -47,7 +47,7 @@ class Poll(Struct, frozen=True):
     """
 
 
-class View(Struct, frozen=True):
+class DisplaySettings(Struct, frozen=True):
     """Settings of the display."""
 
     width: int
@@ -69,7 +69,7 @@ class Frame(Struct, frozen=True):
     """Number of visible rows."""
 
 
-def render_frame(look: Poll, view: View) -> Frame:
+def render_frame(look: Poll, view: DisplaySettings) -> Frame:
     """Format one frame."""
     head = [*_format_summary(look), *_format_loads(look, view), *_format_attention(look)]
     sorted_rows = []
@@ -117,7 +117,7 @@ def _format_summary(look: Poll) -> list[str]:
     return lines
 
 
-def _format_loads(look: Poll, view: View) -> list[str]:
+def _format_loads(look: Poll, view: DisplaySettings) -> list[str]:
     """Format the load with one character per CPU and one or more lines per NUMA node."""
     lines = []
     for node in look.topology.node_ids:

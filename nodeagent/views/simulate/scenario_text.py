@@ -21,7 +21,7 @@ from nodeagent.views.explain.document import configuration, machine
 from nodeagent.views.explain.text import head
 from nodeagent.views.simulate.pods import describe_remaining
 from nodeagent.views.simulate.pods_text import format_placed, format_placements, format_remaining
-from nodeagent.views.simulate.scenario_replay import Replayed
+from nodeagent.views.simulate.scenario_replay import ReplayResult
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.words import counted
 
@@ -44,7 +44,7 @@ class ScenarioTotals(Struct, frozen=True):
     not_started: int = 0
     """Scenarios in which the managers refused to start or restart."""
 
-    def plus(self, replayed: Replayed) -> "ScenarioTotals":
+    def with_result(self, replayed: ReplayResult) -> "ScenarioTotals":
         """Return the totals with one more scenario."""
         steps = replayed.result["steps"]
         decisions = [step["admitted"] for step in steps if step["op"] == "add" and "error" not in step]
@@ -56,7 +56,7 @@ class ScenarioTotals(Struct, frozen=True):
         )
 
 
-def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: str, width: int = WIDTH) -> str:
+def render_scenario(scenario: Scenario, replayed: ReplayResult, number: int, where: str, width: int = WIDTH) -> str:
     """Format one scenario in full.
 
     Args:
@@ -75,7 +75,7 @@ def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: 
     if "startError" in result:
         lines += broken(f"{_NOT_STARTED}: {_shorten(result['startError'])}", width)
         return _join_lines(lines)
-    lines += [*broken(_format_decisions(ScenarioTotals().plus(replayed)), width), ""]
+    lines += [*broken(_format_decisions(ScenarioTotals().with_result(replayed)), width), ""]
     names = _names_by_uid(scenario)
     rows = [["STEP", "EVENT", "POD", "OUTCOME"]]
     # The result has fewer steps than the scenario if a restart was refused.
@@ -93,13 +93,13 @@ def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: 
     return _join_lines([*lines, *format_remaining({"nodes": nodes, "summary": summary}, width)])
 
 
-def render_line(scenario: Scenario, replayed: Replayed, number: int, width: int = WIDTH) -> str:
+def render_line(scenario: Scenario, replayed: ReplayResult, number: int, width: int = WIDTH) -> str:
     """Format one scenario as briefly as possible."""
     result, end = replayed.result, replayed.end
     text = f"scenario {number}: {_format_name(scenario.id)}: "
     if "startError" in result:
         return _join_lines(broken(f"{text}{_NOT_STARTED}: {_shorten(result['startError'])}", width))
-    totals = ScenarioTotals().plus(replayed)
+    totals = ScenarioTotals().with_result(replayed)
     text += f"{totals.admitted} admitted, {totals.refused} refused, "
     if end is None:
         text += f"then {_NOT_STARTED}"

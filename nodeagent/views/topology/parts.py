@@ -85,7 +85,7 @@ class OtherCaches:
         self.everywhere = described.pop() if len(described) == 1 else ""
         """Description of each core's own caches. Empty if cores differ."""
 
-    def of(self, cpu: int) -> tuple[str, str]:
+    def describe_caches(self, cpu: int) -> tuple[str, str]:
         """Describe the shared caches of the CPU's core, and its own caches if cores differ."""
         return self._shared.get(cpu, ""), "" if self.everywhere else self._own.get(cpu, "")
 
@@ -95,7 +95,9 @@ def group_cores(topology: Topology, node: int, part: CpuSet, caches: OtherCaches
     l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
     cores: dict[_CoreKind, dict[int, list[int]]] = {}
     for cpu in (topology.cpu[number] for number in part):
-        kind = _CoreKind(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes, *caches.of(cpu.id))
+        kind = _CoreKind(
+            cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes, *caches.describe_caches(cpu.id)
+        )
         cores.setdefault(kind, {}).setdefault(cpu.core, []).append(cpu.id)
     with_die = len({kind.die for kind in cores}) > 1
     groups = []

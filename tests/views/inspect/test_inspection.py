@@ -601,7 +601,7 @@ def test_every_refusal_has_a_next_step_that_can_be_typed(reason):
     ],
 )
 def test_places_in_words(cpus, text):
-    assert format_places(Places(machine()).of(CpuSet.parse(cpus))) == text
+    assert format_places(Places(machine()).find(CpuSet.parse(cpus))) == text
 
 
 def test_owners_of_cpus():
