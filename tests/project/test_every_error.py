@@ -467,7 +467,7 @@ CASES = [
     Case("DocumentError", "no YAML", lambda _: parse_config(b"a: [", "/etc/x.yaml"), "/etc/x.yaml:1"),
     Case("ExecError", "no agent, no configuration", lambda d: exec_command.run(wanted("web", "app", d)), "{}/none.yaml" if os.geteuid() == 0 else "only root"),
     Case("ExplainError", "a pod of an empty machine", lambda d: explained(d, "web"), "'web'"),
-    Case("InterferenceError", "a pod that shares", lambda _: interference.find_exclusive_owners(World().add(pod("web")).view(), "web"), "default/web"),
+    Case("InterferenceError", "a pod that shares", lambda _: interference.find_exclusive_cpus(World().add(pod("web")).view(), "web"), "default/web"),
     Case("IrqbalanceError", "something else there", lambda d: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent), "'hello'"),
     Case("IrqbalanceError", "too long a list", lambda d: irqbalance.ban(CpuSet.from_ids(range(0, 999, 2)), d), "0,2,4"),
     Case("NoCpusError", "one of several containers", lambda _: cpus.find_container(World().add(pod("web", app("a"), app("b"))).state.entries[0], None), "default/web"),

@@ -10,7 +10,7 @@ from nodeagent.core.model.pod import OWN, ResourceRequirements
 from nodeagent.core.model.state import PodEntry
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.explain.document import ExplainedPod, explanation
+from nodeagent.views.explain.document import ExplainedPod, describe_explanation
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
@@ -97,7 +97,7 @@ def explained(runtime: Runtime) -> str:
     assert again.reproduced
     all_known = find_known_amounts(entry, runtime.state, NODE.managers.topology.memory_bytes)
     found = ExplainedPod(again.before, again.trace, entry=entry, reproduced=True, known=all_known)
-    document = explanation([found], config=NODE.config, what_if=what_if, where="here")
+    document = describe_explanation([found], config=NODE.config, what_if=what_if, where="here")
     json_schema.check(document, "explanation")
     return " ".join(render_explanation(document).split())
 

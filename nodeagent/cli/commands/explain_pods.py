@@ -23,8 +23,8 @@ from nodeagent.core.model.state import PodEntry
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod
 from nodeagent.formats.manifest.pod_names import find_pod
-from nodeagent.views.explain.document import Document, ExplainedPod, ResizedPod, explanation
-from nodeagent.views.explain.resizes import refused_lines, resize_document, resize_part
+from nodeagent.views.explain.document import Document, ExplainedPod, ResizedPod, describe_explanation
+from nodeagent.views.explain.resizes import describe_resize, describe_resize_changes, format_refused_resize
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.wording.runtime_pods import find_known_amounts
 
@@ -52,7 +52,7 @@ def explain_pods(options: argparse.Namespace) -> int:
         _known(node, options.pod, format_inspect_command(options)) if options.pod is not None else _tried(node, pods)
     )
     with_headroom = options.output != "text"  # text output shows no headroom
-    document = explanation(
+    document = describe_explanation(
         explained,
         config=node.config,
         what_if=node.what_if,
@@ -101,7 +101,9 @@ def _refused_change(what_if: WhatIf, entry: PodEntry) -> tuple[tuple[str, ...], 
     ):
         return (note,), None
     tried = resizing(what_if, entry.pod, change.pod)
-    return (note, *refused_lines(tried, is_final=refusal.reason != RESIZE_DEFERRED)), resize_part(tried)
+    return (note, *format_refused_resize(tried, is_final=refusal.reason != RESIZE_DEFERRED)), describe_resize_changes(
+        tried
+    )
 
 
 def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[ExplainedPod | ResizedPod]:
@@ -113,7 +115,7 @@ def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explaine
             old = resized_by(node.state, pod)
             tried = None if old is None else resizing(what_if, old, pod, progress.tick)
             if tried is not None and not moves_instead(pod, tried.answer):
-                yield ResizedPod(resize_document(tried, found.notes))
+                yield ResizedPod(describe_resize(tried, found.notes))
                 what_if = tried.after
                 progress.step()
                 continue

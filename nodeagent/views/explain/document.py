@@ -64,7 +64,7 @@ class ResizedPod(Struct, frozen=True):
     document: Document
 
 
-def explanation(
+def describe_explanation(
     explained: "Iterable[ExplainedPod | ResizedPod]",
     *,
     config: Config,
@@ -86,9 +86,9 @@ def explanation(
             n pods is n².
     """
     return {
-        "configuration": configuration(config),
+        "configuration": describe_configuration(config),
         "kind": "Explanation",
-        "machine": machine(what_if.managers.topology, what_if.managers.reserved, where),
+        "machine": describe_machine(what_if.managers.topology, what_if.managers.reserved, where),
         "pods": [
             each.document
             if isinstance(each, ResizedPod)
@@ -99,7 +99,7 @@ def explanation(
     }
 
 
-def configuration(config: Config) -> Document:
+def describe_configuration(config: Config) -> Document:
     """Describe the settings that affect placement."""
     placement = config.placement
     return {
@@ -119,7 +119,7 @@ def configuration(config: Config) -> Document:
     }
 
 
-def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
+def describe_machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
     """Describe the machine and its reserved CPUs."""
     return {
         "cpus": len(topology.online),
@@ -139,10 +139,10 @@ def _describe_pod(
     is_admitted = isinstance(decision, Admitted)
     optional: Document = {}
     if pod.claims:
-        from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
+        from nodeagent.views.wording.claims import describe_claims  # noqa: PLC0415 - few pods have claims
 
         held = decision.promises.of_pod(pod.uid).of(ClaimHoldings).claims if isinstance(decision, Admitted) else ()
-        optional["claims"] = claim_documents(held)
+        optional["claims"] = describe_claims(held)
     if explained.refused_resize is not None:
         optional["refusedResize"] = explained.refused_resize
     nodes = (
@@ -172,7 +172,7 @@ def _describe_pod(
         "name": pod.name,
         "namespace": pod.namespace,
         "near": _describe_near(explained),
-        "nodes": [headroom_document(node) for node in nodes],
+        "nodes": [describe_headroom(node) for node in nodes],
         "notes": list(explained.notes),
         "numaNode": pod.numa_node,
         "preferredCoreClass": _describe_preferred_class(explained),
@@ -287,7 +287,7 @@ def placed_containers(
     return found
 
 
-def headroom_document(node: NodeHeadroom) -> Document:
+def describe_headroom(node: NodeHeadroom) -> Document:
     """Describe the free resources of a NUMA node."""
     return {
         "caches": node.caches,

@@ -11,7 +11,7 @@ from nodeagent.core.model.demand import Amounts
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.groups import fewest_nodes
 from nodeagent.core.resources.memory.holdings import memory_accounts
-from nodeagent.views.wording.words import bytes_text, counted
+from nodeagent.views.wording.words import format_bytes, format_count
 
 _MOST_HOLDERS = 8
 FEW_SETS = 3
@@ -33,8 +33,8 @@ class Demanded(Struct, frozen=True):
     def size(self, amount: int) -> str:
         """Format an amount of the resource."""
         if not self.resource:
-            return counted(amount, "CPU")
-        return f"{bytes_text(amount) if amount else '0'} of {self.resource}"
+            return format_count(amount, "CPU")
+        return f"{format_bytes(amount) if amount else '0'} of {self.resource}"
 
     def can_give(self, amount: int) -> str:
         """Format a free amount of the resource."""
@@ -42,7 +42,7 @@ class Demanded(Struct, frozen=True):
 
     def short(self, amount: int) -> str:
         """Format a missing amount."""
-        return f"{bytes_text(amount) if self.resource else amount} short"
+        return f"{format_bytes(amount) if self.resource else amount} short"
 
     def free(self, node: NodeHeadroom) -> int:
         """Return the free amount on a node."""
@@ -84,13 +84,18 @@ def wanted_where(demands: Iterable[Demanded]) -> str:
 def lacking(demands: Sequence[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     """Describe the shortages of all nodes together, then those of each node, the closest ones first."""
     yield from lacking_in_all([demand for demand in demands if demand.nodes > 1], nodes)
-    described = [
-        (_distance_of(demands, node), node.id, text) for node in nodes if (text := _describe_node(demands, node))
-    ]
+    described = []
+    for node in nodes:
+        text = _describe_node(demands, node)
+        if text:  # sort by the first resource: CPUs, if requested
+            demand = demands[0]
+            wanted = demand.amount if demand.nodes == 1 else demand.has(node)
+            described.append((wanted - demand.free(node), node.id, text))
     described.sort()
     yield from (text for _, _, text in described[:MOST_NODES])
-    if len(described) > MOST_NODES:
-        yield f"and {counted(len(described) - MOST_NODES, 'NUMA node')} that {'have' if len(described) > MOST_NODES + 1 else 'has'} less"
+    more = len(described) - MOST_NODES
+    if more > 0:
+        yield f"and {format_count(more, 'NUMA node')} that {'have' if more > 1 else 'has'} less"
 
 
 def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
@@ -102,16 +107,6 @@ def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[NodeHeadroom]) -
             yield f"{demand.can_give(sum(free))} can still be allocated in total: {demand.short(demand.amount - sum(free))}"
         elif demand.nodes > 1 and most < demand.amount:
             yield f"no {demand.nodes} NUMA nodes together have more than {demand.can_give(most)} free: {demand.short(demand.amount - most)}"
-
-
-def _distance_of(demands: Sequence[Demanded], node: NodeHeadroom) -> int:
-    """Return the distance of a node's free amount of the first resource (CPUs, if requested) from the requested
-    amount.
-
-    For a request that needs several nodes, it is the distance from the whole amount of the node.
-    """
-    demand = demands[0]
-    return (demand.amount if demand.nodes == 1 else demand.has(node)) - demand.free(node)
 
 
 def _describe_node(demands: Sequence[Demanded], node: NodeHeadroom) -> str:
@@ -127,7 +122,7 @@ def _describe_node(demands: Sequence[Demanded], node: NodeHeadroom) -> str:
         if demand.nodes == 1 and free < demand.amount:
             parts.append(f"{demand.can_give(free)} free{of}, {demand.short(demand.amount - free)}")
         elif demand.nodes > 1 and free < has:
-            parts.append(f"{demand.can_give(free)} free{of or f', of {bytes_text(has)}'}")
+            parts.append(f"{demand.can_give(free)} free{of or f', of {format_bytes(has)}'}")
     if node.group is not None and any(demand.resource for demand in demands):
         parts.append(f"its memory is allocated only together with that of NUMA {node.group}")
     if not parts:

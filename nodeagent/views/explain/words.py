@@ -36,7 +36,7 @@ from nodeagent.views.explain.lacking import (
     taken_text,
     wanted_where,
 )
-from nodeagent.views.wording.words import bytes_text, counted
+from nodeagent.views.wording.words import format_bytes, format_count
 
 
 def why_refused(before: WhatIf, trace: Trace) -> list[str]:
@@ -95,7 +95,7 @@ def _explain_capacity(before: WhatIf, short: Insufficient) -> Iterator[str]:
     )
     if before.pods:
         verb = "requests" if len(before.pods) == 1 else "request"
-        yield f"the {counted(len(before.pods), 'pod')} on the node {verb} {_format_amount(short.resource, short.used)} of it"
+        yield f"the {format_count(len(before.pods), 'pod')} on the node {verb} {_format_amount(short.resource, short.used)} of it"
     yield "this is checked for the whole node (checkAllocatable), before single CPUs and NUMA nodes"
 
 
@@ -103,7 +103,7 @@ def _format_amount(resource: str, amount: int) -> str:
     if is_device(resource):
         return str(amount)
     if resource != CPU:
-        return bytes_text(amount) if amount else "0"
+        return format_bytes(amount) if amount else "0"
     return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
 
 
@@ -133,7 +133,7 @@ def _explain_budget(trace: Trace) -> Iterator[str]:
 
 
 def _format_size(name: str, amount: int) -> str:
-    return str(amount) if name == "CPUs" or not amount else bytes_text(amount)
+    return str(amount) if name == "CPUs" or not amount else format_bytes(amount)
 
 
 def _find_request(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
@@ -151,8 +151,8 @@ def _explain_merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple
         yield from _explain_budget(trace)
         return
     who, cpus, memory = _find_request(trace, merge.container)
-    amounts = [counted(cpus, "CPU") + _format_class(trace.demand.core_class)] if cpus else []
-    amounts += [f"{bytes_text(size)} of {resource}" for resource, size in memory if size]
+    amounts = [format_count(cpus, "CPU") + _format_class(trace.demand.core_class)] if cpus else []
+    amounts += [f"{format_bytes(size)} of {resource}" for resource, size in memory if size]
     request = " and ".join(amounts) or "nothing of its own"
     topology = before.managers.providers.topology
     single = topology.rules.single_node
@@ -205,7 +205,7 @@ def _explain_reuse(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> I
     for (nodes, resource), size in () if reuse is None or reuse.pod_uid != uid else reuse.amounts:
         if size:
             yield (
-                f"{bytes_text(size)} of {resource} of its init containers on NUMA {nodes} counts as free only if the pod gets exactly "
+                f"{format_bytes(size)} of {resource} of its init containers on NUMA {nodes} counts as free only if the pod gets exactly "
                 f"{'this node' if len(nodes) == 1 else 'these nodes'}"
             )
 
@@ -234,18 +234,18 @@ def _explain_cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[Node
         cores = sum(node.whole_cores for node in nodes)
         split = [str(node.split) for node in nodes if node.split]
         of = _format_class(trace.demand.core_class)
-        yield f"{who} wants {counted(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores of {layout.per_core} CPUs"
+        yield f"{who} wants {format_count(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores of {layout.per_core} CPUs"
         odd = [(f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)]
         if cpus % (layout.per_core or 1):
             also = [f"{count} ({name})" for name, count in odd if name != who]
             yield f"{cpus} is not a multiple of {layout.per_core}" + (f", nor is {', nor '.join(also)}" if also else "")
             return
         halves = f"; {','.join(split)} are in partly used cores" if split else ""
-        yield f"{counted(cores, 'core')} {'is' if cores == 1 else 'are'} completely free, {counted(free, 'CPU')} in total{halves}"
+        yield f"{format_count(cores, 'core')} {'is' if cores == 1 else 'are'} completely free, {format_count(free, 'CPU')} in total{halves}"
     else:
         where = "" if trace.demand.numa_node is None else f" on {_format_node(trace)}"
         where = _format_class(trace.demand.core_class) + where
-        yield f"{who} wants {counted(cpus, 'CPU')} exclusively{where}, and {free} can still be allocated: {max(0, cpus - free)} short"
+        yield f"{who} wants {format_count(cpus, 'CPU')} exclusively{where}, and {free} can still be allocated: {max(0, cpus - free)} short"
     yield from _format_holders(nodes)
     if before.managers.placement.isolated_cpus == "only":
         yield "isolatedCPUs is only: only isolated CPUs are allocated"
@@ -260,12 +260,12 @@ def _format_holders(nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
 
 def _format_further(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     if len(nodes) > MOST_NODES:
-        yield f"and {counted(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
+        yield f"and {format_count(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
 
 
 def _explain_memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
     who, _, memory = _find_request(trace, step.container)
-    wanted = ", ".join(f"{bytes_text(size)} of {resource}" for resource, size in memory)
+    wanted = ", ".join(f"{format_bytes(size)} of {resource}" for resource, size in memory)
     first = "" if step.hint.mask is None else f": first on NUMA {step.hint.mask} of the hint, or also on other nodes"
     demands = demands_of(0, memory, before)
     if trace.demand.numa_node is not None:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import NumaNode, Topology
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 RESERVED, SHARED, FREE = "reserved", "shared", "free"
 FIXED_MARKS = {RESERVED: "#", SHARED: ".", FREE: "-"}
@@ -110,9 +110,9 @@ def group_cores(topology: Topology, node: int, part: CpuSet, caches: OtherCaches
 
 def format_summary(topology: Topology) -> str:
     parts = [
-        f"{counted(len(topology.cpus), 'CPU')} in {counted(len(topology.cores), 'core')}",
-        counted(len(topology.sockets), "socket"),
-        counted(len(topology.numa), "NUMA node"),
+        f"{format_count(len(topology.cpus), 'CPU')} in {format_count(len(topology.cores), 'core')}",
+        format_count(len(topology.sockets), "socket"),
+        format_count(len(topology.numa), "NUMA node"),
         format_size(topology.memory_bytes),
         *_format_hugepages(topology.hugepages),
         *(f"{name} cores {cpus}" for name, cpus in topology.core_classes.items()),

@@ -24,10 +24,17 @@ from nodeagent.views.inspect.colour import add_colours
 from nodeagent.views.inspect.document import has_difference, inspection, is_healthy
 from nodeagent.views.inspect.text import format_health, render, render_in_full, render_wide
 from nodeagent.views.topology.cpu_owners import label_cpus
-from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.cpu_places import Places
 from nodeagent.views.wording.refusal_advice import advise_next_step
-from nodeagent.views.wording.words import bytes_text, format_age, format_exit, format_places, format_quota, format_state
+from nodeagent.views.wording.words import (
+    format_age,
+    format_bytes,
+    format_exit,
+    format_places,
+    format_quota,
+    format_state,
+)
 from tests.support import json_schema
 from tests.support.inspected_nodes import NOW_MS, World, changed, ended, everything, idle, machine, running
 from tests.support.pods import amounts, app, exclusive, pod
@@ -652,7 +659,7 @@ def test_time_spans(span_ms, text):
     ("amount", "text"), [(None, "no limit"), (0, "0"), (1536 * 2**20, "1536Mi"), (2**30, "1Gi"), (1000, "1000")]
 )
 def test_amounts_of_bytes(amount, text):
-    assert bytes_text(amount) == text
+    assert format_bytes(amount) == text
 
 
 def test_quotas():
@@ -686,7 +693,7 @@ def test_ends_of_processes(more, text):
     ],
 )
 def test_long_texts_are_broken_and_nothing_is_lost(text, width, lines):
-    found = broken(text, width)
+    found = break_text(text, width)
     assert [line.strip() for line in found] == [line.strip() for line in lines]
     assert "".join("".join(found).split()) == "".join(text.split())
     assert max(map(len, found)) <= width
@@ -694,8 +701,8 @@ def test_long_texts_are_broken_and_nothing_is_lost(text, width, lines):
 
 def test_a_table_is_as_narrow_as_asked():
     rows = [("a" * 30, "b" * 30, "c"), ("x", "y", "z")]
-    assert max(map(len, table(rows, 40))) <= 40
-    assert table(rows, None)[0] == f"{'a' * 30}  {'b' * 30}  c"
+    assert max(map(len, format_table(rows, 40))) <= 40
+    assert format_table(rows, None)[0] == f"{'a' * 30}  {'b' * 30}  c"
 
 
 def test_configuration_survives_the_way_to_its_readers():
