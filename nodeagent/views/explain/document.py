@@ -26,6 +26,7 @@ from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
@@ -156,6 +157,7 @@ def _describe_pod(
             "message": None if entry.refusal is None else entry.refusal.message,
             "reason": None if entry.refusal is None else entry.refusal.reason,
             "reproduced": explained.reproduced,
+            "retries": list(entry.list_retries(RequestKind.POD, for_room=config.retries_for_room)),
             "withoutLaterPods": list(explained.left_out),
         }
     return {

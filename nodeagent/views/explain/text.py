@@ -9,6 +9,7 @@ from typing import Any
 from nodeagent.core.explain.pods_to_end import MOST_ALIKE
 from nodeagent.views.explain.lacking import FEW_SETS, sets_text
 from nodeagent.views.wording.columns import break_text, format_table
+from nodeagent.views.wording.refusal_advice import describe_retries
 from nodeagent.views.wording.runtime_pods import format_known_amount
 from nodeagent.views.wording.words import format_bytes, format_count
 
@@ -180,6 +181,8 @@ def _format_recorded(pod: Document) -> Iterator[str]:
         yield f"Now it would be admitted: nodeagent retry {name}"
     else:
         yield f"It was refused for another reason: {recorded['reason']}: {recorded['message']}"
+    if recorded["retries"]:
+        yield describe_retries(recorded["retries"])
 
 
 def _format_requirements(pod: Document, config: Document) -> Iterator[str]:

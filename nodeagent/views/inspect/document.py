@@ -15,7 +15,6 @@ from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgro
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_within, pod_path
-from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -229,7 +228,7 @@ def _describe_pod(
 
         change["amounts"] = [to_builtins(one) for one in changed_amounts(pod, entry.refused_change.pod)]
     estimates = []
-    if entry.is_of_runtime:
+    if entry.is_requested_per_container:
         from nodeagent.views.wording.runtime_pods import describe_known_amounts, find_known_amounts  # noqa: PLC0415 - most nodes have no container runtime
 
         known = find_known_amounts(entry, view.state, view.node.managers.topology.memory_bytes)
@@ -255,7 +254,7 @@ def _describe_pod(
         containers.append(describe_container(subject, places))
     pool = view.state.promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus
     return {
-        "cgroup": None if entry.refusal is not None or entry.is_of_systemd else entry.pod_path,
+        "cgroup": None if entry.refusal is not None or entry.pins_units else entry.pod_path,
         **({"claims": _describe_claims(view, entry)} if pod.claims else {}),
         "containers": containers,
         "coreClass": pod.core_class,
@@ -294,10 +293,7 @@ def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Doc
     waiting = dict(entry.waiting).get(kind)
     if waiting is None:
         return None
-    requests_devices = any(container.devices for container in entry.pod.containers)
-    for_room = view.node.config.retry_refused == RETRY_FOR_ROOM
-    asked = RequestKind.CONTAINER if entry.is_of_runtime else kind
-    retries = waiting.retries(asked, requests_devices=requests_devices, for_room=for_room)
+    retries = entry.list_retries(kind, for_room=view.node.config.retries_for_room)
     found = {"atMs": waiting.at_ms, "message": waiting.message, "reason": waiting.reason, "retries": list(retries)}
     if kind is RequestKind.RESUME:
         return found

@@ -29,7 +29,7 @@ _BY = {
 
 def find_known_amounts(entry: PodEntry, state: NodeState, capacity_bytes: int) -> "tuple[Known, ...]":
     """Return the known amounts of a pod. Only a container runtime's pod has any."""
-    if not entry.is_of_runtime:
+    if not entry.is_requested_per_container:
         return ()
     from nodeagent.core.domains.runtime.known_again import known_again  # noqa: PLC0415 - most nodes have no container runtime
     from nodeagent.formats.runtime.annotations import read_annotations  # noqa: PLC0415 - most nodes have no container runtime
