@@ -16,7 +16,7 @@ from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates, times_by_cpu
 from nodeagent.formats.node_view import NodeView, ViewReader
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, DisplaySettings, Frame, Poll, render_frame
 
 _PLAIN_WIDTH = 120
@@ -70,7 +70,7 @@ class Watcher:
         began = time.monotonic()
         counted = None if self._count is None else self._count.end()
         known = with_observation(self._known(self._read), host_processes=False)
-        document = inspection(known)
+        document = inspect_node(known)
         sample = _sample(known)
         since = None if self._last is None else rates(self._last.sample, sample)
         look = Poll(document, known.node.topology, sample)

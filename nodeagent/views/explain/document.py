@@ -31,7 +31,7 @@ from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.config.config_text import plugin_entries
-from nodeagent.views.explain.words import remedy_text, why_refused
+from nodeagent.views.explain.words import explain_refusal, format_remedy
 from nodeagent.views.wording.runtime_pods import describe_known_amounts
 
 if TYPE_CHECKING:
@@ -164,7 +164,9 @@ def _describe_pod(
         "allTried": explained.remedies.all_tried,
         **optional,
         "closedToHost": _describe_isolation(explained, config, has_partitions),
-        "containers": placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
+        "containers": describe_placed_containers(
+            explained.before.managers, pod, decision.report.containers, decision.promises
+        )
         if isinstance(decision, Admitted)
         else [],
         "coreClass": pod.core_class,
@@ -191,13 +193,13 @@ def _describe_pod(
                 "before": remedy.before,
                 "change": remedy.change.value,
                 "subject": list(remedy.subject),
-                "text": remedy_text(remedy),
+                "text": format_remedy(remedy),
             }
             for remedy in explained.remedies.found
         ],
-        "steps": [step_document(step) for step in trace.steps],
+        "steps": [describe_step(step) for step in trace.steps],
         "uid": pod.uid,
-        "why": [] if is_admitted else why_refused(explained.before, trace),
+        "why": [] if is_admitted else explain_refusal(explained.before, trace),
     }
 
 
@@ -255,7 +257,7 @@ def _describe_isolation(explained: ExplainedPod, config: Config, has_partitions:
     ]
 
 
-def placed_containers(
+def describe_placed_containers(
     managers: Managers, pod: Pod, containers: tuple[ContainerReport, ...], promises: Promises
 ) -> list[Document]:
     """Describe the resources of each container of an admitted pod.
@@ -307,7 +309,7 @@ def describe_headroom(node: NodeHeadroom) -> Document:
     }
 
 
-def step_document(step: TraceStep) -> Document:
+def describe_step(step: TraceStep) -> Document:
     """Describe one step of an admission."""
     match step:
         case MergeTrace():

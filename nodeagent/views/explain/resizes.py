@@ -12,7 +12,7 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
-from nodeagent.views.explain.document import Document, placed_containers
+from nodeagent.views.explain.document import Document, describe_placed_containers
 
 
 def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
@@ -23,7 +23,7 @@ def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
     managers, promises = node.managers, node.promises
     containers: list[Document] = []
     if refusal is None:
-        containers = placed_containers(managers, pod, container_reports(managers, promises, pod), promises)
+        containers = describe_placed_containers(managers, pod, container_reports(managers, promises, pod), promises)
     return {
         "allTried": one.all_tried,
         "closedToHost": [],

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.explain.pods_to_end import MOST_ALIKE
-from nodeagent.views.explain.lacking import FEW_SETS, sets_text
+from nodeagent.views.explain.lacking import FEW_SETS, format_node_sets
 from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.refusal_advice import describe_retries
 from nodeagent.views.wording.runtime_pods import format_known_amount
@@ -249,7 +249,7 @@ def _format_step(number: int, step: Document, config: Document, width: int, node
             title = f"{owner}: which NUMA nodes? {_format_merge_result(step, config)}"
             if step["candidates"] and not _is_open(step):
                 rows = [["NUMA", *step["candidates"][0]["opinions"], ""]]
-                rows += [[sets_text(nodes), *cells] for cells, nodes in _group_alike(step).items()]
+                rows += [[format_node_sets(nodes), *cells] for cells, nodes in _group_alike(step).items()]
         case "cpus":
             title = f"{owner}: which CPUs? {step['cpus'] or 'refused'}"
         case "devices":

@@ -38,7 +38,7 @@ UNHEALTHY = ("problems", "refused", "crashLoops", "degraded", "starved")
 """Parts of the summary that need attention, in addition to differences."""
 
 
-def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
+def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
     """Create the document.
 
     Args:

@@ -25,7 +25,7 @@ from nodeagent.views.explain.document import (
     describe_configuration,
     describe_headroom,
     describe_machine,
-    placed_containers,
+    describe_placed_containers,
 )
 from nodeagent.views.explain.resizes import describe_resize_changes
 from nodeagent.views.wording.further_holdings import describe_further_holdings
@@ -179,7 +179,7 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
     return {
         "containers": []
         if not isinstance(decision, Admitted)
-        else placed_containers(
+        else describe_placed_containers(
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
         **({"claims": _describe_claims(held)} if held.of(ClaimHoldings).claims else {}),

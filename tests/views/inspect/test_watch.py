@@ -39,7 +39,7 @@ from nodeagent.formats.kernel.usage import (
 )
 from nodeagent.formats.node_view import NodeView, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.watch_text import JUST_BEGUN, DisplaySettings, Poll, render_frame
 from nodeagent.views.interference.document import describe_idle_node
 from tests.cli.test_cli_inspect import Host
@@ -115,7 +115,7 @@ def test_the_kernels_own_counters_grow(tmp_path: Path) -> None:
 
 
 def look(view: NodeView, given: Rates = NO_RATES, containers: dict[str, ContainerUsage] | None = None) -> Poll:
-    return Poll(inspection(view), view.node.managers.topology, UsageSample(0, {}, containers or {}), given, 12)
+    return Poll(inspect_node(view), view.node.managers.topology, UsageSample(0, {}, containers or {}), given, 12)
 
 
 def busy() -> Poll:
@@ -308,7 +308,7 @@ def test_a_refresh_with_250_pods_fits_into_its_second_many_times(record_property
     read(document)
     began = time.process_time()
     assert read(JsonValue(view_document(view))).state == world.state
-    there = Poll(inspection(view), world.managers.topology, UsageSample(0, {}, usage))
+    there = Poll(inspect_node(view), world.managers.topology, UsageSample(0, {}, usage))
     shown = render_frame(there, DisplaySettings(120, 40))
     took = time.process_time() - began
     report(record_property, f"one refresh of 250 pods without the reading of files: {1000 * took:.0f} ms of CPU time")
