@@ -18,7 +18,7 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.formats.node_view import Observation, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod
@@ -203,7 +203,7 @@ def test_commands_see_the_machine_that_the_agent_decides_on(daemon: Daemon, take
     assert reported.node.topology == daemon.agent.node.topology
     assert reported.node.managers.topology == daemon.agent.node.managers.topology
     assert not reported.node.topology.online & lost
-    document = inspection(replace(reported, observation=Observation(1, PAGE, daemon.machine.observed())))
+    document = inspect_node(replace(reported, observation=Observation(1, PAGE, daemon.machine.observed())))
     assert document["differences"] == []
     assert document["node"]["cpus"]["offline"] == str(daemon.agent.node.topology.offline)
     assert any("keeps CPUs" in problem for problem in document["node"]["problems"])

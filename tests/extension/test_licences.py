@@ -24,7 +24,7 @@ from nodeagent.core.turn.recovery import RecoveredPod, place_recovered
 from nodeagent.edge.observability.metrics import Exposition
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.views.explain.text import render_explanation
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.pods import Simulation, describe_run
 from nodeagent.views.simulate.pods_text import render_run
@@ -196,7 +196,7 @@ def test_it_is_in_the_metrics() -> None:
 def test_inspect_and_simulate_show_it(pool: Counts) -> None:
     one = asking("one", 1)
     world = World(placement=Placement("static", reserved_system_cpus=CpuSet.of(0))).add(one)
-    shown = " ".join(render_in_full(inspection(world.view(), frozenset({one.uid}))).split())
+    shown = " ".join(render_in_full(inspect_node(world.view(), frozenset({one.uid}))).split())
     said = "1" if pool is OF_THE_NODE else "1 (NUMA 0)"
     assert f"licences {said}" in shown
     here = node("none")

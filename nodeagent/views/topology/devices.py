@@ -11,7 +11,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.devices.holdings import pods_with_devices
 from nodeagent.views.topology.parts import DeviceSection
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 Document = dict[str, Any]
 
@@ -104,9 +104,9 @@ def _format_device(device: Device, place: DevicePlace, owners: tuple[DeviceOwner
         for one in owners
     ]
     if device.interrupts:
-        details.append(counted(len(device.interrupts), "interrupt"))
+        details.append(format_count(len(device.interrupts), "interrupt"))
     if device.max_virtual_functions:
-        functions = counted(device.max_virtual_functions, "virtual function")
+        functions = format_count(device.max_virtual_functions, "virtual function")
         details.append(f"{len(device.virtual_functions)} of {functions}")
     if device.physical_function is not None:
         details.append(f"virtual function of {device.physical_function}")

@@ -10,7 +10,7 @@ from nodeagent.core.model.quantity import Quantity
 Document = Mapping[str, Any]
 
 
-def claim_documents(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
+def describe_claims(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
     """Format the allocations of a pod's claims."""
     return [
         {
@@ -26,7 +26,7 @@ def claim_documents(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
     ]
 
 
-def claim_text(claim: Document) -> str:
+def format_claim(claim: Document) -> str:
     """Format the allocation of a claim, request by request, with CPUs by number and other devices by name."""
     by_request: dict[str, list[Document]] = {}
     for one in claim["devices"]:
