@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
 from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement
-from nodeagent.core.domains.runtime.registry import wanted_by_id
 from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.domains.runtime.stated_pod import StatedPod
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
@@ -14,7 +13,7 @@ from nodeagent.core.model.cgroup_layout import is_above
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import NriResources, Sandbox
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.runtime_containers import ContainerKey
+from nodeagent.core.model.runtime_containers import ContainerKey, Registry
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.turn.world import World
 
@@ -80,6 +79,31 @@ def occupants(
                 )
             )
     return tuple(found)
+
+
+def wanted_by_id(
+    registry: Registry, wanted: Mapping[ContainerKey, WantedPlacement], pool: WantedPlacement, populated: frozenset[str]
+) -> dict[str, WantedPlacement]:
+    """Return the desired placement of each container.
+
+    Of several containers of a key with processes, the oldest has the key's exclusive CPUs. The others are in the shared pool until it has
+    ended. Containers without a decision and refused containers are in the shared pool, too, where they can't disturb exclusive CPUs.
+
+    Args:
+        registry: the registry.
+        wanted: desired placement by key with an allocation.
+        pool: desired placement of a container without an allocation.
+        populated: IDs of the containers whose cgroups have processes.
+    """
+    found = {}
+    for entry in registry.entries:
+        promised = wanted.get(entry.key, pool)
+        placed = [made.id for made in entry.made if made.is_placed]
+        owner = next((one for one in placed if one in populated), placed[-1] if placed else "")
+        for made in entry.made:
+            has_allocation = made.id == owner or (made.is_placed and not promised.exclusive_cpus)
+            found[made.id] = promised if has_allocation else pool
+    return found
 
 
 def pool_of(state: NodeState, node: Node) -> CpuSet:
