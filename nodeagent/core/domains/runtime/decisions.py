@@ -25,10 +25,10 @@ from nodeagent.core.domains.runtime.instructions import (
     Refuse,
     Todo,
 )
-from nodeagent.core.domains.runtime.occupants import Node, promised
+from nodeagent.core.domains.runtime.occupants import Node, wanted_by_key
 from nodeagent.core.domains.runtime.pod_model import build_runtime_pod
-from nodeagent.core.domains.runtime.registry import apply_event, has_all, record_decision
-from nodeagent.core.domains.runtime.stated_pod import with_kubelets
+from nodeagent.core.domains.runtime.registry import apply_event, has_wanted_values, record_decision
+from nodeagent.core.domains.runtime.stated_pod import add_kubelet_data
 from nodeagent.core.metrics.agent_metrics import RUNTIME_ILLEGAL
 from nodeagent.core.metrics.deltas import MetricDelta, Series
 from nodeagent.core.model.demand import PodDemand, demand_of
@@ -90,7 +90,7 @@ class EventDecided(Struct, frozen=True):
 def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
     """Decide on all requests of an event."""
     is_list = isinstance(what, Synchronized | Looked)
-    stepped = apply_event(draft.state.runtime, what, promised(draft.state, node) if is_list else {})
+    stepped = apply_event(draft.state.runtime, what, wanted_by_key(draft.state, node) if is_list else {})
     draft = draft.plus(replace(draft.state, runtime=stepped.registry))
     # Running containers on few CPUs may keep them, so they come before those that may run anywhere.
     todo, done = sorted(stepped.todo, key=lambda one: _count_cpus(one, node)), list[Todo]()
@@ -129,11 +129,11 @@ def _adopt_placed(state: NodeState, todo: list[Todo], node: Node) -> list[Todo]:
 
     An agent that has lost its state since has placed them.
     """
-    wanted = promised(state, node)
+    wanted = wanted_by_key(state, node)
 
     def is_there(one: CountFailOpen) -> bool:
         told = node.reported.containers.get(one.id)
-        return one.key in wanted and told is not None and has_all(told.resources, wanted[one.key])
+        return one.key in wanted and told is not None and has_wanted_values(told.resources, wanted[one.key])
 
     return [Adopt(one.key, one.id) if isinstance(one, CountFailOpen) and is_there(one) else one for one in todo]
 
@@ -152,7 +152,7 @@ def _decide_container(draft: Draft, decide: Decide, node: Node) -> tuple[Draft, 
         for name in counting
         if (container := _requested_container(state.runtime, sandbox, name, decide, node))
     )
-    said = with_kubelets(stated.pod, state.runtime.pod(decide.key.pod_uid))
+    said = add_kubelet_data(stated.pod, state.runtime.pod(decide.key.pod_uid))
     found = build_runtime_pod(sandbox, seen, said, node.world.managers.topology.memory_bytes)
     names = {"name": found.pod.name or sandbox.id, "namespace": found.pod.namespace or _NAMESPACE}
     pod = replace(found.pod, uid=decide.key.pod_uid, **names)

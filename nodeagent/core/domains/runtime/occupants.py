@@ -41,7 +41,7 @@ class Node(Struct, frozen=True):
     """Finds the errors in a pod's names. Such a pod never enters a state."""
 
 
-def promised(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
+def wanted_by_key(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
     """Return the desired placement of each key with an allocation."""
     held = {entry.key for entry in state.runtime.entries if entry.is_held}
     world = node.world
@@ -49,7 +49,7 @@ def promised(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement
     return {key: WantedPlacement.of(want) for key, want in cgroups.items() if key in held}
 
 
-def occupants(
+def list_occupants(
     state: NodeState, node: Node, seen: Mapping[str, ObservedCgroup], asked_for: Mapping[str, CpuSet]
 ) -> tuple[Occupant, ...]:
     """Return the runtime's containers with processes.
@@ -61,7 +61,9 @@ def occupants(
         asked_for: CPUs that the runtime was told to give, and may give at any moment, by container ID.
     """
     populated = frozenset(id_ for id_, there in seen.items() if there.is_populated)
-    wanted = wanted_by_id(state.runtime, promised(state, node), WantedPlacement(pool_of(state, node)), populated)
+    wanted = wanted_by_id(
+        state.runtime, wanted_by_key(state, node), WantedPlacement(find_shared_pool(state, node)), populated
+    )
     names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
     found = []
     for entry in state.runtime.entries:
@@ -75,7 +77,7 @@ def occupants(
                     (there.cpus_effective or CpuSet()) | asked_for.get(made.id, CpuSet()),
                     wanted[made.id],
                     made.id,
-                    held(there),
+                    find_settable_values(there),
                 )
             )
     return tuple(found)
@@ -106,12 +108,12 @@ def wanted_by_id(
     return found
 
 
-def pool_of(state: NodeState, node: Node) -> CpuSet:
+def find_shared_pool(state: NodeState, node: Node) -> CpuSet:
     """Return the shared pool."""
     return shared_pool(node.world.managers, state.promises, node.kernel.online)
 
 
-def untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
+def list_untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
     """Return an occupant for each cgroup below kubepods with processes that isn't a known container of the runtime.
 
     Args:
@@ -120,7 +122,9 @@ def untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
     return tuple(Occupant(f"cgroup {path}", cpus, None) for path, cpus in sorted(found.items()))
 
 
-def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState) -> tuple[Occupant, ...]:
+def list_own_occupants(
+    wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState
+) -> tuple[Occupant, ...]:
     """Return the other containers with processes, and the cgroups with processes that belong to no pod.
 
     Args:
@@ -146,7 +150,7 @@ def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, st
     return tuple(found)
 
 
-def held(there: ObservedCgroup) -> NriResources:
+def find_settable_values(there: ObservedCgroup) -> NriResources:
     """Return the values of a cgroup that NRI can set."""
     cpus, mems, limit = (
         there.get(attribute) for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.domains.runtime.answers import WantedPlacement
-from nodeagent.core.domains.runtime.cgroup_paths import cgroup_of
+from nodeagent.core.domains.runtime.cgroup_paths import decode_cgroup_path
 from nodeagent.core.domains.runtime.instructions import (
     Adopt,
     Correct,
@@ -38,7 +38,7 @@ from nodeagent.core.domains.runtime.instructions import (
     Todo,
     Unserved,
 )
-from nodeagent.core.domains.runtime.stages import ContainerEvent, Effect, transition_of
+from nodeagent.core.domains.runtime.stages import ContainerEvent, Effect, find_transition
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Call, ContainerState, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.runtime_containers import (
@@ -202,7 +202,7 @@ def _with_event(
     made = list(entry.made)
     for position, one in enumerate(made):
         if applies(one):
-            transition = transition_of(one, event)
+            transition = find_transition(one, event)
             assert transition is not None
             assert transition[0] is not None
             made[position] = replace(one, stage=transition[0])
@@ -235,7 +235,7 @@ class _Seen(Struct, frozen=True):
 def _step(registry: Registry, entry: KeyEntry, seen: _Seen) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Apply an event by the table of stages.py. Returns the key's entry after the event, and the instructions."""
     before = entry.find(seen.container.id)
-    transition = transition_of(before, seen.event)
+    transition = find_transition(before, seen.event)
     if transition is None:
         return entry, _refuse_illegal(seen)
     stage, effect = transition
@@ -274,7 +274,7 @@ def _made(seen: _Seen, stage: Stage, before: MadeContainer | None) -> MadeContai
     if before is not None and seen.event not in _DESCRIBING:
         return replace(before, stage=stage, asked=asked)
     is_placed = before is not None and before.is_placed
-    cgroup = cgroup_of(container.cgroups_path)
+    cgroup = decode_cgroup_path(container.cgroups_path)
     return MadeContainer(container.id, sandbox.id, stage, asked, is_placed=is_placed, cgroup=cgroup)
 
 
@@ -318,7 +318,7 @@ def _compare(
     started without a call to the agent.
     """
     key, wanted = entry.key, seen.wanted
-    has_wanted = wanted is not None and has_all(seen.container.resources, wanted)
+    has_wanted = wanted is not None and has_wanted_values(seen.container.resources, wanted)
     count = (CountFailOpen(key, made.id),) if counts and not has_wanted else ()
     if wanted is not None and (has_wanted or made.is_placed or entry.asked in {None, made.asked}):
         entry = replace(entry, is_held=True, asked=entry.asked or made.asked)
@@ -413,7 +413,7 @@ def _keep_newest_of_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
     return tuple(one for one in rows if not isinstance(one, Decide) or last[one.key] == one.id)
 
 
-def has_all(has: NriResources, wanted: WantedPlacement) -> bool:
+def has_wanted_values(has: NriResources, wanted: WantedPlacement) -> bool:
     """Whether a container has the desired CPUs and memory nodes, as reported by the runtime."""
     return bool(wanted.cpus) and has.cpus == wanted.cpus and (not wanted.mems or has.mems == wanted.mems)
 
