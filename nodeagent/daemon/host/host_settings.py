@@ -17,7 +17,7 @@ from nodeagent.core.host.settings import (
     Setting,
     SettingKind,
     assume_restored,
-    plan,
+    plan_settings,
 )
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
@@ -118,10 +118,10 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
     if not record:
         return 0, ()
     reading = places.read({setting.kind for setting in record}, known=record.keys())
-    planned = plan(
+    planned = plan_settings(
         record,
         reading.settings,
-        alone={},
+        to_avoid={},
         cpus=places.cpus(CpuSet()),
         facts=reading.facts,
         unread=reading.failed.keys(),
@@ -247,12 +247,12 @@ class HostSettings:
         ending = (self._closed - wanted.partitioned) & (cpus.hidden - cpus.offline)
         self.is_settling = bool(ending)
         self._hidden, self._closed = cpus.hidden | wanted.partitioned, ending | wanted.partitioned
-        planned = plan(
+        planned = plan_settings(
             assume_restored(record) if was_put_back else record,
             {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
-            alone=wanted.alone,
+            to_avoid=wanted.alone,
             cpus=cpus,
-            claims=claims,
+            requested=claims,
             spared=_spared(wanted.pinned) | dict.fromkeys(reading.released, cpus.possible),
             facts=reading.facts,
             unread=reading.failed.keys() | put_off,

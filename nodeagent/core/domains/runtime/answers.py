@@ -108,11 +108,11 @@ def build_response(
         if not one.wanted.cpus:
             waiting.append(BlockedContainer(one.id, CpuSet()))
             continue
-        # None of these is its own to leave: it hasn't got them.
+        # The container doesn't have these CPUs, so others must leave them.
         taken = (one.wanted.cpus - one.effective) & overdue
         now = one.wanted.cpus - taken
         if not now and one.overdue and pool is not None:
-            now = pool  # it is nobody's, whoever is still to leave it
+            now = pool  # the pool is never exclusive, even if others are still to leave it
         if taken:
             waiting.append(
                 BlockedContainer(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken)))

@@ -60,7 +60,7 @@ class ToldBy(enum.StrEnum):
     HUGEPAGE_LIMIT = "hugepageLimit"
     OOM_SCORE_ADJ = "oomScoreAdj"
     QOS_CLASS = "qosClass"
-    """It follows from the QoS class."""
+    """Consequence of the QoS class."""
     SEEN = "seen"
     """The containers that the runtime has reported so far."""
 
