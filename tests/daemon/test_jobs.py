@@ -189,7 +189,7 @@ def test_another_process_of_the_agent_knows_it(daemon: Daemon, owners: Owners) -
     assert daemon.agent.state.entries == before.entries
     assert own_set_of(daemon.agent.state.promises, "uid-one", "main") == cpus
     assert len(daemon.machine.writes) == writes
-    assert [pod.name for pod in daemon.jobs.of_user(os.getuid())[0]] == ["one", "two"]
+    assert [pod.name for pod in daemon.jobs.pods_of_user(os.getuid())[0]] == ["one", "two"]
 
     (daemon.directory / "nodeagent_state").unlink()
     daemon.start()
@@ -318,7 +318,7 @@ def test_what_is_no_record_is_removed_and_one_that_cannot_be_written_is_no_job(d
     Path(job_directory(daemon.agent.node.config)).touch()
     with pytest.raises(PlacementFileError):
         owners.asks("one")
-    assert daemon.jobs.of_user(os.getuid()) == ((), ())
+    assert daemon.jobs.pods_of_user(os.getuid()) == ((), ())
 
 
 def test_nothing_is_taken_before_the_earlier_jobs_are_known(tmp_path: Path) -> None:
@@ -508,9 +508,9 @@ def test_what_an_ended_job_holds_counts_until_it_has_gone(
     served.rest()
     assert placement(first)
     owners.ends("first", leaving=True, stubborn=True)
-    assert [len(some) for some in served.jobs.of_user(os.getuid())] == [0, 1], "before anybody has looked"
+    assert [len(some) for some in served.jobs.pods_of_user(os.getuid())] == [0, 1], "before anybody has looked"
     served.turn()
-    assert [len(some) for some in served.jobs.of_user(os.getuid())] == [0, 1]
+    assert [len(some) for some in served.jobs.pods_of_user(os.getuid())] == [0, 1]
 
     class Passing:
         """Each look at the bounds takes six seconds."""

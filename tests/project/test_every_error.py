@@ -150,7 +150,7 @@ from nodeagent.tools.probe.latency_tools import check_installed
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.scenario_replay import replay
-from nodeagent.views.wording.refusal_advice import ADVISED, next_step
+from nodeagent.views.wording.refusal_advice import ADVISED, advise_next_step
 from scripts.reference_errors import errors
 from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
 from tests.support import kernel_histograms
@@ -931,7 +931,7 @@ def test_a_refused_pod_shows_reason_value_and_next_step(reason: str, provoke: Ca
     assert "default/big" in shown
     assert f"{reason}: " in shown
     assert named in shown
-    step = next_step(reason, "default/big")
+    step = advise_next_step(reason, "default/big")
     assert " ".join(step.split()) in shown
     assert step.endswith("then: nodeagent retry default/big")
     assert STEP.search(step.partition("; then:")[0]), step

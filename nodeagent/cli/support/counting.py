@@ -24,10 +24,10 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cpu_use import CpuHistograms, CpuUse, use_of
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.interference.cpu_owners import ExclusiveCpus, exclusive_cpus
-from nodeagent.views.interference.document import Witnesses, interference, nothing
+from nodeagent.views.interference.cpu_owners import ExclusiveCpus, find_exclusive_owners
+from nodeagent.views.interference.document import Observations, describe_idle_node, describe_interference
 
-Counted = tuple[CpuUse, Witnesses]
+Counted = tuple[CpuUse, Observations]
 
 
 class InterferenceError(NodeAgentError):
@@ -117,10 +117,10 @@ class LiveCount:
         Returns:
             Document of the previous count, or the reason why there is none. None means that this is the first count.
         """
-        before, self._held = self._held, exclusive_cpus(view)
-        found = interference(view, before, *counted) if isinstance(counted, tuple) else counted
+        before, self._held = self._held, find_exclusive_owners(view)
+        found = describe_interference(view, before, *counted) if isinstance(counted, tuple) else counted
         if not self._held:
-            return found or nothing()
+            return found or describe_idle_node()
         if view.observed.cgroups is None:
             return "the pods' cgroups cannot be read, and so it is unknown which processes are theirs"
         try:
@@ -148,7 +148,7 @@ def _members(tree: CgroupTree, cgroups: Iterable[str]) -> dict[str, frozenset[in
 
 def _witnesses(
     tree: CgroupTree, use: CpuUse, before: Mapping[str, frozenset[int]], devices: Iterable[str]
-) -> Witnesses:
+) -> Observations:
     files = HostSettingsFiles()
     running = find_runnable_threads(use.unobserved)
     known = describe_threads({run.task for run in use.runs}.union(*running.values()))
@@ -157,7 +157,7 @@ def _witnesses(
         cgroup: frozenset(task for number in tree.numbers(cgroup) for task in use.joined.get(number, ()))
         for cgroup in before
     }
-    return Witnesses(
+    return Observations(
         members={cgroup: before[cgroup] | after[cgroup] | joined[cgroup] for cgroup in before},
         threads=known,
         running=running,

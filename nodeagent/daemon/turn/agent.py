@@ -9,7 +9,6 @@ import time
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.cgroups.container_placement import container_placements
 from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.model.state import NodeState, latest_ms
 from nodeagent.daemon.reports.logs import about
@@ -25,11 +24,11 @@ from nodeagent.daemon.turn.execution import unvacated_cpus
 from nodeagent.daemon.turn.look import Seen, look
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.plan import plan
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.report import Done, Reporter
 from nodeagent.daemon.turn.requests import Requests, TurnRequest
 from nodeagent.daemon.turn.save import save
 from nodeagent.daemon.turn.tell import tell
-from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.formats.node_view import NodeView
 
@@ -103,7 +102,7 @@ class Agent:
         reporter = Reporter(edges, self.metrics, self.recovery, standing)
         seen = look(edges, self.memory, reasons)
         requests = self.requests.take()
-        if isinstance(seen.domains, Trouble):
+        if isinstance(seen.domains, Problem):
             reported = reporter.of_look(seen, began)
             undone = {entry.pod.uid: str(seen.domains) for entry in self.state.entries}
         else:
@@ -118,15 +117,16 @@ class Agent:
         edges = self.edges
         decided = decide(edges, seen, requests)
         saved = save(edges, decided)
-        node, state, world = saved.memory.node, saved.memory.state, decided.world
-        planned = plan(edges, node, state, world)
-        carried = carry_out(edges, saved.memory, seen, planned)
-        placed = container_placements(node.managers, state, carried.in_sync)
-        untold = tell(edges, state, placed, rescan=seen.rescan)
+        state, world = saved.memory.state, decided.world
+        planned = plan(edges, saved.memory, world)
+        carried = carry_out(edges, seen, planned)
+        untold = tell(edges, state, carried.placed, rescan=seen.rescan)
         ready, unvacated = carried.result.ready, unvacated_cpus(carried.result)
-        so_far = TurnDone(saved.memory.shown_state, planned.wanted, ready, unvacated, placed, carried.files_in_use)
+        so_far = TurnDone(
+            saved.memory.shown_state, planned.wanted, ready, unvacated, carried.placed, carried.files_in_use
+        )
         acted = act(edges, carried.memory, world, so_far, reattaches=reattaches)
         unsaved = () if saved.problem is None else (saved.problem,)
-        waiting = (Trouble(f"pod {pod.full_name} waits: {why}", about(pod)) for pod, why in decided.turn.postponed)
-        troubles = (*unsaved, *waiting, *carried.troubles, *untold, *acted.troubles)
-        return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), troubles)
+        waiting = (Problem(f"pod {pod.full_name} waits: {why}", about(pod)) for pod, why in decided.turn.postponed)
+        problems = (*unsaved, *waiting, *carried.problems, *untold, *acted.problems)
+        return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), problems)

@@ -7,6 +7,8 @@ from msgspec import Struct, field
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.cgroups.container_placement import ContainerPlacements
+from nodeagent.core.cgroups.desired_cgroups import PodCgroups
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -14,7 +16,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.turn.pod_sources import ManifestProblem
 from nodeagent.daemon.turn.execution import FailureResponse
-from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.daemon.turn.problem import Problem
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
@@ -25,7 +27,7 @@ POLL_SECONDS = 0.05
 class Reported(Struct, frozen=True):
     """Problems that are in the log and still last."""
 
-    troubles: frozenset[Trouble] = frozenset()
+    problems: frozenset[Problem] = frozenset()
     manifests: tuple[ManifestProblem, ...] = ()
     """Problems with manifests."""
     duplicates: tuple[tuple[str, str], ...] = ()
@@ -61,7 +63,7 @@ class TurnMemory(Struct, frozen=True):
     """Where the cgroups of what pods pin are, below the root of all cgroups, by its name; as of the last look."""
     withheld: str = ""
     """The problem with CPUs that one of these cgroups withholds. Empty means that none does."""
-    machine_problems: tuple[Trouble, ...] = ()
+    machine_problems: tuple[Problem, ...] = ()
     devices: "PlacedDevices | None" = None
     """Devices as of the last scan. None means that none was needed yet."""
     given: frozenset[str] = frozenset()
@@ -72,6 +74,8 @@ class TurnMemory(Struct, frozen=True):
     """Whether a domain has released resources after the last turn's decision, or no turn has decided yet."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """The cgroups that had their desired values when the last turn ended."""
+    pod_cgroups: PodCgroups = PodCgroups()
+    placements: ContainerPlacements = ContainerPlacements()
     refused_partitions: CpuSet | None = None
     """CPUs of partitions that could not be created. None means that no turn has tried yet."""
     failures: FailureResponse = FailureResponse()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.settings import CGROUPS, COMMAND_LINE, KUBELET_STATE, KUBEPODS, PODS_UNIT, parameters
 from nodeagent.formats.kernel.sysfs_sample import CPUS
-from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Write, kernel_version
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Write, parse_kernel_version
 
 _OLDEST_KERNEL = (5, 14)
 """First kernel with cgroup.kill."""
@@ -14,9 +14,9 @@ _NO_CGROUPS = "cgroup v2 is missing"
 _NEEDED = ("cpuset", "cpu", "memory")
 
 
-def kernel(facts: NodeFacts) -> CheckResult:
+def check_kernel(facts: NodeFacts) -> CheckResult:
     release = facts.text("proc/sys/kernel/osrelease")
-    version = kernel_version(release)
+    version = parse_kernel_version(release)
     if version is None:
         return CheckResult("kernel", Level.UNKNOWN, f"the release is unknown: {release or 'osrelease is missing'}")
     oldest = ".".join(map(str, _OLDEST_KERNEL))
@@ -30,7 +30,7 @@ def kernel(facts: NodeFacts) -> CheckResult:
     return CheckResult("kernel", Level.OK, f"{release} is {oldest} or later")
 
 
-def cgroup_v2(facts: NodeFacts) -> CheckResult:
+def check_cgroup_v2(facts: NodeFacts) -> CheckResult:
     if facts.text(f"{CGROUPS}/cgroup.controllers") is not None:
         return CheckResult("cgroup-v2", Level.OK, "cgroup v2 is mounted at /sys/fs/cgroup")
     if facts.text("proc/cmdline") is None:
@@ -45,7 +45,7 @@ def cgroup_v2(facts: NodeFacts) -> CheckResult:
     )
 
 
-def controllers(facts: NodeFacts) -> CheckResult:
+def check_controllers(facts: NodeFacts) -> CheckResult:
     text = facts.text(f"{CGROUPS}/cgroup.controllers")
     if text is None:
         return CheckResult("controllers", Level.UNKNOWN, _NO_CGROUPS)
@@ -60,7 +60,7 @@ def controllers(facts: NodeFacts) -> CheckResult:
     )
 
 
-def delegation(facts: NodeFacts) -> CheckResult:
+def check_delegation(facts: NodeFacts) -> CheckResult:
     if facts.config is not None and facts.config.cgroup_root is not None:
         return CheckResult(
             "delegation", Level.NOTE, f"cgroupRoot is {facts.config.cgroup_root}: delegation is up to its creator"
@@ -86,7 +86,7 @@ def delegation(facts: NodeFacts) -> CheckResult:
     return CheckResult("delegation", Level.OK, f"the pods' cgroup has {text.replace(' ', ', ')}")
 
 
-def numa_balancing(facts: NodeFacts) -> CheckResult:
+def check_numa_balancing(facts: NodeFacts) -> CheckResult:
     text = facts.text("proc/sys/kernel/numa_balancing")
     if len(facts.topology.numa) < 2:
         return CheckResult("numa-balancing", Level.OK, "the machine has one NUMA node")
@@ -105,7 +105,7 @@ def numa_balancing(facts: NodeFacts) -> CheckResult:
     )
 
 
-def governor(facts: NodeFacts) -> CheckResult:
+def check_governor(facts: NodeFacts) -> CheckResult:
     paths = {cpu: f"{CPUS}/cpu{cpu}/cpufreq/scaling_governor" for cpu in facts.topology.online}
     found: dict[str, list[int]] = {}
     for cpu, path in paths.items():
@@ -129,7 +129,7 @@ def governor(facts: NodeFacts) -> CheckResult:
     )
 
 
-def irqbalance(facts: NodeFacts) -> CheckResult:
+def check_irqbalance(facts: NodeFacts) -> CheckResult:
     if not _sees_cgroups(facts):
         return CheckResult("irqbalance", Level.UNKNOWN, _NO_CGROUPS)
     if not _runs(facts, "irqbalance"):
@@ -145,8 +145,7 @@ def irqbalance(facts: NodeFacts) -> CheckResult:
     )
 
 
-def competing_writers(facts: NodeFacts) -> Iterator[CheckResult]:
-    yield _kubelet(facts)
+def check_competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
     if _runs(facts, "numad"):
         why = "it runs, and moves processes and their memory between NUMA nodes"
         yield CheckResult("numad", Level.WARNING, why, "sudo systemctl disable --now numad")
@@ -155,12 +154,26 @@ def competing_writers(facts: NodeFacts) -> Iterator[CheckResult]:
         yield CheckResult("tuned", Level.NOTE, why, "tuned-adm active # shows the profile, see /etc/tuned")
 
 
-def _kubelet(facts: NodeFacts) -> CheckResult:
+def check_kubelet(facts: NodeFacts) -> CheckResult:
+    """Check that kubelet allocates no CPUs. With `nriSocket`, its managers have to be off even while it is stopped."""
     if not _sees_cgroups(facts):
         return CheckResult("kubelet", Level.UNKNOWN, _NO_CGROUPS)
-    policy, has_promises = _kubelet_state(facts)
+    policy, has_assignments = _read_kubelet_state(facts)
     if facts.config is not None and facts.config.nri_socket:
-        return _kubelet_beside(facts, policy)
+        if facts.is_hidden(KUBELET_STATE):
+            why = (
+                f"/{KUBELET_STATE} cannot be read, so it is unknown whether kubelet leaves CPUs and memory to the agent"
+            )
+            return CheckResult("kubelet", Level.UNKNOWN, why, "sudo nodeagent check")
+        problem = facts.kubelet_problem
+        if not problem and policy not in {None, "none"}:
+            problem = f"/{KUBELET_STATE} says CPU manager policy {policy}"
+        if problem:
+            fix = (
+                "sudo systemctl restart nodeagent # after the change; until then, containers are not placed (nriSocket)"
+            )
+            return CheckResult("kubelet", Level.FAILURE, f"it also places containers: {problem}", fix)
+        return CheckResult("kubelet", Level.OK, "it leaves CPUs and memory to the agent (nriSocket)")
     if _runs(facts, "kubelet") or any(_is_populated(facts, path) for path in KUBEPODS):
         stop = "sudo systemctl disable --now kubelet # or cpuManagerPolicy: none in kubelet's configuration, nriSocket here"
         if policy == "static":
@@ -172,34 +185,20 @@ def _kubelet(facts: NodeFacts) -> CheckResult:
         return CheckResult(
             "kubelet", Level.UNKNOWN, f"it does not run; /{KUBELET_STATE} cannot be read", "sudo nodeagent check"
         )
-    if has_promises:
+    if has_assignments:
         why = f"it does not run; /{KUBELET_STATE} still has CPU assignments"
         return CheckResult("kubelet", Level.NOTE, why, f"nodeagent checkpoint show /{KUBELET_STATE}")
     return CheckResult("kubelet", Level.OK, "it does not run")
 
 
-def _kubelet_beside(facts: NodeFacts, policy: str | None) -> CheckResult:
-    """Check kubelet if the agent places its containers, so that kubelet's own managers have to be off even while it
-    is stopped.
+def _read_kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
+    """Return the CPU manager policy and whether CPUs are assigned, according to kubelet's checkpoint. An unreadable
+    checkpoint has neither.
     """
-    if facts.is_hidden(KUBELET_STATE):
-        why = f"/{KUBELET_STATE} cannot be read, so it is unknown whether kubelet leaves CPUs and memory to the agent"
-        return CheckResult("kubelet", Level.UNKNOWN, why, "sudo nodeagent check")
-    problem = facts.kubelet_problem
-    if not problem and policy not in {None, "none"}:
-        problem = f"/{KUBELET_STATE} says CPU manager policy {policy}"
-    if problem:
-        fix = "sudo systemctl restart nodeagent # after the change; until then, containers are not placed (nriSocket)"
-        return CheckResult("kubelet", Level.FAILURE, f"it also places containers: {problem}", fix)
-    return CheckResult("kubelet", Level.OK, "it leaves CPUs and memory to the agent (nriSocket)")
-
-
-def _kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
-    """Return the policy and whether CPUs are allocated, as far as kubelet's file shows it."""
     try:
         document = json.loads(facts.text(KUBELET_STATE) or "")
     except ValueError:
-        return None, False
+        document = None
     if not isinstance(document, dict):
         return None, False
     policy = document.get("policyName")

@@ -3,15 +3,15 @@
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.settings import COMMAND_LINE, SYSTEMD, parameters
 from nodeagent.formats.kernel.sysfs_sample import CPUS
-from nodeagent.views.check.placement import whole_cores
-from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, kernel_version
+from nodeagent.views.check.placement import find_whole_cores
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, parse_kernel_version
 
 _FIRST_WITH_PARTITIONS = (6, 7)
 """First kernel in which a cpuset partition may be below cgroups that aren't partitions."""
 _NONE_GIVEN = "no CPU is allocated exclusively"
 
 
-def host_isolation(facts: NodeFacts) -> CheckResult:
+def check_host_isolation(facts: NodeFacts) -> CheckResult:
     name = "host-isolation"
     if facts.config is None:
         return CheckResult(
@@ -25,7 +25,7 @@ def host_isolation(facts: NodeFacts) -> CheckResult:
             why = f"host processes may run on exclusive CPUs, but the kernel doesn't spread them over CPUs {facts.topology.isolated}"
             return CheckResult(name, Level.NOTE, why, fix)
         return CheckResult(name, Level.WARNING, "host processes may run on exclusive CPUs", fix)
-    release = kernel_version(facts.text("proc/sys/kernel/osrelease"))
+    release = parse_kernel_version(facts.text("proc/sys/kernel/osrelease"))
     if release is None:
         return CheckResult(
             name, Level.UNKNOWN, "unknown kernel release, on which the isolation from host processes depends"
@@ -53,7 +53,7 @@ def host_isolation(facts: NodeFacts) -> CheckResult:
     return CheckResult(name, Level.OK, why)
 
 
-def interrupts(facts: NodeFacts) -> CheckResult:
+def check_interrupts(facts: NodeFacts) -> CheckResult:
     name = "interrupts"
     if facts.config is None:
         return CheckResult(
@@ -75,18 +75,12 @@ def interrupts(facts: NodeFacts) -> CheckResult:
     return CheckResult(name, Level.NOTE, why, f"isolcpus=managed_irq,{_cpus_for_pods(facts)} {COMMAND_LINE}")
 
 
-def _should_be_quiet(facts: NodeFacts) -> bool:
-    if facts.config is None or not facts.is_static:
-        return False
-    return facts.config.host_isolation != "none" or facts.config.interrupt_isolation != "none"
-
-
 def _cpus_for_pods(facts: NodeFacts) -> CpuSet:
-    """Return the CPUs that pods may get exclusively, without siblings of reserved ones."""
-    return facts.topology.online - whole_cores(facts.topology, facts.reserved)
+    """Return the CPUs that pods may get exclusively. Threads of the reserved CPUs' cores are left out."""
+    return facts.topology.online - find_whole_cores(facts.topology, facts.reserved)
 
 
-def isolcpus(facts: NodeFacts) -> CheckResult:
+def check_isolcpus(facts: NodeFacts) -> CheckResult:
     isolated = _read_kernel_cpus(facts, facts.topology.isolated, "isolcpus")
     if isolated is None:
         return CheckResult("isolcpus", Level.UNKNOWN, f"neither /{CPUS} nor /proc/cmdline shows the isolated CPUs")
@@ -117,13 +111,15 @@ def isolcpus(facts: NodeFacts) -> CheckResult:
     return CheckResult("isolcpus", Level.NOTE, why, fix)
 
 
-def nohz_full(facts: NodeFacts) -> CheckResult:
+def check_nohz_full(facts: NodeFacts) -> CheckResult:
     tickless = _read_kernel_cpus(facts, facts.topology.nohz_full, "nohz_full")
     if tickless is None:
         return CheckResult("nohz-full", Level.UNKNOWN, f"neither /{CPUS} nor /proc/cmdline shows the tickless CPUs")
     if not tickless:
         why = "every CPU has its timer tick (nohz_full stops it on CPUs that run one thread)"
-        if not _should_be_quiet(facts) or facts.text(f"{CPUS}/nohz_full") is None:
+        config = facts.config
+        isolates = config is not None and (config.host_isolation != "none" or config.interrupt_isolation != "none")
+        if not (facts.is_static and isolates) or facts.text(f"{CPUS}/nohz_full") is None:
             return CheckResult("nohz-full", Level.OK, why)
         return CheckResult("nohz-full", Level.NOTE, why, f"nohz_full={_cpus_for_pods(facts)} {COMMAND_LINE}")
     both = tickless & facts.reserved
@@ -135,12 +131,18 @@ def nohz_full(facts: NodeFacts) -> CheckResult:
 
 
 def _read_kernel_cpus(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet | None:
-    """Return the online CPUs of a set from the kernel's command line, which is used if sysfs lacks the set. None
-    means unknown.
+    """Return the online CPUs of a kernel parameter, from sysfs or else from the kernel's command line.
+
+    Args:
+        facts: the data of the node.
+        seen: the CPUs in sysfs.
+        parameter: the name of the parameter.
+
+    Returns:
+        The CPUs. None means unknown.
     """
-    if (
-        seen or facts.text(f"{CPUS}/isolated") is not None
-    ):  # a kernel without support for tickless CPUs has no nohz_full
+    # A kernel without tickless CPUs has no file nohz_full, but always the file isolated.
+    if seen or facts.text(f"{CPUS}/isolated") is not None:
         return seen & facts.topology.online
     cmdline = facts.text("proc/cmdline")
     if cmdline is None:

@@ -1,6 +1,6 @@
 """All checks of a node in order, as a document with stable names and as text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodeagent.views.check import host, isolation, placement, runtime
@@ -18,37 +18,36 @@ _INDENT = 26
 _FIX_INDENT = 9
 
 
-def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
+def run_checks(facts: NodeFacts) -> tuple[CheckResult, ...]:
     """Run all checks and return their results."""
-    return (
-        host.kernel(facts),
-        host.cgroup_v2(facts),
-        host.controllers(facts),
-        host.delegation(facts),
-        placement.configuration(facts),
-        placement.reserved_cpus(facts),
-        placement.online_cpus(facts),
-        *placement.core_classes(facts),
-        placement.smt(facts),
-        isolation.host_isolation(facts),
-        isolation.interrupts(facts),
-        isolation.isolcpus(facts),
-        isolation.nohz_full(facts),
-        placement.huge_pages(facts),
-        *_check_devices(facts),
-        host.numa_balancing(facts),
-        host.governor(facts),
-        host.irqbalance(facts),
-        *host.competing_writers(facts),
-        *runtime.checks(facts),
-    )
-
-
-def _check_devices(facts: NodeFacts) -> Iterator[CheckResult]:
+    of_devices: Iterable[CheckResult] = ()
     if facts.devices is not None:
-        from nodeagent.views.check.devices import devices  # noqa: PLC0415 - few nodes have devices
+        from nodeagent.views.check.devices import check_devices  # noqa: PLC0415 - few nodes have devices
 
-        yield from devices(facts)
+        of_devices = check_devices(facts)
+    return (
+        host.check_kernel(facts),
+        host.check_cgroup_v2(facts),
+        host.check_controllers(facts),
+        host.check_delegation(facts),
+        placement.check_configuration(facts),
+        placement.check_reserved_cpus(facts),
+        placement.check_online_cpus(facts),
+        *placement.check_core_classes(facts),
+        placement.check_smt(facts),
+        isolation.check_host_isolation(facts),
+        isolation.check_interrupts(facts),
+        isolation.check_isolcpus(facts),
+        isolation.check_nohz_full(facts),
+        placement.check_huge_pages(facts),
+        *of_devices,
+        host.check_numa_balancing(facts),
+        host.check_governor(facts),
+        host.check_irqbalance(facts),
+        host.check_kubelet(facts),
+        *host.check_competing_services(facts),
+        *runtime.check_runtime(facts),
+    )
 
 
 def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:
@@ -57,7 +56,7 @@ def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:
     return all(verdict.level not in bad for verdict in found)
 
 
-def node_check_document(found: tuple[CheckResult, ...]) -> Document:
+def describe_checks(found: tuple[CheckResult, ...]) -> Document:
     return {
         "kind": KIND,
         "version": VERSION,
@@ -87,20 +86,18 @@ def render_node_check(document: Mapping[str, Any], *, coloured: bool = False, wi
         lines += [" " * _INDENT + line for line in rest]
         if check["fix"]:
             lines.append(" " * _FIX_INDENT + f"fix: {check['fix']}")
-    counts = ", ".join(_format_count(count, name) for name, count in document["summary"].items() if count)
-    level, word = _format_total(document)
-    lines += ["", f"{_paint(level, word, coloured)}: {counts}"]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def _format_total(document: Mapping[str, Any]) -> tuple[Level, str]:
+    counts = [
+        f"{count} {name}s" if count > 1 and name in {"note", "warning", "failure"} else f"{count} {name}"
+        for name, count in document["summary"].items()
+        if count
+    ]
+    level, word = Level.OK, "fit"
     if not document["fit"]:
-        return Level.FAILURE, "NOT fit"
-    return (Level.UNKNOWN, "fit as far as known") if document["summary"]["unknown"] else (Level.OK, "fit")
-
-
-def _format_count(count: int, name: str) -> str:
-    return f"{count} {name}s" if count > 1 and name in {"note", "warning", "failure"} else f"{count} {name}"
+        level, word = Level.FAILURE, "NOT fit"
+    elif document["summary"]["unknown"]:
+        level, word = Level.UNKNOWN, "fit as far as known"
+    lines += ["", f"{_paint(level, word, coloured)}: {', '.join(counts)}"]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _paint(level: Level, text: str, coloured: bool) -> str:

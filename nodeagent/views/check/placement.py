@@ -15,7 +15,7 @@ _SMT = {"notsupported": "not supported", "notimplemented": "not implemented", "f
 """The kernel's words for the state of SMT (Documentation/ABI/testing/sysfs-devices-system-cpu), made readable."""
 
 
-def configuration(facts: NodeFacts) -> CheckResult:
+def check_configuration(facts: NodeFacts) -> CheckResult:
     problem = facts.config_problem
     if problem is None:
         return CheckResult("configuration", Level.OK, "it is valid for this machine")
@@ -26,7 +26,7 @@ def configuration(facts: NodeFacts) -> CheckResult:
     return CheckResult("configuration", Level.FAILURE, "; ".join(problem.splitlines()), facts.config_command)
 
 
-def online_cpus(facts: NodeFacts) -> CheckResult:
+def check_online_cpus(facts: NodeFacts) -> CheckResult:
     topology = facts.topology
     lost = [
         *([f"{topology.offline} offline"] if topology.offline else []),
@@ -40,7 +40,7 @@ def online_cpus(facts: NodeFacts) -> CheckResult:
 
 
 def _format_online_command(cpus: CpuSet) -> str:
-    """Return a shell command that brings the CPUs online, about as long as their list. Empty without CPUs."""
+    """Format a shell command that brings the CPUs online. It is empty without CPUs, and names consecutive CPUs by `seq`."""
     if len(cpus) < 2:
         return "".join(f"echo 1 | sudo tee /{CPUS}/cpu{cpu}/online" for cpu in cpus)
     words = []
@@ -50,7 +50,7 @@ def _format_online_command(cpus: CpuSet) -> str:
     return f"for n in {' '.join(words)}; do echo 1 | sudo tee /{CPUS}/cpu$n/online; done"
 
 
-def core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
+def check_core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
     """Check the class of exclusive CPUs, only on machines with several classes of cores."""
     classes = facts.topology.core_classes
     if len(classes) < 2:
@@ -70,7 +70,7 @@ def core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
         yield CheckResult("core-classes", Level.OK, f"there are {kinds}; pods get {wish} cores if enough are free")
 
 
-def smt(facts: NodeFacts) -> CheckResult:
+def check_smt(facts: NodeFacts) -> CheckResult:
     topology = facts.topology
     if all(len(cpus) < 2 for cpus in topology.cores.values()):
         control = facts.text(f"{CPUS}/smt/control")
@@ -89,7 +89,7 @@ def smt(facts: NodeFacts) -> CheckResult:
     return CheckResult("smt", Level.NOTE, why, fix)
 
 
-def reserved_cpus(facts: NodeFacts) -> CheckResult:
+def check_reserved_cpus(facts: NodeFacts) -> CheckResult:
     name, reserved, topology = "reserved-cpus", facts.reserved, facts.topology
     if not facts.is_static:
         return CheckResult(
@@ -97,7 +97,7 @@ def reserved_cpus(facts: NodeFacts) -> CheckResult:
             Level.OK if facts.config else Level.UNKNOWN,
             "no CPU is allocated exclusively" if facts.config else facts.why_unconfigured,
         )
-    whole = whole_cores(topology, reserved)
+    whole = find_whole_cores(topology, reserved)
     if whole != reserved:
         why = f"CPUs {reserved} are reserved, but their siblings {whole - reserved} are not: pods on these share a core with the host"
         return CheckResult(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in {facts.config_file}')
@@ -115,23 +115,25 @@ def reserved_cpus(facts: NodeFacts) -> CheckResult:
     )
 
 
-def huge_pages(facts: NodeFacts) -> CheckResult:
+def check_huge_pages(facts: NodeFacts) -> CheckResult:
     name = "huge-pages"
     sizes = [(size, amount) for size, amount in facts.topology.hugepages if amount]
     if not sizes:
         why = "there are none, so pods that request them are refused"
         return CheckResult(name, Level.NOTE, why, "echo 512 | sudo tee /proc/sys/vm/nr_hugepages")
-    uneven = _find_uneven(facts.topology)
-    if uneven is not None:
-        size, amounts = uneven
+    topology, units = facts.topology, {"Ki": 1, "Mi": 1024, "Gi": 1024**2}
+    for size, _ in topology.hugepages:
+        amounts = {node.id: dict(node.hugepages).get(size, 0) for node in topology.numa if node.id in topology.nodes}
+        if len(set(amounts.values())) < 2:
+            continue
         said = ", ".join(f"{amount >> 20} MiB on node {node}" for node, amount in amounts.items())
-        least = min(amounts, key=lambda node: amounts[node])
-        kib = _parse_page_kib(size)
-        path = f"/{NODES}/node{least}/hugepages/hugepages-{kib}kB/nr_hugepages"
-        pages = max(amounts.values()) // (kib * 1024) if kib else 0
-        return CheckResult(
-            name, Level.WARNING, f"{size} are uneven: {said}", f"echo {pages} | sudo tee {path}" if kib else ""
-        )
+        text, fix = size.removeprefix("hugepages-"), ""
+        if text[-2:] in units and text[:-2].isdigit():
+            kib = int(text[:-2]) * units[text[-2:]]
+            least = next(node for node, amount in amounts.items() if amount == min(amounts.values()))
+            path = f"/{NODES}/node{least}/hugepages/hugepages-{kib}kB/nr_hugepages"
+            fix = f"echo {max(amounts.values()) // (kib * 1024)} | sudo tee {path}"
+        return CheckResult(name, Level.WARNING, f"{size} are uneven: {said}", fix)
     controllers = facts.text(f"{PODS_UNIT}/cgroup.controllers")
     limits = (
         ""
@@ -144,23 +146,7 @@ def huge_pages(facts: NodeFacts) -> CheckResult:
     )
 
 
-def _find_uneven(topology: Topology) -> tuple[str, dict[int, int]] | None:
-    """Return the first page size with different amounts on NUMA nodes with CPUs."""
-    for size, _ in topology.hugepages:
-        amounts = {node.id: dict(node.hugepages).get(size, 0) for node in topology.numa if node.id in topology.nodes}
-        if len(set(amounts.values())) > 1:
-            return size, amounts
-    return None
-
-
-def _parse_page_kib(size: str) -> int:
-    """Return the size of a page in KiB from its name in sysfs. 0 means unknown."""
-    units = {"Ki": 1, "Mi": 1024, "Gi": 1024**2}
-    text = size.removeprefix("hugepages-")
-    return int(text[:-2]) * units[text[-2:]] if text[-2:] in units and text[:-2].isdigit() else 0
-
-
-def whole_cores(topology: Topology, cpus: CpuSet) -> CpuSet:
+def find_whole_cores(topology: Topology, cpus: CpuSet) -> CpuSet:
     whole = CpuSet()
     for core in topology.cores.values():
         if core & cpus:

@@ -1,8 +1,6 @@
-"""Colours the parts of an inspection that need attention: refusals, repeated failures, and containers worse than
-allocated.
+"""Colours of the parts of an inspection that need attention: refusals, repeated failures, degraded containers.
 
-Only words are coloured that can't be a pod's or container's name, because names are lower case. Without colour the
-text says the same.
+Only words with capital letters or in a fixed context are coloured, because these can't be a pod's or container's name.
 """
 
 import re
@@ -16,6 +14,6 @@ _MARKED = re.compile(
 )
 
 
-def coloured(text: str) -> str:
+def add_colours(text: str) -> str:
     """Colour a formatted text. Positions of characters don't change."""
     return _MARKED.sub(lambda found: f"\x1b[{_RED if found['red'] else _YELLOW}m{found[0]}\x1b[0m", text)

@@ -18,7 +18,7 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.exec_preconditions import obstacle
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, CpuMax, Partition, PartitionKind, UnitSettings
-from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
@@ -141,7 +141,7 @@ class WatchedAgent(Agent):
         return {
             entry.container_path(container.name): self.machine.granted_to_unit(container.unit)
             for entry in self.promised().entries
-            if entry.is_of_systemd and entry.is_active and entry.deleting_since_ms is None
+            if entry.pins_units and entry.is_active and entry.deleting_since_ms is None
             for container in entry.pod.containers
             if container.unit in units and units[container.unit].is_placed
         }
@@ -157,7 +157,7 @@ class WatchedAgent(Agent):
 
     def apply(self, change: Change) -> None:
         before = self.machine.effective(change.path) if change.path in self.machine.groups else CpuSet()
-        if is_of_systemd(change.path):
+        if is_pinned(change.path):
             self._judge_unit(change)
         elif isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS:
             if change.path not in self.cpus_of(self.promised()):
@@ -452,7 +452,7 @@ class Turns(RuleBasedStateMachine):
         }
         self.machine.broken |= dict.fromkeys(((path, what) for path in paths), "systemd has not answered for 5 s")
         self._turns(turns)
-        self._end_trouble()
+        self._end_problem()
 
     # Processes
 
@@ -583,19 +583,19 @@ class Turns(RuleBasedStateMachine):
         self._turns(turns)
 
     @rule(
-        trouble=st.sampled_from(["launcher", "disk", "directory", "part"]), source=SOURCES, recipe=RECIPES, turns=TURNS
+        problem=st.sampled_from(["launcher", "disk", "directory", "part"]), source=SOURCES, recipe=RECIPES, turns=TURNS
     )
-    def turn_in_trouble(self, trouble: str, source: str, recipe: Recipe, turns: int) -> None:
+    def turn_in_problem(self, problem: str, source: str, recipe: Recipe, turns: int) -> None:
         self._move(source, recipe)
-        self.machine.launcher_answers, self.agent.disk_is_full = trouble != "launcher", trouble == "disk"
+        self.machine.launcher_answers, self.agent.disk_is_full = problem != "launcher", problem == "disk"
         before = self._ending()
-        if trouble in {"directory", "part"}:
-            self.agent.is_blind, self.agent.is_partial = trouble == "directory", trouble == "part"
+        if problem in {"directory", "part"}:
+            self.agent.is_blind, self.agent.is_partial = problem == "directory", problem == "part"
             self.agent.wanted = ()
         self._turns(turns)
-        if trouble in {"directory", "part"}:
+        if problem in {"directory", "part"}:
             assert self._ending() <= before, "a directory that is unreadable, or read in part, ends no pod"
-        self._end_trouble()
+        self._end_problem()
 
     @rule(
         file=st.sampled_from(
@@ -625,9 +625,9 @@ class Turns(RuleBasedStateMachine):
             paths = [paths[which % len(paths)]] if paths else []
         self.machine.broken |= {(path, file): "Device or resource busy" for path in paths}
         self._turns(turns)
-        self._end_trouble()
+        self._end_problem()
 
-    def _end_trouble(self) -> None:
+    def _end_problem(self) -> None:
         self.machine.launcher_answers, self.agent.disk_is_full = True, False
         self.agent.is_blind = self.agent.is_partial = False
         self.machine.broken.clear()
@@ -657,7 +657,7 @@ class Turns(RuleBasedStateMachine):
     def calm_down(self) -> None:
         """Everything outside is right again: in the end the cgroups hold what is promised, and what can run runs."""
         machine, agent = self.machine, self.agent
-        self._end_trouble()
+        self._end_problem()
         self.repair()
         self.plug(255, turns=0)
         if "poduid-stray" in machine.groups:
@@ -670,17 +670,17 @@ class Turns(RuleBasedStateMachine):
         assert agent.overlaps() == {}
         reserved = machine.node.managers.reserved
         desired_by_path = {w.path: w for w in agent.desired_cgroups()}
-        assert set(machine.groups) == {path for path in desired_by_path if not is_of_systemd(path)}
+        assert set(machine.groups) == {path for path in desired_by_path if not is_pinned(path)}
         observed = agent.observed()
         for path, want in desired_by_path.items():
-            if is_of_systemd(path) and path not in observed:
+            if is_pinned(path) and path not in observed:
                 continue
             for attribute, value in want.attributes:
                 assert observed[path].get(attribute) == value, f"{path}: {attribute.value}"
-            if want.is_leaf and not is_of_systemd(path):
+            if want.is_leaf and not is_pinned(path):
                 assert machine.is_frozen(path) == want.is_starved, path
         for path, (cpus, _) in agent.cpus_of(agent.state).items():
-            if is_of_systemd(path):
+            if is_pinned(path):
                 assert path not in observed or observed[path].unit is not None
                 assert path not in observed or observed[path].get(Attribute.CPUSET_CPUS) == (cpus or reserved)
                 continue
@@ -847,7 +847,7 @@ def test_sigkill_is_put_off_once_though_sigterm_fails() -> None:
     assert life.agent.state.entries == ()
 
 
-def test_a_change_that_cannot_be_followed_survives_deaths_and_troubles() -> None:
+def test_a_change_that_cannot_be_followed_survives_deaths_and_problems() -> None:
     life = alive("static", [("app", "3")], [("app", "3")])
     before = life.machine.running()
     life.files["a.yaml"] = made("a", "uid-a", [("app", "3"), ("app", "2")])

@@ -59,7 +59,7 @@ def _read_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Observ
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
         return view, None
-    problems += [unknown.problem for unknown in units.unknown if unknown.problem not in view.problems]
+    problems += [unknown.problem for unknown in units.last_read.unknown if unknown.problem not in view.problems]
     if "" not in observed:
         problems.append(f"there is no cgroup {view.cgroup_root} (start it: systemctl start nodeagent-pods)")
         return view, None

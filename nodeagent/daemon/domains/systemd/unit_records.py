@@ -1,31 +1,31 @@
-"""What systemd's units had before they were told anything, beside the state: a boot forgets both what they were told and this.
+"""Original settings of pinned systemd units, recorded in the runtime directory. A boot removes both the records and the changed settings.
 
-The state has it, too. It may be lost, and then nothing else tells what the agent has set from what is a unit's own (D30).
+The state has the settings, too. If the state is lost, only the records tell them from the agent's changes (D30).
 """
 
 from collections.abc import Mapping
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Config
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.formats.kernel.unit_properties import parse_unit_record, print_unit_record
 
 _FILE = "before"
 UNIT_DEVICES = "unit-devices"
-"""The directory beside it of what units were allowed (unit_devices.py): there once one had a device of its own."""
+"""Directory of the added device rules, beside the records. It exists once a unit had devices."""
 
 
 class UnitRecords:
-    """One file per unit, below the runtime directory."""
+    """Records of units, in one file per unit."""
 
     def __init__(self, config: Config) -> None:
         self._files = PlacementFiles(f"{config.runtime_directory}/units")
         self._known: dict[str, UnitSettings] | None = None
-        """None: not read yet."""
+        """None means that the records were not read yet."""
 
     def look(self) -> Mapping[str, UnitSettings]:
-        """Return what is recorded, by unit; what can't be read is missing."""
+        """Return the recorded settings by unit, without unreadable records."""
         if self._known is None:
             try:
                 self._known = self._read()
@@ -42,14 +42,20 @@ class UnitRecords:
                 found[unit] = before
         return found
 
-    def keep(self, wanted: Mapping[str, UnitSettings]) -> tuple[Trouble, ...]:
-        """Record these units, and no others. Returns what prevented it: nothing is written over what can't be read."""
+    def keep(self, wanted: Mapping[str, UnitSettings]) -> tuple[Problem, ...]:
+        """Record the settings of these units, and remove all other records.
+
+        Nothing is written if the records can't be read.
+
+        Returns:
+            Problems.
+        """
         if self._known is None:
             try:
                 self._known = self._read()
             except PlacementFileError as err:
-                return (trouble_of(err),)
-        troubles = []
+                return (Problem.from_error(err),)
+        problems = []
         known = dict(self._known)
         for unit in sorted(wanted.keys() | known.keys()):
             if wanted.get(unit) == known.get(unit):
@@ -60,10 +66,9 @@ class UnitRecords:
                 else:
                     self._files.remove(f"{unit}/{_FILE}")
             except PlacementFileError as err:
-                troubles.append(trouble_of(err))
+                problems.append(Problem.from_error(err))
                 continue
-            known = {name: before for name, before in known.items() if name != unit} | (
-                {unit: wanted[unit]} if unit in wanted else {}
-            )
+            known.pop(unit, None)
+            known |= {unit: wanted[unit]} if unit in wanted else {}
         self._known = known
-        return tuple(troubles)
+        return tuple(problems)
