@@ -643,7 +643,7 @@ def status_of(message: bytes) -> str:
     client.send_headers(1, [*pseudo, ("content-type", "application/grpc")])
     client.send_data(1, framed(message), end_stream=True)
     server.receive(client.data_to_send())
-    (answer,) = (one for one in client.receive_data(server.to_send()) if isinstance(one, ResponseReceived))
+    (answer,) = (one for one in client.receive_data(server.take_output()) if isinstance(one, ResponseReceived))
     assert answer.headers is not None
     return str(dict(answer.headers)["grpc-message"])
 
