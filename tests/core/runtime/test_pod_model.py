@@ -24,7 +24,7 @@ from nodeagent.core.model.pod import (
     Resources,
     qos_class,
 )
-from nodeagent.core.model.pod_amounts import asked_of
+from nodeagent.core.model.pod_amounts import get_requested
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.formats.manifest.pod_manifest import pod_from_document, pod_to_document
 from tests.support.pods import amounts, app, burstable, exclusive, pod
@@ -162,8 +162,8 @@ def test_what_kubelet_has_made_counts_where_it_says_something_else(of: Pod, data
         shares = told_resources(asked).cpu_shares
         assert shares is not None
         # A request of nothing has the shares of the limit; those of two thousandths are those of nothing.
-        assert {asked_of(has.resources, CPU), asked_of(limits_of(has), CPU)} & set(possible(shares))
-        assert asked_of(has.resources, CPU) <= possible(shares)[-1]
+        assert {get_requested(has.resources, CPU), get_requested(limits_of(has), CPU)} & set(possible(shares))
+        assert get_requested(has.resources, CPU) <= possible(shares)[-1]
     assert saved(found.pod) == found.pod
 
 

@@ -35,7 +35,7 @@ from nodeagent.core.model.pod import (
     RestartPolicy,
     has_pod_level_resources,
 )
-from nodeagent.core.model.pod_amounts import EXCLUSIVE_CPUS, quantity_of, shared_part
+from nodeagent.core.model.pod_amounts import EXCLUSIVE_CPUS, find_shared_part, quantity_of
 from nodeagent.core.model.pod_resources import with_pod_level_defaults
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.errors import printable
@@ -419,7 +419,7 @@ def _too_many_exclusive(pod: Pod) -> Iterator[Contradiction]:
         if container.exclusive_cpus is not None and has_pod_level_resources(pod):
             why = "the pod has resources as a whole (spec.resources), whose CPUs are divided by other rules"
             yield Contradiction(container.name, EXCLUSIVE_CPUS, str(container.exclusive_cpus), why)
-        elif shared_part(container) < 0:
+        elif find_shared_part(container) < 0:
             request = container.resources.requests.get(CPU)
             why = f"it requests {'no CPU' if request is None else f'cpu: {request}'}"
             yield Contradiction(container.name, EXCLUSIVE_CPUS, str(container.exclusive_cpus), why)
