@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
+from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, find_withheld
 from nodeagent.core.metrics.agent_metrics import DEGRADED_CONTAINERS
 from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.idset import CpuSet
@@ -234,7 +234,7 @@ def sets(*texts: str) -> list[tuple[str, CpuSet]]:
     ],
 )
 def test_what_is_withheld_and_by_whom(chain: list[tuple[str, CpuSet]], found: Withheld) -> None:
-    assert withheld(chain) == found
+    assert find_withheld(chain) == found
 
 
 def tree(base: Path, *texts: str | None) -> CgroupTree:

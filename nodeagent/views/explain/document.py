@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, ContainerReport, Managers, isolation, preferred_class
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.cgroups.closing import Why, closings
+from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
@@ -240,7 +240,7 @@ def _describe_isolation(explained: ExplainedPod, config: Config, has_partitions:
     qos = qos_class(pod, pod_level_resources=managers.placement.gate("PodLevelResources"))
     entry = PodEntry(pod, qos, Origin(pod.full_name), 0)
     found: dict[tuple[PartitionKind | None, bool, Why], list[tuple[str, CpuSet]]] = {}
-    known = closings(config, managers, decision.promises, entry, has_partitions=has_partitions is not False)
+    known = find_closings(config, managers, decision.promises, entry, has_partitions=has_partitions is not False)
     for name, closing in known.items():
         found.setdefault((closing.kind, closing.is_of_pod, closing.why), []).append((name, closing.cpus))
     return [

@@ -25,7 +25,7 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.lifecycle import next_start_at_ms
-from nodeagent.core.turn.recovery import lacking_cpus
+from nodeagent.core.turn.recovery import count_lacking_cpus
 from nodeagent.formats.kernel.cgroup_values import print_value
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.wording.cpu_places import Places
@@ -88,7 +88,7 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
     nodes = memory_nodes_of(observed.promises, uid, container.name)
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
-    lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
+    lacking = count_lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
     partition = _find_partition(observed, own)
     closed = "systemd" if observed.closing is not None and observed.closing.kind is None else None
     if partition in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:

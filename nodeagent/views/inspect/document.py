@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from nodeagent.core.cgroups.closing import closings
+from nodeagent.core.cgroups.closing import find_closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup
@@ -235,7 +235,7 @@ def _describe_pod(
     containers = []
     has_partitions = view.kernel is None or bool(view.kernel.path_to_partitions)
     closed = (
-        closings(view.node.config, view.node.managers, view.state.promises, entry, has_partitions=has_partitions)
+        find_closings(view.node.config, view.node.managers, view.state.promises, entry, has_partitions=has_partitions)
         if entry.is_active
         else {}
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.model.devices import Device, DevicePlace, NodeDoubt, by_node, place_of
+from nodeagent.core.model.devices import Device, DevicePlace, NodeDoubt, find_node_of, group_by_node
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.devices.holdings import pods_with_devices
@@ -49,7 +49,7 @@ def describe_devices(
     """Describe all devices, including virtual functions."""
     documents = []
     for device in devices:
-        place = place_of(device, topology)
+        place = find_node_of(device, topology)
         documents.append(
             {
                 "address": device.address,
@@ -90,10 +90,11 @@ def describe_device_sections(
             if node is None
             else f"devices of NUMA node {node}",
             tuple(
-                _format_device(device, place_of(device, topology), owners.get(device.address, ())) for device in members
+                _format_device(device, find_node_of(device, topology), owners.get(device.address, ()))
+                for device in members
             ),
         )
-        for node, members in by_node(shown, topology)
+        for node, members in group_by_node(shown, topology)
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodeagent.core.model.claims import CPU_DRIVER, ClaimAllocation, cpu_of
+from nodeagent.core.model.claims import CPU_DRIVER, ClaimAllocation, decode_cpu_name
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 
@@ -33,7 +33,7 @@ def format_claim(claim: Document) -> str:
         by_request.setdefault(one["request"], []).append(one)
     parts = []
     for request, devices in by_request.items():
-        cpus = CpuSet.from_ids(cpu_of(one["device"]) for one in devices if one["driver"] == CPU_DRIVER)
+        cpus = CpuSet.from_ids(decode_cpu_name(one["device"]) for one in devices if one["driver"] == CPU_DRIVER)
         words = [request, *([f"CPUs {cpus}"] if cpus else [])]
         for one in devices:
             if one["driver"] != CPU_DRIVER:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.exec_preconditions import obstacle
+from nodeagent.core.cgroups.exec_preconditions import find_obstacle
 from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
 from nodeagent.core.model.idset import CpuSet
@@ -120,7 +120,7 @@ def test_one_that_is_still_to_be_given_back_is_a_difference() -> None:
 def test_nothing_is_run_in_a_unit() -> None:
     of = world()
     (entry,) = of.state.entries
-    found = obstacle(entry, "db", desired=of.desired_cgroups(), observed=there(of), used_below=())
+    found = find_obstacle(entry, "db", desired=of.desired_cgroups(), observed=there(of), used_below=())
     assert found is not None
     assert found.why == "container db of pod default/db pins db.service: systemd starts its processes"
     assert "`systemctl cat db.service`" in found.next_step
