@@ -27,18 +27,18 @@ _FEW_PODS = 8
 _MOST_NOTICED = 30
 _NO_VALUE = "-"
 _RESIZES = {RESIZE_DEFERRED: "resize deferred", RESIZE_INFEASIBLE: "resize infeasible"}
-"""Kubernetes' words by reason."""
+"""Labels of refused resizes by reason."""
 
 
 def render(document: Document, width: int = WIDTH) -> str:
-    """Format everything, with a few lines per pod."""
+    """Format the node, a few lines for each pod, and everything that needs attention."""
     return _join_lines(
         [*_format_node(document, width), "", *_format_pods(document, width), *_format_attention(document, width)]
     )
 
 
 def render_in_full(document: Document, width: int = WIDTH) -> str:
-    """Format every value of the document's pods, one below the other. For one pod or a few."""
+    """Format all values of the document's pods, for one pod or a few."""
     lines: list[str] = []
     for pod in document["pods"]:
         lines += [*_format_pod_in_full(pod, document, width), ""]
@@ -56,7 +56,7 @@ def render_wide(document: Document) -> str:
 
 
 def format_health(document: Document) -> str:
-    """Format the verdict of `--strict` in one line."""
+    """Format the result of `--strict` in one line."""
     summary = document["summary"]
     words = {
         "problems": ("problem", "problems"),

@@ -1,6 +1,6 @@
 """One frame of `nodeagent inspect --watch`: load of every CPU, drift, problems, and a scrollable table of containers.
 
-Adds words and layout to the facts. No line is longer than the width or has terminal control sequences.
+No line is longer than the width or has terminal control sequences.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _HEADING = ("CONTAINER", "STATE", "CPUS", "USED", "THROTTLED", "REMOTE", "")
 _ALIGNED = "<<<>>><"
 _WIDEST = (44, 22, 24, 7, 9, 8, 20)
 _OTHERS_FROM_PERCENT = 10
-"""Minimum load per CPU. Smaller values may result from reading two counters one after the other."""
+"""Minimum load per CPU that is shown. Reading two counters one after the other may cause a smaller difference."""
 
 
 class Poll(Struct, frozen=True):
@@ -249,7 +249,7 @@ def _load_of_others(container: Document, look: Poll) -> int:
 
 
 def _format_table(rows: list[tuple[str, ...]], width: int) -> list[str]:
-    """Format one line per row. Long texts are cut at their end, numbers never."""
+    """Format one line per row. Texts that are too long are cut, numbers are not."""
     widths = [min(most, max(len(row[i]) for row in rows)) for i, most in enumerate(_WIDEST)]
     spare = width - sum(widths) - 2 * (len(widths) - 1)
     for i in (2, 1, 0):  # columns in the order in which they are cut

@@ -59,7 +59,7 @@ class _CoreKind(Struct, frozen=True):
 
 
 class OtherCaches:
-    """Caches of levels other than 3: those shared by several cores one by one, and those of a single core together."""
+    """Descriptions of caches of other levels than 3. A cache of several cores is described alone, those of one core together."""
 
     def __init__(self, topology: Topology) -> None:
         shared: dict[int, list[str]] = {}
