@@ -27,7 +27,7 @@ class Observations(Struct, frozen=True):
     """Observations of tasks and interrupts in addition to the kernel's counters."""
 
     members: Mapping[str, frozenset[int]]
-    """Tasks seen in each cgroup before or after the measurement. Paths are relative to the pods' cgroup."""
+    """Tasks seen in each cgroup before or after the measurement."""
     threads: Mapping[int, HostThread]
     """Tasks that had not ended, by ID."""
     running: Mapping[int, tuple[int, ...]]
