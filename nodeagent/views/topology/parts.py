@@ -82,12 +82,12 @@ class OtherCaches:
             joined = {owner: " and ".join(filter(None, (", ".join(n[:-1]), n[-1]))) for owner, n in names.items()}
             self._own[cpu] = ", ".join(f"{text} per {owner}" for owner, text in joined.items())
         described = {self._own.get(cpu.id, "") for cpu in topology.cpus}
-        self.everywhere = described.pop() if len(described) == 1 else ""
+        self.common_text = described.pop() if len(described) == 1 else ""
         """Description of each core's own caches. Empty if cores differ."""
 
     def describe_caches(self, cpu: int) -> tuple[str, str]:
         """Describe the shared caches of the CPU's core, and its own caches if cores differ."""
-        return self._shared.get(cpu, ""), "" if self.everywhere else self._own.get(cpu, "")
+        return self._shared.get(cpu, ""), "" if self.common_text else self._own.get(cpu, "")
 
 
 def group_cores(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:
