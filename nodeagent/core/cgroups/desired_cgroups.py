@@ -273,7 +273,7 @@ def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Cont
 
 
 def _find_shared_fallback(managers: Managers, promises: Promises) -> CpuSet:
-    """Return the fallback CPUs of shared containers. They are for threads that have pinned themselves to a CPU of the pool which goes offline."""
+    """Return the fallback CPUs of shared containers, for threads that have pinned themselves to a CPU which goes offline."""
     return (
         default_set(promises)
         if managers.providers.of(CpuResource).manager.static
