@@ -379,8 +379,7 @@ def run_id(entry: PodEntry, status: ContainerStatus) -> str:
     """Return the ID of the container's current attempt. The launcher starts each ID only once.
 
     A pod may come back under the same UID, with attempts from 1, so the ID contains the time of the decision. The launcher accepts IDs of
-    up to
-    120 characters: 36 of a UID (or of a hash, if it is longer), 63 of a container's name, 11 of the time.
+    up to 120 characters: 36 of a UID (or of a hash, if it is longer), 63 of a container's name, 11 of the time.
     """
     return f"{run_prefix(entry.pod.uid, status.name)}{entry.decided_at_ms:x}.{status.attempt}"
 

@@ -1,8 +1,7 @@
 """Running pods that are missing from the state: entries and holdings derived from cgroups, launcher and records.
 
 Needed only if the state was lost or is unusable, because a pod keeps its entry as long as it has processes. Knows no file: the caller
-passes
-all observations.
+passes all observations.
 """
 
 from collections import defaultdict
@@ -56,8 +55,7 @@ def find_admitted(
         observed: the current cgroups.
         runs: the launcher's runs.
         recorded: holdings in other files, by UID. They count unless a cgroup contradicts them. Cards of claims are under no container's
-            name, as
-            in `UnrecoveredPod`.
+            name, as in `UnrecoveredPod`.
         now_ms: wall clock.
     """
     pods = []

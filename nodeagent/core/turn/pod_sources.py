@@ -137,8 +137,7 @@ def find_effective(
     """Return the effective manifests by namespace/name, and each duplicate with the effective manifest of its name or UID (D7).
 
     A decided pod keeps its name and UID while its file, or another file with the same pod or its refused change, exists. This also holds
-    for
-    refused, finished and released pods, so that a copy doesn't bring back an ended pod. Otherwise the first file of the first source is
+    for refused, finished and released pods, so that a copy doesn't bring back an ended pod. Otherwise the first file of the first source is
     effective.
     """
     known = {entry.pod.full_name: entry for entry in entries}

@@ -89,12 +89,10 @@ def build_response(
     Args:
         others: all occupants, including the containers to change.
         created: desired placement of the container that is being created, and the runtime's own values for it. It must have CPUs, because
-            the
-            caller denies a creation without any.
+            the caller denies a creation without any.
         updated: container with a pending update. All its values are sent, whatever it has now.
         pool: the shared pool. Two containers on each other's CPUs would wait for each other forever. A container without any free CPU of
-            its own
-            moves to the pool meanwhile.
+            its own moves to the pool meanwhile.
     """
     there = tuple(others)
     overdue = CpuSet()

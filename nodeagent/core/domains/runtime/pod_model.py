@@ -363,8 +363,7 @@ def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
     """Estimate the memory request of a Burstable container.
 
     Often a manifest has only a limit, and the request is equal. Otherwise the least possible amount is assumed, so that no pod is refused
-    for
-    memory that it may not have requested.
+    for memory that it may not have requested.
     """
     if between is None:
         return _Amount(REQUESTS, MEMORY, None, ToldBy.OOM_SCORE_ADJ, is_exact=False)
