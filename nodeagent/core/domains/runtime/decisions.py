@@ -266,7 +266,7 @@ def _resize(draft: Draft, case: _Case, before: PodEntry, change: str) -> tuple[D
     """Resize a placed container, by the same rules as for pods of the agent (D50)."""
     state, decide, pod = draft.state, case.decide, case.pod
     if not is_resize(before.pod, pod):
-        why = f"{change}: exclusive CPUs and memory that is promised stay as they are while the container runs"
+        why = f"{change}: exclusive CPUs and allocated memory stay as they are while the container runs"
         return _refuse(draft, case, RESIZE_INFEASIBLE, why)
     answer = resize_pod(state, before.pod, pod, case.node.world)
     if isinstance(answer, NotResized):
