@@ -72,7 +72,7 @@ def find_admitted(
         if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.pod.units):
             continue  # another pod has the unit, so this pod was refused
         # Even an inactive unit keeps its settings as far as possible, because a refused pod doesn't restore them.
-        is_running = entry.pins_units or any(group is not None and group.is_populated for group in there)
+        is_running = entry.keeps_without_processes or any(group is not None and group.is_populated for group in there)
         known = _restore_statuses(entry, past, observed, now_ms)
         held = _find_held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
         pods.append(AdmittedPod(known, RecoveredPod(entry.pod, held, is_running)))

@@ -276,7 +276,7 @@ def _stop_in_order(
 
 def record_unit_settings(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
     """Record the original settings of each unit at its first observation."""
-    for status in entry.containers if entry.pins_units else ():
+    for status in entry.containers:
         there = observed.get(entry.container_path(status.name))
         if status.unit_before is None and there is not None:
             before = there.unit if there.unit_before is None else there.unit_before
