@@ -19,7 +19,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Origin, PodEntry, QosClass, RefusedChange
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.daemon.start import startup
+from nodeagent.daemon.start import node_builder
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.edge.files import manifests
 from nodeagent.edge.files.manifests import SUFFIXES, ManifestScan, locked_manifests, scan_manifests
@@ -85,7 +85,7 @@ class Node:
 def node(run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     root = MACHINE.grow(tmp_path / "root")
     sample = read_machine(str(root))
-    for reader in (manifest_changes, startup):
+    for reader in (manifest_changes, node_builder):
         monkeypatch.setattr(reader, "read_machine", lambda _="/": sample)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from nodeagent.cli.main import main
 from nodeagent.core.model.config import DEFAULT_GATES, Config
-from nodeagent.daemon.start.startup import StartError, load_node
+from nodeagent.daemon.start.node_builder import load_node
+from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.local_api import LocalApi

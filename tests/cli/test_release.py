@@ -25,7 +25,7 @@ from nodeagent.core.model.state import Phase
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS
 from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
-from nodeagent.daemon.start import releasing, startup
+from nodeagent.daemon.start import node_builder, releasing
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.edge.transport.local_api_client import ApiError, call
@@ -588,7 +588,7 @@ def test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_tha
     put_back = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(command, "read_node", lambda _: NodeAgentError("no agent runs", hint="start it"))
-    monkeypatch.setattr(startup, "discover", lambda *_: agent.node)
+    monkeypatch.setattr(node_builder, "discover", lambda *_: agent.node)
     monkeypatch.setattr(releasing, "find_pods_cgroup", lambda *_: stopped)
     monkeypatch.setattr(releasing, "load_agent", lambda *_: agent)
     monkeypatch.setattr(releasing, "put_host_settings_back", lambda *_, **more: put_back.append(more) or 3)

@@ -58,7 +58,8 @@ from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.counting import decode_counts
 from nodeagent.cli.support.entering import check_container
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.node.selected import read_node, read_topology
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import read_topology
 from nodeagent.cli.support.node.this_node import read_this_node
 from nodeagent.cli.support.pod_files import read_pods
 from nodeagent.core.admission import managers as core

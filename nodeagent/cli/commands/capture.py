@@ -10,8 +10,10 @@ from msgspec.structs import replace
 from nodeagent import __version__
 from nodeagent.cli.support.documents import add_out_argument, write_out
 from nodeagent.cli.support.node.arguments import add_node_arguments, is_copied
+from nodeagent.cli.support.node.copied_node import read_hostname
 from nodeagent.cli.support.node.observation import with_observation
-from nodeagent.cli.support.node.selected import SourceError, read_hostname, read_machine_file, read_node
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file
 from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.kernel.sysfs import read_devices, read_machine, read_settings
 from nodeagent.errors import NodeAgentError

@@ -20,9 +20,11 @@ from nodeagent.cli.support.node.arguments import (
     find_own_config,
     is_elsewhere,
 )
-from nodeagent.cli.support.node.selected import SourceError, read_machine_file, read_node, read_topology
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file, read_topology
 from nodeagent.cli.support.places import DEFAULT_SOCKET
-from nodeagent.daemon.start.startup import StartError, unsuited
+from nodeagent.daemon.start.node_builder import unsuited
+from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text

@@ -329,7 +329,7 @@ def _planned_without_agent(
 def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
     from nodeagent.cli.support.configurations import load_config
     from nodeagent.daemon.start import releasing
-    from nodeagent.daemon.start.startup import discover
+    from nodeagent.daemon.start.node_builder import discover
     from nodeagent.edge.files import state_files
 
     if os.geteuid() != 0:

@@ -8,12 +8,14 @@ from nodeagent.cli.support.colour import add_color_argument, wants_colour
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import format_document, format_xml
 from nodeagent.cli.support.node.arguments import add_node_arguments
-from nodeagent.cli.support.node.selected import SourceError, is_without_agent, read_node, read_topology
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import SourceError, is_without_agent, read_topology
 from nodeagent.cli.support.node.this_node import NeverSavedError
 from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.core.admission.managers import initial
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.start.startup import StartError, node_of
+from nodeagent.daemon.start.node_builder import node_of
+from nodeagent.daemon.start.startup import StartError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_json import topology_document
@@ -154,7 +156,7 @@ def _node_resource_topology(args: argparse.Namespace) -> str:
     known = read_node(args)
     name = _node_name(known, "a NodeResourceTopology has it")
     return format_document(
-        node_resource_topology(name, known.node.topology, known.node.managers, known.state.promises), "yaml"
+        node_resource_topology(name, known.node.topology, known.node.rules, known.state.promises), "yaml"
     )
 
 
@@ -205,7 +207,7 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
                 _report_missing(err, args)
                 return None
         else:
-            return owners(known.node.managers, known.state.promises, known.state.holding_pods())
+            return owners(known.node.rules, known.state.promises, known.state.holding_pods())
     if args.config is None:
         return None
     managers = node_of(load_config(args.config), topology, args.config).managers

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.admission.node_rules import NodeRules, isolation
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -30,17 +30,17 @@ class ContainerPlacement(Struct, frozen=True):
 
 
 def container_placements(
-    managers: Managers, state: NodeState, cgroups: Mapping[str, DesiredCgroup]
+    node: NodeRules, state: NodeState, cgroups: Mapping[str, DesiredCgroup]
 ) -> dict[str, ContainerPlacement]:
     """Return the placement of each container, by the path of its cgroup.
 
     Args:
-        managers: the node's managers.
+        node: the node's rules.
         state: the state whose promises the cgroups implement.
         cgroups: the cgroups with the desired values, by path. Containers of other cgroups are left out.
     """
     return {
-        path: _placement(managers, state, entry, container.name, cgroups[path])
+        path: _placement(node, state, entry, container.name, cgroups[path])
         for entry in state.entries
         if entry.is_active
         for container in entry.pod.containers
@@ -49,12 +49,12 @@ def container_placements(
 
 
 def _placement(
-    managers: Managers, state: NodeState, entry: PodEntry, name: str, cgroup: DesiredCgroup
+    node: NodeRules, state: NodeState, entry: PodEntry, name: str, cgroup: DesiredCgroup
 ) -> ContainerPlacement:
     cpus, nodes = cgroup.cpus(), cgroup.get(Attribute.CPUSET_MEMS)
     assert isinstance(nodes, NumaSet), "every container's cgroup has memory nodes"
     exclusive = CpuSet()
-    if isolation(managers, state.promises, entry.pod, name).has_own_cpus:
+    if isolation(node, state.promises, entry.pod, name).has_own_cpus:
         # Offline CPUs are left out. A container without any left runs in the shared pool (D14).
         exclusive = cpus & (own_set_of(state.promises, entry.pod.uid, name) or CpuSet())
     held = state.promises.of_pod(entry.pod.uid)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.admission.node_rules import NodeRules, isolation
 from nodeagent.core.cgroups.partitions import NO_PARTITION, partitioned
 from nodeagent.core.model.cgroup import (
     Attribute,
@@ -31,7 +31,6 @@ from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 
 CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
@@ -78,7 +77,7 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
     return paths[::-1] if can_all else ()
 
 
-def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
+def desired_cgroups(config: Config, node: NodeRules, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
     """Compute the desired values of every cgroup that the agent manages, parents before children.
 
     systemd manages the pods' cgroup itself, so only the controllers for its children are desired (D9).
@@ -92,9 +91,9 @@ def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: N
         want
         for entry in present
         for want in (
-            _units(managers, kernel, state, entry)
+            _units(node, kernel, state, entry)
             if entry.is_of_systemd
-            else _pod_cgroups(config, managers, kernel, state, entry, controllers)
+            else _pod_cgroups(config, node, kernel, state, entry, controllers)
         )
     )
     return (
@@ -106,7 +105,7 @@ def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: N
 
 
 def runtime_cgroups(
-    config: Config, managers: Managers, kernel: Kernel, state: NodeState
+    config: Config, node: NodeRules, kernel: Kernel, state: NodeState
 ) -> dict[ContainerKey, DesiredCgroup]:
     """Compute the desired values for containers of a container runtime, limited to those that the runtime can be asked for.
 
@@ -119,7 +118,7 @@ def runtime_cgroups(
         if entry.is_active and entry.is_of_runtime
         for container, want in zip(
             entry.pod.containers,
-            _pod_cgroups(config, managers, remote, state, entry, frozenset())[1:],
+            _pod_cgroups(config, node, remote, state, entry, frozenset())[1:],
             strict=True,
         )
     }
@@ -149,7 +148,7 @@ def _above_pods(kernel: Kernel, controllers: frozenset[str], pods: Iterable[Desi
 
 
 def _pod_cgroups(
-    config: Config, managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry, controllers: frozenset[str]
+    config: Config, node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry, controllers: frozenset[str]
 ) -> tuple[DesiredCgroup, ...]:
     """Return a pod's cgroup and those of its containers.
 
@@ -158,21 +157,21 @@ def _pod_cgroups(
     cgroup therefore also lists the reserved CPUs, which are never allocated. It keeps CPUs that are offline, so that nothing has to be
     written when they go and come.
     """
-    levels = {c.name: isolation(managers, state.promises, entry.pod, c.name) for c in entry.pod.containers}
+    levels = {c.name: isolation(node, state.promises, entry.pod, c.name) for c in entry.pod.containers}
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
-    has_quota = config.cpu_cfs_quota and not _is_unlimited_pod(config, managers, state.promises, entry.pod, levels)
+    has_quota = config.cpu_cfs_quota and not _is_unlimited_pod(config, node, state.promises, entry.pod, levels)
     pod_limit = resources.cpu_limit_milli if has_quota else None
-    pool = shared_pool(managers, state.promises, kernel.online)
+    pool = shared_pool(node, state.promises, kernel.online)
     containers = tuple(
-        _container_cgroup(config, managers, kernel, state, entry, container, levels[container.name], pool)
+        _container_cgroup(config, node, kernel, state, entry, container, levels[container.name], pool)
         for container in entry.pod.containers
     )
-    cpus = managers.reserved
+    cpus = node.reserved
     for container, want in zip(entry.pod.containers, containers, strict=True):
         if own_set_of(state.promises, entry.pod.uid, container.name):
             cpus |= want.fallback_cpus()
         else:
-            cpus |= default_set(state.promises) if managers.providers.of(CpuResource).manager.static else kernel.online
+            cpus |= default_set(state.promises) if node.placement.has_static_cpus else kernel.online
     pod = DesiredCgroup(
         entry.pod_path,
         controllers,
@@ -196,19 +195,19 @@ def _pod_cgroups(
         pod,
         containers,
         own if is_apart else {},
-        isolated=managers.topology.isolated,
+        isolated=node.topology.isolated,
         is_unbalanced=entry.pod.is_isolated,
     )
 
 
-def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
+def _units(node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
     """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
 
     The agent decides on their CPUs and memory nodes only; the units' own files have all else. No cgroup of the pod surrounds them. A unit
     without a CPU left runs on the reserved CPUs. If none of these is online, no CPUs are desired, because systemd takes an empty set as
     "no restriction".
     """
-    pool = shared_pool(managers, state.promises, kernel.online) or managers.reserved & kernel.online
+    pool = shared_pool(node, state.promises, kernel.online) or node.reserved & kernel.online
     for container, status in entry.pairs():
         if status.unit_before is None:
             continue
@@ -217,7 +216,7 @@ def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry
             yield DesiredCgroup(path, is_leaf=True, goes_back_to=status.unit_before)
             continue
         own = own_set_of(state.promises, entry.pod.uid, container.name)
-        level = isolation(managers, state.promises, entry.pod, container.name)
+        level = isolation(node, state.promises, entry.pod, container.name)
         cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
         # Without a decision on its memory, the unit's own file counts.
         mems = _decided_nodes(kernel, state.promises, entry.pod, container)
@@ -240,28 +239,24 @@ def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Cont
     return memory_nodes_of(promises, pod.uid, container.name) or asked_for
 
 
-def _shared_by_all(managers: Managers, promises: Promises) -> CpuSet:
+def _shared_by_all(node: NodeRules, promises: Promises) -> CpuSet:
     """Return the fallback CPUs of shared containers. A thread needs them that has pinned itself to a CPU of the pool that goes offline."""
-    return (
-        default_set(promises)
-        if managers.providers.of(CpuResource).manager.static
-        else managers.topology.online | managers.topology.offline
-    )
+    return default_set(promises) if node.placement.has_static_cpus else node.topology.online | node.topology.offline
 
 
-def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:
+def shared_pool(node: NodeRules, promises: Promises, online: CpuSet) -> CpuSet:
     """Return the online CPUs of containers without exclusive CPUs, limited to `sharedCoreClass` if the pool has CPUs of that class.
 
     Policy none doesn't track the pool (kubelet's default set stays empty), so it is all online CPUs.
     """
-    pool = default_set(promises) & online if managers.providers.of(CpuResource).manager.static else online
-    of_class = managers.topology.core_classes.get(managers.placement.shared_core_class, CpuSet())
+    pool = default_set(promises) & online if node.placement.has_static_cpus else online
+    of_class = node.topology.core_classes.get(node.placement.shared_core_class, CpuSet())
     return pool & of_class or pool
 
 
 def _container_cgroup(
     config: Config,
-    managers: Managers,
+    node: NodeRules,
     kernel: Kernel,
     state: NodeState,
     entry: PodEntry,
@@ -278,7 +273,7 @@ def _container_cgroup(
     )
     # Exclusive CPUs stay listed while they are offline, so that nothing has to be written when they go and come.
     attributes: list[tuple[Attribute, Value]] = [
-        (Attribute.FALLBACK_CPUS, (own | cpus if own else _shared_by_all(managers, promises)) | managers.reserved),
+        (Attribute.FALLBACK_CPUS, (own | cpus if own else _shared_by_all(node, promises)) | node.reserved),
         (Attribute.CPUSET_MEMS, mems),
         (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
         (Attribute.CPU_MAX, _container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),
@@ -311,13 +306,13 @@ def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: b
 
 
 def _is_unlimited_pod(
-    config: Config, managers: Managers, promises: Promises, pod: Pod, levels: dict[str, Isolation]
+    config: Config, node: NodeRules, promises: Promises, pod: Pod, levels: dict[str, Isolation]
 ) -> bool:
     """Whether exclusive CPUs leave the pod's cgroup without a CPU limit (kubelet's rule for CFS quotas, D15)."""
     if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
         return False
     exclusive = [level.has_own_cpus for level in levels.values()]
-    if managers.is_pod_level(pod) or promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus is not None:
+    if node.rules.gates.is_managed_pod(pod) or promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus is not None:
         return all(exclusive)
     return any(level is not Isolation.HOST for level in levels.values())
 

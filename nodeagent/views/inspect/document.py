@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from nodeagent.core.admission.node_rules import free_cpus
 from nodeagent.core.cgroups.closing import closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
@@ -22,7 +23,6 @@ from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.containers import ContainerView, container_document, kernel_values
@@ -96,8 +96,8 @@ def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, t
     observed, kernel = view.observed.cgroups, view.kernel
     if observed is None or kernel is None:
         return (), Plan(()), ()
-    wanted = desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
-    of_runtime = runtime_cgroups(view.node.config, view.node.managers, kernel, view.state).values()
+    wanted = desired_cgroups(view.node.config, view.node.rules, kernel, view.state)
+    of_runtime = runtime_cgroups(view.node.config, view.node.rules, kernel, view.state).values()
     # A container runtime may remove a cgroup and create it again when it retries to run the container.
     wanted += tuple(want for want in of_runtime if want.path in observed)
     plan = diff(wanted, observed)
@@ -148,9 +148,8 @@ def _summarise(view: NodeView, pods: Sequence[Document], found: Sequence[Differe
 def _describe_node(view: NodeView) -> Document:
     topology, promises = view.node.topology, view.state.promises
     placement = view.node.config.placement
-    shared = shared_pool(view.node.managers, promises, topology.online)
-    cpu = view.node.managers.providers.of(CpuResource).manager
-    available = CpuSet(cpu.free_cpus(promises)) & topology.online if cpu.static else CpuSet()
+    shared = shared_pool(view.node.rules, promises, topology.online)
+    available = free_cpus(view.node.rules, promises) & topology.online
     exclusive = exclusive_cpus(promises)
     return {
         "agent": {
@@ -172,8 +171,8 @@ def _describe_node(view: NodeView) -> Document:
             "offline": str(topology.offline),
             "online": str(topology.online),
             "onlineCount": len(topology.online),
-            "reserved": str(view.node.managers.reserved),
-            "reservedCount": len(view.node.managers.reserved),
+            "reserved": str(view.node.rules.reserved),
+            "reservedCount": len(view.node.rules.reserved),
             "shared": str(shared),
             "sharedMillicores": 1000 * len(shared),
         },
@@ -232,12 +231,12 @@ def _describe_pod(
     if entry.is_of_runtime:
         from nodeagent.views.wording.runtime_pods import known_documents, known_of  # noqa: PLC0415 - most nodes have no container runtime
 
-        known = known_of(entry, view.state, view.node.managers.topology.memory_bytes)
+        known = known_of(entry, view.state, view.node.rules.topology.memory_bytes)
         estimates = known_documents(one for one in known if not one.is_exact)
     containers = []
     has_partitions = view.kernel is None or bool(view.kernel.path_to_partitions)
     closed = (
-        closings(view.node.config, view.node.managers, view.state.promises, entry, has_partitions=has_partitions)
+        closings(view.node.config, view.node.rules, view.state.promises, entry, has_partitions=has_partitions)
         if entry.is_active
         else {}
     )

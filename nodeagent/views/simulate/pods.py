@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.resource_kinds import further_holdings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import headroom
@@ -23,7 +24,6 @@ from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
 from nodeagent.views.explain.resizes import resize_part
-from nodeagent.views.wording.further_holdings import further_holdings
 
 Document = dict[str, Any]
 VERSION = 1
@@ -169,8 +169,7 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
     if isinstance(decision, Admitted):
         held = (decision.promises if replaced else run.after.promises).of_pod(pod.uid)
     resize = next((one for one in run.resizes if one.new is pod), None)
-    resources = run.after.managers.providers.resources
-    further = {c.name: found for c in pod.containers if (found := further_holdings(resources, held, c.name))}
+    further = {c.name: found for c in pod.containers if (found := further_holdings(held, c.name))}
     return {
         "containers": []
         if not isinstance(decision, Admitted)

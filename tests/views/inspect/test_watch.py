@@ -115,7 +115,7 @@ def test_the_kernels_own_counters_grow(tmp_path: Path) -> None:
 
 
 def look(view: NodeView, given: Rates = NO_RATES, containers: dict[str, ContainerUsage] | None = None) -> Look:
-    return Look(inspection(view), view.node.managers.topology, UsageSample(0, {}, containers or {}), given, 12)
+    return Look(inspection(view), view.node.rules.topology, UsageSample(0, {}, containers or {}), given, 12)
 
 
 def busy() -> Look:
