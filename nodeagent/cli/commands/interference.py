@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: only the owners ran there, apart from kernel work that can't move and claimed interrupts; 3: something else did; 1: could not be determined; 2: wrong arguments
+exit status: 0: only owners, immovable kernel work and claimed interrupts ran there; 3: something else did; 1: could not be determined;
+2: wrong arguments
 
 examples:
   nodeagent interference

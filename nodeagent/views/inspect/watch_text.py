@@ -39,7 +39,7 @@ class Look(Struct, frozen=True):
     rates: Rates = NO_RATES
     cost_ms: int | None = None
     """Duration of the previous poll."""
-    trouble: str | None = None
+    problem: str | None = None
     """Reason why no newer data is available."""
     interference: Document | str | None = None
     """Document of foreign tasks on exclusive CPUs since the previous poll, or the reason why it is unknown. None means
@@ -142,8 +142,8 @@ def _format_mean(rates: Rates, cpus: CpuSet) -> str:
 
 def _format_attention(look: Look) -> list[str]:
     document, lines = look.document, []
-    if look.trouble is not None:
-        lines.append(f"NOT REFRESHED: {look.trouble}")
+    if look.problem is not None:
+        lines.append(f"NOT REFRESHED: {look.problem}")
     found = document["differences"]
     if found is None:
         lines.append("DRIFT unknown: the pods' cgroups cannot be read")
