@@ -576,7 +576,7 @@ def test_without_a_daemon_and_cgroups_nothing_is_compared(host, run):
     assert "nothing was compared" in out
     assert f"there is no cgroup {host.cgroups}" in " ".join(out.split())
     assert err.startswith(f"nodeagent: the pods' cgroups cannot be read ({host.cgroups}), so nothing was compared")
-    assert "hint: start them with `systemctl start nodeagent-pods`" in err
+    assert "hint: start their unit with `systemctl start nodeagent-pods`" in err
 
 
 def test_with_a_daemon_and_without_cgroups_nothing_is_compared(live, run):
@@ -952,7 +952,7 @@ def test_retry_of_a_changed_manifest_reports_what_comes_of_it(live, run):
     assert "the changed manifest of pod default/big is refused again: OutOfpods: none left" in err
     assert run("retry", "default/big", "--socket", str(live.socket)) == (
         0,
-        "pod default/big is ending, and its changed manifest follows; see: nodeagent inspect default/big\n",
+        "pod default/big is ending, and starts again with its changed manifest; see: nodeagent inspect default/big\n",
         "",
     )
 
@@ -977,7 +977,9 @@ def test_retry_as_yaml_of_a_pod_that_is_not_decided(live, run):
     document = yaml.safe_load(out)
     json_schema.check(document, "retry")
     assert (status, err, document["admitted"], document["refusal"]) == (1, "", None, None)
-    assert "is not decided yet" in failed(run("retry", "default/big", "--socket", str(live.socket)))
+    assert "the agent has not decided on pod default/big yet" in failed(
+        run("retry", "default/big", "--socket", str(live.socket))
+    )
 
 
 def test_retry_passes_on_what_the_agent_says(live, run):

@@ -87,7 +87,7 @@ def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
         if verdict.writes:
             count = len(verdict.writes)
             said = f"/{verdict.writes[0].path}" if count == 1 else f"{count} files such as /{verdict.writes[0].path}"
-            print(f"fixed {verdict.check}: {verdict.writes[0].text} into {said}", file=sys.stderr)
+            print(f"fixed {verdict.check}: wrote {verdict.writes[0].text} to {said}", file=sys.stderr)
 
 
 def _facts(options: argparse.Namespace) -> NodeFacts:

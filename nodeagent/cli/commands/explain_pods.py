@@ -28,7 +28,7 @@ from nodeagent.views.explain.resizes import refused_lines, resize_document, resi
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.wording.runtime_pods import known_of
 
-_REPLACED = "A pod of this name exists already: it is assumed ended, as with a changed manifest."
+_REPLACED = "A pod of this name exists already: it is assumed to have ended, as after a change of its manifest."
 
 
 class ExplainError(NodeAgentError):
@@ -93,7 +93,7 @@ def _refused_change(what_if: WhatIf, entry: PodEntry) -> tuple[tuple[str, ...], 
     if change is None:
         return (), None
     refusal = change.refusal
-    note = f"Its manifest has changed, and it stays as it is: {refusal.reason}: {refusal.message}"
+    note = f"Its changed manifest was refused, so the pod keeps running unchanged: {refusal.reason}: {refusal.message}"
     if (
         not entry.is_active
         or entry.is_of_systemd

@@ -18,7 +18,7 @@ _NO_VALUE = "-"
 def render_inspection(document: Document, width: int = WIDTH) -> str:
     """Render nodes, then pods, and last the nodes that need attention."""
     summary = document["summary"]
-    cpus = f"{counted(summary['cpus'], 'CPU')}, {summary['exclusive']} exclusive, {summary['free']} free to give"
+    cpus = f"{counted(summary['cpus'], 'CPU')}, {summary['exclusive']} exclusive, {summary['free']} free"
     lines = broken(f"{counted(summary['nodes'], 'node')}: {cpus}; {counted(summary['pods'], 'pod')}", width)
     rows = [["NODE", "CPUS", "EXCLUSIVE", "FREE", "PODS", "HEALTH"]]
     for node in document["nodes"]:
@@ -130,7 +130,7 @@ def render_difference(document: Document, width: int = WIDTH) -> str:
     odd = sorted((node for node in nodes if node["odd"]), key=lambda node: -node["odd"])
     named = [f"{node['name']} ({node['odd']})" for node in odd]
     if named:
-        lines += ["", *broken(f"unlike most: {_names(named)}", width)]
+        lines += ["", *broken(f"differing from most: {_names(named)}", width)]
     return _joined(lines)
 
 

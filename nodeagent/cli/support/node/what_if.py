@@ -193,7 +193,7 @@ def _fit(node: NodeSetup | tuple[StartRefused, ...], source: str, errata: Errata
         hint="; or ".join(
             [
                 *(f"{refused.about}: {refused.allowed}" for refused in node if refused.allowed),
-                "name a configuration that suits this machine with --config",
+                "name a configuration that is valid for this machine with --config",
             ]
         ),
     )
