@@ -9,7 +9,7 @@ from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.resources.cpu.holdings import own_set_of
 
 
-def owners(node: NodeRules, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
+def label_cpus(node: NodeRules, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
     """Label the CPUs. A CPU without an owner (for instance strictly reserved and offline) is left out.
 
     Containers of a pod that use a CPU in turn (an init container and its successors) have a common label.
