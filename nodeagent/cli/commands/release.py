@@ -29,7 +29,7 @@ from nodeagent.views.release_text import (
     format_plan,
     longest_end_seconds,
 )
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 if TYPE_CHECKING:
     from nodeagent.daemon.start.releasing import Pods
@@ -137,7 +137,7 @@ def _host_settings(options: argparse.Namespace) -> int:
         print(f"{err.message}; using the default state directory", file=sys.stderr)
         config = Config()
     count = releasing.put_host_settings_back(config)
-    print(f"restored {counted(count, 'setting')} of the host" if count else "nothing to restore")
+    print(f"restored {format_count(count, 'setting')} of the host" if count else "nothing to restore")
     return 0
 
 
@@ -300,7 +300,9 @@ def _deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> flo
 
 def _done(count: int, answer: _ReleaseReport) -> None:
     if count:
-        answer.say(f"{counted(count, 'pod')} released; to start one again: nodeagent retry POD, or change its manifest")
+        answer.say(
+            f"{format_count(count, 'pod')} released; to start one again: nodeagent retry POD, or change its manifest"
+        )
     else:
         answer.say("nothing to release")
 

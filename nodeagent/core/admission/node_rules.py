@@ -93,7 +93,7 @@ def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isola
     return Isolation.MIXED if pod.container(name).is_mixed else Isolation.CONTAINER
 
 
-def lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str) -> int:
+def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str) -> int:
     """Return how many exclusive CPUs a container of an admitted pod requests but doesn't have, because a recovery found no more."""
     demand, placement = demand_of(node.rules, pod), node.placement
     wanted = next(c for c in demand.containers if c.name == name)

@@ -78,6 +78,6 @@ RESOURCES: tuple[ResourceKind, ...] = (
 """
 
 
-def further_holdings(held: PodPromises, container: str) -> dict[str, str]:
+def describe_further_holdings(held: PodPromises, container: str) -> dict[str, str]:
     """Describe what a container holds of resources that no view shows by itself, by resource."""
     return {kind.name: said for kind in RESOURCES if (said := kind.describe(held, container))}

@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.admission.node_rules import NodeRules, isolation, lacking_cpus
-from nodeagent.core.admission.resource_kinds import further_holdings
+from nodeagent.core.admission.node_rules import NodeRules, count_lacking_cpus, isolation
+from nodeagent.core.admission.resource_kinds import describe_further_holdings
 from nodeagent.core.cgroups.closing import Closing
 from nodeagent.core.model.cgroup import (
     Attribute,
@@ -79,7 +79,7 @@ class ContainerView(Struct, frozen=True):
         return self.view.observed.process_counts.get(self.path) if self.path in self.view.observed.cgroups else 0
 
 
-def container_document(observed: ContainerView, places: Places) -> Document:
+def describe_container(observed: ContainerView, places: Places) -> Document:
     entry, container, status = observed.entry, observed.container, observed.status
     uid, topology = entry.pod.uid, observed.view.node.topology
     own = own_set_of(observed.promises, uid, container.name)
@@ -87,13 +87,13 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     nodes = memory_nodes_of(observed.promises, uid, container.name)
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
-    lacking = lacking_cpus(observed.rules, observed.promises, entry.pod, container.name) if entry.holds else 0
+    lacking = count_lacking_cpus(observed.rules, observed.promises, entry.pod, container.name) if entry.holds else 0
     partition = _find_partition(observed, own)
     closed = "systemd" if observed.closing is not None and observed.closing.kind is None else None
     if partition in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
         closed = "partition"
     held = observed.promises.of_pod(uid)
-    further = further_holdings(held, container.name)
+    further = describe_further_holdings(held, container.name)
     return {
         "cgroup": observed.view.shown_cgroup(observed.path),
         **({"further": further} if further else {}),
@@ -103,7 +103,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "coreClasses": list(topology.classes_of(own or CpuSet())),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,
-        "effective": None if observed.cgroup is None else kernel_values(observed.cgroup),
+        "effective": None if observed.cgroup is None else describe_kernel_values(observed.cgroup),
         "exit": _describe_exit(status.exit),
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
         "isolation": None if level is None else level.value,
@@ -114,7 +114,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "partition": partition,
         "oomKills": max(status.oom_kills_seen, 0 if observed.cgroup is None else observed.cgroup.oom_kills),
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
-        "places": [dict(place) for place in places.of(lie)] if lie else [],
+        "places": [dict(place) for place in places.find(lie)] if lie else [],
         "processes": observed.process_count,
         "promised": {"cpus": None if own is None else str(own), "mems": None if nodes is None else str(nodes)},
         "restarts": status.restarts,
@@ -154,7 +154,7 @@ def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
     return None
 
 
-def kernel_values(observed: ObservedCgroup) -> Document:
+def describe_kernel_values(observed: ObservedCgroup) -> Document:
     """Describe the kernel's values of a cgroup. Null means that the controller is not enabled."""
     quota, memory = observed.get(Attribute.CPU_MAX), observed.get(Attribute.MEMORY_MAX)
     return {
