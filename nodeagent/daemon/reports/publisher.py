@@ -12,8 +12,8 @@ from nodeagent.core.model.config import Config
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests
 from nodeagent.daemon.domains.jobs.jobs import Jobs
 from nodeagent.daemon.reports.logs import Log
+from nodeagent.daemon.start.node_builder import load_node
 from nodeagent.daemon.start.reloading import check_takeover
-from nodeagent.daemon.start.startup import load_node
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason

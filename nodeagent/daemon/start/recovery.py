@@ -32,13 +32,13 @@ from nodeagent.core.turn.recovery import Deviation, PlacedPods, RecoveredPod, pl
 from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.reports.logs import Log, about
+from nodeagent.daemon.start.node_builder import begin_turn
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
     DEVICE_CHECKPOINT,
     MAX_CHECKPOINT_BYTES,
     MEMORY_CHECKPOINT,
     STATE_FILE,
-    begin_turn,
 )
 from nodeagent.daemon.start.strict_recovery import decoded_devices, decoded_records
 from nodeagent.daemon.turn.claim_statuses import recorded_claims
