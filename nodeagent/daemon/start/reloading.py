@@ -44,7 +44,7 @@ def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> Non
     if were != are and state.promises.pods:
         broken: tuple[str, ...] = (f"the policies change from {were} to {are}",)
     else:
-        promises = promises_on(after, state.promises)
+        promises = adapt_promises(after, state.promises)
         broken = (
             (promises.message,)
             if isinstance(promises, StartRefused)
@@ -62,6 +62,6 @@ def _job_group(config: Config) -> str | None:
     return None if config.jobs is None else config.jobs.group
 
 
-def promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
+def adapt_promises(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
     """Return the promises adapted to another machine or configuration. If no pod holds any, start afresh."""
     return resume(node.managers, promises) if promises.pods else initial(node.managers, promises.unrecovered)

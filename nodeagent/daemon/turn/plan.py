@@ -1,4 +1,4 @@
-"""Plan: what each cgroup should hold, and the changes that lead there, in their order."""
+"""Plan: the desired cgroups, and the ordered changes that lead to them."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,18 +17,18 @@ class Planned(Struct, frozen=True):
     wanted: tuple[DesiredCgroup, ...]
     changes: Plan
     conditions: tuple[str, ...]
-    """Problems that the plan leaves."""
+    """Problems that remain after the plan."""
 
 
 def plan(edges: Edges, node: NodeSetup, state: NodeState, world: World) -> Planned:
     """Plan the changes of all cgroups for a saved state.
 
-    Without a launcher nothing can be started, and no cgroup is created for it: the pods' unit may be stopping. systemd could neither remove
-    its cgroup nor start the unit in what is left of it (D9).
+    Without a launcher, no cgroup is created: systemd may be stopping the pods' unit, and could neither remove nor start a unit with new
+    cgroups in it (D9).
     """
     assert world.kernel is not None
     wanted = desired_cgroups(node.config, node.managers, world.kernel, state)
-    wanted += tuple(one for domain in edges.domains for one in domain.desired(world.observed))
+    wanted += tuple(cgroup for domain in edges.domains for cgroup in domain.desired(world.observed))
     conditions = (units_without_cpus(wanted), lost_pods_problem(state.promises.unrecovered))
     if world.runs is None:
         wanted = tuple(want for want in wanted if want.path in world.observed)

@@ -6,6 +6,7 @@ from typing import Self
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.reports.logs import about
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.errors import NodeAgentError
 
 
@@ -32,11 +33,11 @@ def as_problem(text: str) -> Problem:
     return text if isinstance(text, Problem) else Problem(text)
 
 
-def problem_if_failed(change: Callable[[], None], fields: Mapping[str, str]) -> Problem | None:
-    """Change a cgroup. Return the problem if the change failed."""
+def problem_if_failed(call: Callable[[], object], fields: Mapping[str, str] | None = None) -> Problem | None:
+    """Change a cgroup or call the launcher. Return the problem if that failed."""
     try:
-        change()
-    except CgroupError as err:
+        call()
+    except (CgroupError, LauncherError) as err:
         return Problem.from_error(err, fields)
     return None
 
