@@ -51,15 +51,24 @@ def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
 
 
 def resize_part(one: Resizing) -> Document:
-    """Describe the part of a resize that other decisions don't have."""
-    answer, promises = one.answer, one.after.promises
+    """Describe the changes of a resize, and the pods whose end would admit it."""
+    answer, uid = one.answer, one.new.uid
+    changes = []
+    for was, now in zip(one.old.containers, one.new.containers, strict=True):
+        if was.resources != now.resources:
+            old, new = (own_set_of(promises, uid, now.name) for promises in (one.before.promises, one.after.promises))
+            changes.append(
+                {
+                    "cpus": None if new is None else str(new),
+                    "cpusBefore": None if old is None else str(old),
+                    "memory": _format_memory(one.after.promises, uid, now),
+                    "memoryBefore": _format_memory(one.before.promises, uid, was),
+                    "name": now.name,
+                }
+            )
     return {
         "allTried": one.all_tried,
-        "changes": [
-            _describe_change(was, now, one.before.promises, promises, one.new.uid)
-            for was, now in zip(one.old.containers, one.new.containers, strict=True)
-            if was.resources != now.resources
-        ],
+        "changes": changes,
         "freeing": list(one.freeing),
         "isDeferred": isinstance(answer, NotResized) and answer.is_deferred,
         "whole": _format_pod_level(one.new, one.old),
@@ -77,7 +86,7 @@ def _format_pod_level(pod: Pod, other: Pod) -> str | None:
 
 
 def refused_lines(one: Resizing, *, is_final: bool) -> list[str]:
-    """Describe a refused resize when tried again: what prevents it, and what would admit it.
+    """Describe a refused resize that was tried again, with the reason for the refusal and the pods whose end admits it.
 
     Args:
         one: the new trial.
@@ -91,17 +100,6 @@ def refused_lines(one: Resizing, *, is_final: bool) -> list[str]:
     if is_final and answer.is_deferred:
         lines[0] = f"the pod keeps running unchanged; {by_hand}"
     return [f"tried again now: {answer.reason}: {answer.message}", *lines]
-
-
-def _describe_change(was: Container, now: Container, before: Promises, after: Promises, uid: str) -> dict[str, Any]:
-    old, new = (None if (own := own_set_of(held, uid, now.name)) is None else own for held in (before, after))
-    return {
-        "cpus": None if new is None else str(new),
-        "cpusBefore": None if old is None else str(old),
-        "memory": _format_memory(after, uid, now),
-        "memoryBefore": _format_memory(before, uid, was),
-        "name": now.name,
-    }
 
 
 def _format_memory(promises: Promises, uid: str, container: Container) -> str | None:
@@ -119,8 +117,15 @@ def _format_memory(promises: Promises, uid: str, container: Container) -> str | 
 def resize_lines(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:
     """Format the new resources of each container, or the changes that would admit the resize."""
     if is_resized:
-        whole = f"the pod as a whole: {resize['wholeBefore']} → {resize['whole']}"
-        return [*([whole] if resize["whole"] else []), *(_format_change(change) for change in resize["changes"])]
+        lines = [f"the pod as a whole: {resize['wholeBefore']} → {resize['whole']}"] if resize["whole"] else []
+        for change in resize["changes"]:
+            parts = [
+                f"{name} {change[before]} → {change[after]}"
+                for name, before, after in (("CPUs", "cpusBefore", "cpus"), ("memory", "memoryBefore", "memory"))
+                if change[before] != change[after]
+            ]
+            lines.append(f"{change['name']}: {', '.join(parts) or 'other amounts, on the same CPUs'}")
+        return lines
     if not resize["isDeferred"]:
         return ["the pod keeps running unchanged"]
     lines = ["the pod keeps running unchanged; the resize is retried before new pods in each sync"]
@@ -129,12 +134,3 @@ def resize_lines(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:
     elif resize["allTried"]:
         lines.append("the end of a single pod isn't enough for it")
     return lines
-
-
-def _format_change(change: dict[str, Any]) -> str:
-    parts = []
-    if change["cpus"] != change["cpusBefore"]:
-        parts.append(f"CPUs {change['cpusBefore']} → {change['cpus']}")
-    if change["memory"] != change["memoryBefore"]:
-        parts.append(f"memory {change['memoryBefore']} → {change['memory']}")
-    return f"{change['name']}: {', '.join(parts) or 'other amounts, on the same CPUs'}"

@@ -1,4 +1,4 @@
-"""What containers hold of resources that no view shows by itself, in the resources' own words."""
+"""Allocations of resources that no view has its own words for, described by the resources."""
 
 from collections.abc import Iterable
 
@@ -7,5 +7,5 @@ from nodeagent.core.resources.resource import Resource
 
 
 def further_holdings(resources: Iterable[Resource], held: PodPromises, container: str) -> dict[str, str]:
-    """Return what a container holds, by resource."""
+    """Return the descriptions of a container's allocations by resource. Resources without a description are left out."""
     return {resource.name: said for resource in resources if (said := resource.describe(held, container))}
