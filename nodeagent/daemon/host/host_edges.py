@@ -166,7 +166,7 @@ class HostEdges:
         }
         possible = possible_cpus(self._root)
         if systems:
-            until = units.deadline()  # # one deadline for all, so that a hanging systemd costs it only once
+            until = units.deadline()  # one deadline for all, so that a hanging systemd costs it only once
             with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
                 answers = pool.map(
                     lambda item: _set_allowed(unit_in(item[0].name), item[1], possible, until), systems.items()
@@ -175,7 +175,7 @@ class HostEdges:
         if _IRQBALANCE in values and (why := self._set_banned(possible - values[_IRQBALANCE])) is not None:
             refused[_IRQBALANCE] = why
         moved = {s: bool(cpus) for s, cpus in values.items() if s.kind is SettingKind.BALANCING}
-        # # irqbalance isn't asked again after it has failed to answer
+        # irqbalance isn't asked again after it has failed to answer
         if moved and (why := refused.get(_IRQBALANCE) or self._set_left_alone(moved)) is not None:
             refused |= dict.fromkeys(moved, why)
         return refused

@@ -1,4 +1,4 @@
-"""Current problems, in the words that `inspect` shows."""
+"""Texts of current problems, as `inspect` shows them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -16,7 +16,7 @@ from nodeagent.errors import printable
 
 
 def duplicate(event: TurnEvent) -> tuple[str, str]:
-    """Return the file that doesn't count, and why."""
+    """Return a manifest file that is ignored because of a duplicate, with the reason."""
     fields = dict(event.fields)
     return event.origin.name, (
         f"pod {event.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
@@ -25,7 +25,7 @@ def duplicate(event: TurnEvent) -> tuple[str, str]:
 
 
 def unserved_containers(state: NodeState) -> str:
-    """Explain why a container runtime's containers hold what they were promised, though nobody tells of them."""
+    """Explain that pods of an unserved container runtime keep their allocations."""
     pods = ", ".join(entry.pod.full_name for entry in state.entries if entry.is_of_runtime and entry.is_active)
     return (
         f"{pods}: their container runtime isn't served any more; what they were promised stays theirs until their processes have ended "
@@ -34,7 +34,7 @@ def unserved_containers(state: NodeState) -> str:
 
 
 def refused_containers(state: NodeState) -> Iterator[str]:
-    """Tell of containers that were refused to pods which have others; a pod that was refused as a whole is shown itself."""
+    """Describe refused containers of running pods. A pod that is refused as a whole is shown itself."""
     for entry in state.entries:
         if entry.is_of_runtime and entry.is_active:
             for refused in state.runtime.refused_of(entry.pod.uid):
@@ -45,7 +45,7 @@ def refused_containers(state: NodeState) -> Iterator[str]:
 
 
 def misnamed_pods(state: NodeState) -> Iterator[str]:
-    """Tell of pods of a container runtime's that are refused for their names, and shown nowhere else."""
+    """Describe the runtime's pods that are refused for their names and shown nowhere else."""
     known = {entry.pod.uid for entry in state.entries}
     for refused in state.runtime.refused:
         if refused.key.pod_uid not in known:
@@ -55,7 +55,7 @@ def misnamed_pods(state: NodeState) -> Iterator[str]:
 
 
 def refused_change(entry: PodEntry) -> str | None:
-    """Explain why a changed manifest is not followed; None: it is."""
+    """Explain why a changed manifest isn't applied. None means that it is."""
     refusal, name = entry.change_refusal, entry.pod.full_name
     if refusal is None or not entry.is_active:
         return None
@@ -71,7 +71,7 @@ def refused_change(entry: PodEntry) -> str | None:
 
 
 def units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
-    """Tell of systemd's units that no CPU is left for; empty: there are none. Nobody can freeze them."""
+    """Describe pinned units without a usable CPU. Empty if there are none. The agent can't freeze a unit."""
     units = [
         unit_at(want.path)
         for want in wanted
@@ -86,7 +86,7 @@ def units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
 
 
 def units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
-    """Tell of pinned units whose pods aren't known since the state was lost, as manifests can't be read; with the CPUs that they are on."""
+    """Describe pinned units whose pods are unknown, as the state was lost and some manifests can't be read."""
     said = ", ".join(f"{unit} stays on CPUs {cpus}" for unit, cpus in sorted(units.items()))
     return (
         f"{said}, where a pod has pinned {'it' if len(units) == 1 else 'them'}: whose manifest that is can't be known while some can't be "
@@ -95,7 +95,7 @@ def units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
 
 
 def lost_pods_problem(lost: Iterable[UnrecoveredPod]) -> str:
-    """Tell of pods that aren't known since the state was lost, and have devices by records; empty: there are none."""
+    """Describe lost pods whose devices are known from records. Empty if there are none."""
     said = "; ".join(
         f"pod {one.name or one.uid} has {', '.join(sorted({card.id for _, own in one.held.of(DeviceHoldings).devices for card in own}))}"
         for one in lost
@@ -110,7 +110,7 @@ def lost_pods_problem(lost: Iterable[UnrecoveredPod]) -> str:
 
 
 def waiting_units(state: NodeState) -> Iterator[str]:
-    """Tell of units that have given back their CPUs, are active again, and can't have them."""
+    """Describe pods that released their CPUs while their units were inactive, and that can't get them back."""
     for entry in state.entries:
         refusal = entry.idle_refusal
         if refusal is not None and entry.is_active and entry.deleting_since_ms is None:
@@ -129,7 +129,7 @@ def refused_partitions(cpus: CpuSet) -> str:
 
 
 def unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
-    """Explain which interrupts don't come where pods' annotations want them; empty: all do."""
+    """Explain which requested interrupts don't arrive on the container's CPUs. Empty if all do."""
     unknown = (
         f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or no driver has it "
         "(see `ls /sys/class/net /sys/bus/pci/devices`)"

@@ -1,7 +1,7 @@
-"""Releases a node while the agent isn't running: its own turns until no pod is left, then its cgroups and files.
+"""Release of a node without a running agent: turns until no pod is left, then removal of cgroups and files.
 
-It makes the same decisions, checkpoints and writes as the running agent, one after the other in this process, with its lock. No manifest is
-read, so nothing new is admitted.
+This process holds the agent's lock and makes the same decisions and writes as the agent. It brings no manifests into its turns, so
+nothing new is admitted.
 """
 
 import io
@@ -55,17 +55,17 @@ class DrainError(NodeAgentError):
 
 
 class Pods(Struct, frozen=True):
-    """Where the pods are, and what started them."""
+    """The pods' cgroup and the launcher."""
 
     tree: CgroupTree
     runner: Runner
 
 
 def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
-    """Find the pods' cgroup and the launcher. None: there is no such cgroup, so nothing runs.
+    """Find the pods' cgroup and the launcher. None means that no such cgroup exists, so nothing runs.
 
     Args:
-        config: the agent's.
+        config: configuration of the agent.
         installed: the cgroup of the pods' unit, used if neither configuration nor launcher names another.
 
     Raises:
@@ -87,10 +87,10 @@ def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
 
 
 def load_agent(node: NodeSetup, pods: Pods) -> Agent:
-    """Create an agent that knows what the last one knew, and ends all pods in its next turns.
+    """Create an agent with the last agent's state. Its next turns end all pods.
 
     Raises:
-        DrainError: what runs can't be read.
+        DrainError: the running processes can't be read.
     """
     config, problem = node.config, ""
 
@@ -116,7 +116,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         raise DrainError(
             f"cannot find out which processes run: {problem}", hint="`systemctl status nodeagent-launcher`"
         )
-    log = make_log(io.StringIO())  # the caller reports what happens, from the states
+    log = make_log(io.StringIO())  # the caller reports the states
     edges = Edges(
         log=log,
         machine=Machine(),
@@ -136,15 +136,15 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
 
 
 def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) -> None:
-    """Run turns until no pod holds anything.
+    """Run turns until no pod holds any resources.
 
     Args:
         agent: does the turns.
         report: gets each state.
-        deadline: by the monotonic clock.
+        deadline: monotonic time.
 
     Raises:
-        DrainError: it has passed.
+        DrainError: the deadline has passed.
     """
     agent.requests.put(TurnRequest(released=frozenset(entry.pod.uid for entry in agent.state.own_entries())))
     reasons = frozenset({WakeUpReason.START})
@@ -165,15 +165,15 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
 
 
 def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
-    """Give interrupts and the kernel's work the CPUs that they had before the agent changed that; return how many there were.
+    """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of changed settings.
 
     Args:
-        config: the agent's.
-        forget: remove the record, too. Only without a running agent.
+        config: configuration of the agent.
+        forget: whether to remove the record. Only allowed without a running agent.
 
     Raises:
-        DrainError: not all could be written.
-        NodeAgentError: it is unknown what they were.
+        DrainError: some settings could not be written.
+        NodeAgentError: the original values can't be read.
     """
     path = str(Path(config.state_directory) / HOST_SETTINGS)
     edges = HostEdges(write_directly, config.cgroup_root or "")
@@ -196,10 +196,10 @@ def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
 
 
 def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
-    """Remove every cgroup that the agent created and that has no process; return those that have.
+    """Remove the agent's cgroups without processes. Return the container cgroups that have processes.
 
     Raises:
-        CgroupError: one can't be removed, or read.
+        CgroupError: a cgroup can't be read or removed.
     """
     seen = tree.read(OWN_DIRECTORIES)
     for path in sorted(filter(None, seen), reverse=True):
@@ -209,10 +209,11 @@ def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
 
 
 def own_files(config: Config) -> Iterator[str]:
-    """Return the agent's files that exist: state, files set aside, its last configuration, lock, sockets."""
+    """Return the agent's existing files: state, files set aside, last configuration, lock, sockets."""
     directory = Path(config.state_directory)
     for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, HOST_SETTINGS, PUT_BACK, LAST_CONFIG):
-        found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *_aside(directory, name)]
+        aside = sorted(directory.glob(f"{name}.aside-*"))
+        found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *aside]
         yield from (str(path) for path in found if os.path.lexists(path))
     sockets = [Path(config.runtime_directory) / name for name in ("agent.sock", "jobs.sock")]
     address = parse_bind_address(config.metrics_bind_address) if config.metrics_bind_address else None
@@ -221,7 +222,3 @@ def own_files(config: Config) -> Iterator[str]:
     if config.pod_resources_socket:
         sockets.append(Path(config.pod_resources_socket))
     yield from (str(path) for path in (*sockets, directory / state_files.LOCK_NAME) if os.path.lexists(path))
-
-
-def _aside(directory: Path, name: str) -> list[Path]:
-    return sorted(directory.glob(f"{name}.aside-*"))

@@ -1,4 +1,4 @@
-"""From files to a node that can run: configuration, machine, managers. Each failure has the file, the value and the next step."""
+"""Loading of a node: configuration, machine, managers. Each error has the file, the value and the next step."""
 
 from collections.abc import Callable
 
@@ -17,11 +17,9 @@ from nodeagent.formats.kernel.sysfs import topology_of
 
 STATE_FILE = "nodeagent_state"
 LAST_CONFIG = "last_config.yaml"
-"""The configuration that the agent last ran with, in the state directory: for commands, when no agent runs and its configuration is
-invalid.
-"""
+"""The agent's last configuration, in the state directory. Commands use it while no agent runs and the configuration is invalid."""
 EX_CONFIG = 78
-"""sysexits.h: something in the configuration or the state that starting again can't fix."""
+"""Exit status for errors that a restart can't fix (sysexits.h)."""
 MAX_CONFIG_BYTES = 1 << 20
 CPU_CHECKPOINT = "cpu_manager_state"
 MEMORY_CHECKPOINT = "memory_manager_state"
@@ -45,15 +43,15 @@ def _regular_file(path: str, max_bytes: int) -> bytes | None:
 def config_content(
     path: str, *, absent_hint: str = ABSENT_HINT, read: Callable[[str, int], bytes | None] = _regular_file
 ) -> bytes:
-    """Read the configuration's text.
+    """Read the text of the configuration.
 
     Args:
-        path: the file.
-        absent_hint: what to do if it doesn't exist.
-        read: returns a file's content, up to a number of bytes, or None if there is no file.
+        path: file of the configuration.
+        absent_hint: next step if the file doesn't exist.
+        read: returns the content of a file up to a size, or None if there is no file.
 
     Raises:
-        StartError: it is missing, or cannot be read.
+        StartError: the file is missing or can't be read.
     """
     try:
         content = read(path, MAX_CONFIG_BYTES)
@@ -68,8 +66,8 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
     """Read the configuration and the machine.
 
     Raises:
-        StartError: the configuration is missing or invalid, or does not fit this machine: kubelet would not start either, with these words.
-            The message has every finding, one per line.
+        StartError: the configuration is missing, invalid, or doesn't fit this machine. kubelet would not start either, and its words are
+            used. The message has one finding per line.
     """
     from nodeagent.formats.config.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
@@ -86,7 +84,7 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
 
 
 def unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Explain what in a configuration, valid by itself or not, does not fit a machine, or names what is not installed there."""
+    """Explain which settings don't fit a machine or name plugins that can't be loaded. The configuration may be invalid in other ways."""
     config, missing = plugged(config)
     node = on_machine(config, topology)
     known = misconfigured(config.placement)
@@ -95,7 +93,7 @@ def unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
 
 
 def plugged(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
-    """Load the CPU plugins that a configuration names, for who is to decide; and say which can't be loaded."""
+    """Load the CPU plugins of a configuration. Also return the plugins that can't be loaded."""
     plugins = config.placement.cpu_plugins
     if not plugins:
         return config, ()
@@ -106,27 +104,27 @@ def plugged(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
 
 
 def begin_turn(node: NodeSetup, alive: Callable[[], None]) -> None:
-    """Let CPU plugins have the time for a turn, or for a start, from now on; each of their answers is a sign of life."""
+    """Give CPU plugins their time for a turn or a start. `alive` is called after each of their answers."""
     for plugin in node.managers.providers.of(CpuResource).manager.plugins:
         if plugin.code is not None:
             plugin.code.begin_turn(alive)
 
 
 def discover(config: Config, source: str) -> NodeSetup:
-    """Read this machine and build the managers; otherwise like `node_of`."""
+    """Read this machine and build the node. Raises StartError as `node_of` does."""
     return node_of(config, topology_of(read_machine()), source)
 
 
 def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
-    """Build the managers.
+    """Build the managers of a node.
 
     Args:
-        config: as read.
-        topology: the machine.
-        source: the configuration file, or what else it came from.
+        config: configuration as read.
+        topology: topology of the machine.
+        source: file or other origin of the configuration, for messages.
 
     Raises:
-        StartError: they don't fit each other.
+        StartError: the configuration doesn't fit the machine.
     """
     node = on_machine(config, topology)
     if isinstance(node, NodeSetup):
@@ -139,10 +137,10 @@ def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
 
 
 def read_file(path: str, max_bytes: int) -> bytes | None:
-    """Return the file's content; None: it doesn't exist.
+    """Return the content of a file. None means that it doesn't exist.
 
     Raises:
-        StartError: it cannot be read.
+        StartError: the file can't be read.
     """
     try:
         return state_files.read(path, max_bytes=max_bytes)

@@ -18,7 +18,7 @@ from nodeagent.core.turn.actions import (
     stopping,
 )
 from nodeagent.core.turn.world import World
-from nodeagent.daemon.reports.logs import about
+from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.problem import Problem, as_problem, owner_fields, problem_if_failed
@@ -98,5 +98,5 @@ def _reattach(edges: Edges, memory: TurnMemory, world: World, ready: frozenset[s
                 )
                 continue
             moved_back += 1
-            edges.log.warning("process_brought_back", **about(entry.pod, status.name), cgroup=path, pid=run.pid)
+            edges.log.warning("process_brought_back", **pod_fields(entry.pod, status.name), cgroup=path, pid=run.pid)
     return moved_back, problems

@@ -12,7 +12,7 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.container_placement import container_placements
 from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.model.state import NodeState, latest_ms
-from nodeagent.daemon.reports.logs import about
+from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.start.recovery import Recovery
 from nodeagent.daemon.start.reloading import check_takeover
@@ -127,6 +127,6 @@ class Agent:
         turn_done = TurnDone(saved.memory.shown_state, planned.wanted, ready, unvacated, placed, carried.files_in_use)
         acted = act(edges, carried.memory, world, turn_done, reattaches=reattaches)
         unsaved = () if saved.problem is None else (saved.problem,)
-        waiting = (Problem(f"pod {pod.full_name} waits: {why}", about(pod)) for pod, why in decided.turn.postponed)
+        waiting = (Problem(f"pod {pod.full_name} waits: {why}", pod_fields(pod)) for pod, why in decided.turn.postponed)
         problems = (*unsaved, *waiting, *carried.problems, *untold, *acted.problems)
         return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), problems)

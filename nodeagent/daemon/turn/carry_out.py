@@ -50,7 +50,7 @@ def carry_out(edges: Edges, memory: TurnMemory, seen: Seen, planned: Planned) ->
     failures = respond(result, memory.failures, partial(owner_fields, state))
     if (found := uncreated_partitions(result)) != refused:
         disturbing, conditions = _update_host_settings(edges, memory, wanted, found, rescan=False)
-    taken = take_back_all(edges.domains, state)  # # before a domain starts a container with these devices
+    taken = take_back_all(edges.domains, state)  # before a domain starts a container with these devices
     unknown = tuple(map(as_problem, seen.domains.problems))
     orphans = tuple(
         Problem(

@@ -69,7 +69,7 @@ def recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
     )
 
     read = ((name, parse_claim_text(content)) for name, content in files.items() if content is not None)
-    # # a document counts only in the file of the claim that it names
+    # a document counts only in the file of the claim that it names
     return pods_on_record(
         claim for name, claim in read if claim is not None and _file_name(claim.allocation.claim) == name
     )

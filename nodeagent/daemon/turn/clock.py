@@ -42,7 +42,7 @@ def _read() -> tuple[int, int]:
     """
     while True:
         before_ms, now_ms, after_ms = _boot_ms(), time.time_ns() // 1_000_000, _boot_ms()
-        if after_ms - before_ms <= _READING_MS:  # # otherwise the process was delayed between the readings
+        if after_ms - before_ms <= _READING_MS:  # otherwise the process was delayed between the readings
             return now_ms, now_ms - after_ms
 
 

@@ -55,7 +55,7 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
     if not isinstance(domains, Problem):
         memory = replace(memory, places=domains.places)
         now_ms, set_by_ms, lead_ms = read_clock(memory.lead_ms)
-        if set_by_ms:  # # times in the state follow the clock
+        if set_by_ms:  # times in the state follow the clock
             edges.log.warning("clock_stepped", by_ms=set_by_ms)
             memory = replace(memory, state=moved(memory.state, set_by_ms), lead_ms=lead_ms, is_saved=False)
     return Seen(memory, sources, runs, domains, now_ms, rescan, tuple(problems))
@@ -112,7 +112,7 @@ def _observe_domains(
     if memory.node.config.cgroup_root:
         return view
     root = view.cgroups.get("")
-    # # Until the launcher runs, systemd may still put a first process into the new cgroup, so no controllers may be enabled.
+    # Until the launcher runs, systemd may still put a first process into the new cgroup, so no controllers may be enabled.
     if root is not None and (has_launcher or root.subtree_control >= CONTROLLERS):
         return view
     how = "is not there" if root is None else "is new"

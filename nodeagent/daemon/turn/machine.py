@@ -41,7 +41,7 @@ class Machine:
         if witness == self._witness:
             return known
         topology = topology_of(read_machine(self._root))
-        # # only after a successful reading, as a failed one must be repeated
+        # only after a successful reading, as a failed one must be repeated
         self._witness = witness
         return topology
 

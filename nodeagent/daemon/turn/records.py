@@ -75,7 +75,7 @@ class Recorder:
     def _set_aside(self, name: str) -> None:
         aside = state_files.set_aside(str(self._directory / name))
         if aside in self.set_aside:
-            return  # # an unchanged name means that nothing was written there since
+            return  # an unchanged name means that nothing was written there since
         self._log.warning(
             "state_set_aside",
             file=name,
@@ -96,7 +96,7 @@ class Recorder:
             Problems. The next turn tries again.
         """
         if self._unusable:
-            return ()  # # the state could not be saved yet
+            return ()  # the state could not be saved yet
         problems = []
         for name, content in checkpoints(node, promises).items():
             try:

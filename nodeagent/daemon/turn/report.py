@@ -13,7 +13,7 @@ from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.lifecycle import is_unsettled
 from nodeagent.core.turn.world import EventKind, World
-from nodeagent.daemon.reports.logs import about, log_event
+from nodeagent.daemon.reports.logs import log_event, pod_fields
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.reports.problems import (
     duplicate,
@@ -143,7 +143,7 @@ class Reporter(Struct, frozen=True):
         for short in shortfalls(managers_with_devices(edges, memory), state.promises):
             uid, container = short.holder or ("", None)
             entry = state.entry(uid)
-            found[short] = {} if entry is None else about(entry.pod, container)
+            found[short] = {} if entry is None else pod_fields(entry.pod, container)
         self._log_problems(seen, known.manifests, known.problems, problems)
         for short, fields in found.items():
             if short not in known.shortfalls:
@@ -157,7 +157,7 @@ class Reporter(Struct, frozen=True):
             reported=replace(known, manifests=refused, problems=frozenset(problems), shortfalls=found),
         )
         runs = seen.runs
-        # # invalid manifests have their own log lines and are no problem of the agent
+        # invalid manifests have their own log lines and are no problem of the agent
         manifests = [
             *((problem.source, problem.text) for problem in refused),
             *known.duplicates,

@@ -13,7 +13,7 @@ from nodeagent.core.model.state import Exit
 from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
-from nodeagent.daemon.reports.logs import about
+from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.daemon.turn.placements import placement_directory, placement_name
 from nodeagent.daemon.turn.problem import Problem, problem_if_failed
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
@@ -72,7 +72,8 @@ class Runner:
         unprepared = self._prepare(launch.placement.devices) if launch.placement.devices else None
         if unprepared is not None and unprepared.is_postponed:
             return Problem(
-                f"{pod.full_name} {container.name} is not started yet: {unprepared.why}", about(pod, container.name)
+                f"{pod.full_name} {container.name} is not started yet: {unprepared.why}",
+                pod_fields(pod, container.name),
             )
         if unprepared is not None:
             self._fail(launch.run_id, unprepared.why)
@@ -84,10 +85,10 @@ class Runner:
         process = process_of(
             container, (*plugin_variables, *placement_variables(launch.placement), (PLACEMENT_FILE, file))
         )
-        if process is None:  # # Manifests with longer values are refused, so only an old state has such a pod.
+        if process is None:  # Manifests with longer values are refused, so only an old state has such a pod.
             self._fail(launch.run_id, "command, args and env are too long: change the manifest")
             return None
-        log_file = f"{config.log_directory}/{pod.namespace}/{pod.name}/{pod.uid}/{container.name}.log"  # # each part is a legal file name
+        log_file = f"{config.log_directory}/{pod.namespace}/{pod.name}/{pod.uid}/{container.name}.log"  # each part is a legal file name
         request = StartRequest(
             id=launch.run_id,
             cgroup=f"{cgroup_root}/{payload_path(launch.path)}",
@@ -105,10 +106,10 @@ class Runner:
         except LauncherError as err:
             return Problem.from_error(err)
         if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
-            # # The container isn't at fault: it waits until its cgroup is ready.
+            # The container isn't at fault: it waits until its cgroup is ready.
             why = f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message}"
             advice = "another program may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
-            return Problem(f"{why} ({advice})", about(pod, container.name))
+            return Problem(f"{why} ({advice})", pod_fields(pod, container.name))
         if isinstance(answer, StartFailed):
             self._fail(launch.run_id, _describe_failure(answer, request))
         return None
@@ -138,7 +139,7 @@ def _find_plugin_variables(launch: Launch) -> tuple[tuple[str, str], ...] | str:
 
     try:
         return container_variables(launch.placement.device_answers, {name for name, _ in launch.container.env})
-    except ProtobufError as err:  # # the answer was checked when it came, but this one is from a file
+    except ProtobufError as err:  # the answer was checked when it came, but this one is from a file
         return f"what a device plugin has answered: {err}"
 
 
@@ -146,7 +147,7 @@ def _describe_failure(failed: StartFailed, request: StartRequest) -> str:
     """Describe the failed step, the program, and the PATH of its search."""
     match failed.stage:
         case StartStage.EXEC if failed.errno == errno.ENOENT and "/" not in request.argv[0]:
-            # # variables of a container are confidential, including its PATH
+            # variables of a container are confidential, including its PATH
             path = "the PATH from its env" if "PATH" in dict(request.env) else f"PATH {DEFAULT_PATH}"
             return f"{failed.stage}: there is no program '{request.argv[0]}' in {path}"
         case StartStage.EXEC:

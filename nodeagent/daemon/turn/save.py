@@ -76,7 +76,7 @@ def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
     )
     state = with_endings(memory.state, turn.state)
     turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
-    # # The next turn saves again even without a new decision, which shows whether the problem is over.
+    # The next turn saves again even without a new decision, which shows whether the problem is over.
     memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved)
     return Saved(memory, turn, (), _not_decided_again(state, decided, problem), problem, err.errno)
 
@@ -104,7 +104,7 @@ def _log_returned_cpus(edges: Edges, memory: TurnMemory, state: NodeState) -> No
 
     names = {entry.pod.uid: entry.pod.full_name for entry in before.entries}
     for note in notes_on(plugins, memory.node.topology, before.promises, state.promises):
-        # # a pod with CPUs always had an entry
+        # a pod with CPUs always had an entry
         log = edges.log.warning if note.has_failed else edges.log.info
         whose = {"pod": names[note.pod_uid], "pod_uid": note.pod_uid, "container": note.container}
         log("cpus_returned", plugin=note.plugin, **whose, note=note.text)

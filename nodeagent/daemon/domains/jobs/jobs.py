@@ -152,7 +152,7 @@ class Jobs:
             record = None if self._jobs is not None or content is None else parse_record(content)
             owner = None if record is None else owner_again(record.pid, record.start_ticks)
             if record is None or owner is None or name != f"{record.pod.uid}/{_FILE}":
-                with suppress(PlacementFileError):  # # the next rescan finds it again
+                with suppress(PlacementFileError):  # the next rescan finds it again
                     self._files.remove(name)
                 continue
             jobs[uid] = _Job(record, owner)
@@ -168,7 +168,7 @@ class Jobs:
         if job.answer is not None and job.answer.set_running_or_notify_cancel():
             hint = "`journalctl -u nodeagent` may say why"
             job.answer.set_exception(JobNotKeptError("the job is over before it began", hint=hint))
-        with suppress(PlacementFileError):  # # the next rescan removes it
+        with suppress(PlacementFileError):  # the next rescan removes it
             self._files.remove(f"{uid}/{_FILE}")
 
     def attach_owners(
@@ -221,7 +221,7 @@ class Jobs:
     def _attach(self, job: _Job, path: str, placed: Mapping[str, ContainerPlacement], tree: ProcessTaker) -> None:
         try:
             if not tree.take_in(path, job.owner.pid, job.owner.is_alive):
-                return  # # the owner has exited, which the next turn finds
+                return  # the owner has exited, which the next turn finds
         except CgroupError as err:
             self._refuse(job, JobRefusal("CannotEnter", f"{err.message} ({err.hint})"))
             return
@@ -229,6 +229,6 @@ class Jobs:
         if answer is not None and answer.set_running_or_notify_cancel():
             answer.set_result(placed[path])
         for uid, other in tuple((self._jobs or {}).items()):
-            if other is not job and other.owner.pid == job.owner.pid:  # # the owner has left its earlier job
+            if other is not job and other.owner.pid == job.owner.pid:  # the owner has left its earlier job
                 self._drop(uid)
                 self._wake()

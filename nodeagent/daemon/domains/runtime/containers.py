@@ -279,7 +279,7 @@ class RuntimeDomain:
             self.exchange.look_again()
         if self.is_served:
             due = response(there, pool=pool)
-            # # Updates in an answer change other containers, so the next turn follows soon.
+            # Updates in an answer change other containers, so the next turn follows soon.
             is_under_way = self.exchange.push(() if answered else due.answer.updates)
             waits = any(update.cpus for update in due.waiting)
             is_waiting = answered or waits or is_under_way or awaits_end(state.runtime)
@@ -403,7 +403,7 @@ class RuntimeDomain:
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Correct(key, id_, wanted):
                     cpus = self._memory.cgroups.cpus_of(id_)
-                    # # A container on the CPUs of its creation only lacks the shared pool.
+                    # A container on the CPUs of its creation only lacks the shared pool.
                     if cpus is not None and not cpus <= wanted.exclusive_cpus | reserved:
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Refuse(key, id_, reason, is_first=True):

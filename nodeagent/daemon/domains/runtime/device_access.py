@@ -47,7 +47,7 @@ def access_of(
     for resource, answer in answers:
         try:
             part = access(answer)
-            variables = dict(container_variables(((resource, answer),), own)) | variables  # # the first resource wins
+            variables = dict(container_variables(((resource, answer),), own)) | variables  # the first resource wins
         except ProtobufError as err:
             return f"what the device plugin of {resource} has answered: {err}"
         if part.cdi_devices and not takes_cdi:

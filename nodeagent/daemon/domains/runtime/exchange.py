@@ -138,7 +138,7 @@ class RuntimeExchange:
         """Set while every sent change shows in its cgroup."""
         self._pusher: threading.Thread | None = None
 
-    # # Called in the connection's thread
+    # Called in the connection's thread
 
     def configure(self, runtime: Runtime, /) -> None:
         with self._lock:
@@ -201,7 +201,7 @@ class RuntimeExchange:
         self._queue.put(asked)
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
-    # # Called in the deciding thread
+    # Called in the deciding thread
 
     @property
     def state(self) -> LinkState:
@@ -268,7 +268,7 @@ class RuntimeExchange:
             self._pusher.start()
         return bool(is_due or state.due or state.sent)
 
-    # # Called in the pushing thread
+    # Called in the pushing thread
 
     def _push(self) -> None:
         try:

@@ -61,7 +61,7 @@ class SystemdDomain:
 
     def observe(self, look: DomainInput, /) -> DomainView:
         units = self._units_without_pod(look)
-        # # While a manifest can't be read, a pod in it may pin these units.
+        # While a manifest can't be read, a pod in it may pin these units.
         is_unclear = any(s.is_blind or s.is_partial or s.unreadable or s.misspelt for s in look.sources)
         self._left = frozenset() if is_unclear else frozenset(f"{UNITS_LEFT}/{unit}" for unit in units)
         self._unclear = frozenset(f"{UNITS_UNCLEAR}/{unit}" for unit in units) if is_unclear else frozenset()
