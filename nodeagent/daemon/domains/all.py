@@ -12,8 +12,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.jobs.domain import JobsDomain
 from nodeagent.daemon.domains.jobs.jobs import Jobs
-from nodeagent.daemon.domains.own.cgroups import OwnDomain
-from nodeagent.daemon.domains.source_reader import SourceReader
+from nodeagent.daemon.domains.own.cgroups import OwnDomain, SourceReader
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd
 from nodeagent.daemon.domains.systemd.units import SystemdDomain
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
@@ -33,13 +32,7 @@ def domains_of(
 ) -> tuple[Domain, ...]:
     """Return the domains of a node, in the order in which their pods are admitted.
 
-    Args:
-        config: configuration of the agent.
-        tree: cgroup reader and writer.
-        manifests: source of the agent's own pods. None means that no new pod is admitted.
-        jobs: source of jobs. None means that there are none.
-        runtime: domain of the container runtime. None means that no runtime is served.
-        systemd: shows and sets units. None means `systemctl`.
+    Without `manifests`, no new pod is admitted. Without `systemd`, the command `systemctl` is used.
     """
     return (
         OwnDomain(tree, manifests),

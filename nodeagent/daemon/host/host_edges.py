@@ -136,10 +136,7 @@ class HostEdges:
         return found
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs.
-
-        Args:
-            host: CPUs for settings that would have none left.
+        """Return the machine's CPUs. `host` are the CPUs for settings that would have none left.
 
         Raises:
             HostFileError: the kernel's files can't be read.

@@ -78,11 +78,7 @@ def cpus_to_avoid(
 ) -> dict[SettingKind, CpuSet]:
     """Return the CPUs that each kind of setting must avoid.
 
-    Args:
-        config: configuration of the agent.
-        topology: current topology.
-        exclusive: all exclusive CPUs.
-        partitioned: exclusive CPUs in cpuset partitions. The kernel itself keeps systemd's units off them (D27).
+    The kernel itself keeps systemd's units off `partitioned` CPUs, which are in cpuset partitions (D27).
     """
     to_avoid: dict[SettingKind, CpuSet] = {}
     if config.interrupt_isolation != "none":
@@ -151,13 +147,7 @@ def read_record(path: str, boot: str) -> Record:
 
 
 class _RecordFile:
-    """The record of changed settings and their original values.
-
-    Args:
-        directory: directory of the record.
-        boot: ID of this boot.
-        log: gets a line if the record can't be used.
-    """
+    """The record of changed settings and their original values. `boot` is the ID of this boot."""
 
     def __init__(self, directory: str, boot: str, log: Log) -> None:
         self._path = str(Path(directory) / HOST_SETTINGS)
@@ -226,14 +216,7 @@ class _Refusals(Struct, frozen=True):
 
 
 class HostSettings:
-    """Writer of the host settings that name CPUs.
-
-    Args:
-        places: reads and writes the settings.
-        directory: directory of the record.
-        boot: ID of this boot.
-        log: gets foreign changes and refused settings.
-    """
+    """Writer of the host settings that name CPUs. It logs foreign changes and refused settings."""
 
     def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
         self._places = places
@@ -266,11 +249,7 @@ class HostSettings:
         return self._applied is not None
 
     def keep(self, wanted: WantedSettings, *, rescan: bool) -> tuple[Problem, ...]:
-        """Make all settings avoid the given CPUs, and restore settings of other kinds.
-
-        Args:
-            wanted: wanted settings.
-            rescan: whether to read all settings again.
+        """Make all settings avoid the given CPUs, and restore settings of other kinds. `rescan` reads all settings again.
 
         Returns:
             Problems. The failed settings are tried again at the latest at the next rescan.

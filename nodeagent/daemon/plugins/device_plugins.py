@@ -53,9 +53,6 @@ class _Calls:
 
     A postponed pod is decided again from the start in the next turn, with the same calls. It gets the earlier answers from here, so the
     decision is finished however many calls it needs.
-
-    Args:
-        clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -170,13 +167,8 @@ class _Plugin:
 
 
 class DevicePlugins:
-    """All device plugins.
-
-    Args:
-        path: registration socket. The plugins' sockets are in the same directory.
-        wake: called when a list of devices has changed.
-        log: log of the agent.
-        clock: returns seconds, for the duration of calls.
+    """All device plugins. Their sockets are in the directory of the registration socket. `wake` is called when a list of devices has
+    changed.
     """
 
     def __init__(

@@ -104,12 +104,7 @@ class _CountedFile:
         self._totals: dict[Holder, Counter[str]] = {}
 
     def update(self, held: Held, claimed: Mapping[Holder, frozenset[str]]) -> None:
-        """Add the counts since the last read.
-
-        Args:
-            held: exclusive CPUs of each container.
-            claimed: labels of the rows that a container has requested.
-        """
+        """Add the counts since the last read. `claimed` has the labels of the rows that a container has requested."""
         text = self._text() if held else None
         counts = None if text is None else parse_cpu_counts(text)
         stayed = {holder: cpus & self._held[holder] for holder, cpus in held.items() if holder in self._held}

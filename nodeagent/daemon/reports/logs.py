@@ -163,14 +163,7 @@ def pod_fields(pod: Pod, container: str | None = None) -> dict[str, str]:
 
 
 def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, str | int]) -> None:
-    """Log one event of a turn.
-
-    Args:
-        log: gets the line.
-        event: event of the turn.
-        state: state after the turn.
-        extra: figures of the whole turn, such as its duration.
-    """
+    """Log one event of a turn. `extra` are figures of the whole turn, such as its duration."""
     fields: dict[str, str | int] = {
         **pod_fields(event.pod, event.container),
         "source": event.origin.name,

@@ -64,14 +64,7 @@ class MetricsRecorder:
     def count(
         self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
     ) -> None:
-        """Count one turn.
-
-        Args:
-            decided: the turn.
-            outcome: result of its cgroup writes.
-            drift: kinds of restored files.
-            admissions_ms: duration of each admission.
-        """
+        """Count one turn. `drift` has the kinds of restored files."""
         self._totals.add(decided.deltas)
         for milliseconds in admissions_ms:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)

@@ -30,13 +30,7 @@ _CALLS_AT_ONCE = 10
 
 
 class PodResources:
-    """Methods of the PodResources API.
-
-    Args:
-        view: returns the last published view.
-        counts: metrics of the API. They are set to 0 here and then counted up in place.
-        clock: returns seconds.
-    """
+    """Methods of the PodResources API. Their metrics are set to 0 in `counts` and then counted up in place."""
 
     def __init__(
         self, view: Callable[[], NodeView], counts: dict[Series, int], clock: Callable[[], float] = time.monotonic

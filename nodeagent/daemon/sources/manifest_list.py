@@ -108,13 +108,7 @@ class _OpenFile(Struct):
 
 
 class _OverdueFiles:
-    """States of the directory that are normal for a short time, and a problem when they last.
-
-    Args:
-        directory: manifest directory.
-        patience_seconds: time after which such a state is a problem.
-        clock: returns seconds.
-    """
+    """States of the directory that are normal for a short time, and a problem after `patience_seconds`."""
 
     def __init__(self, directory: str, patience_seconds: float, clock: Callable[[], float]) -> None:
         self.patience_seconds = patience_seconds

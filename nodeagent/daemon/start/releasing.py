@@ -64,9 +64,7 @@ class Pods(Struct, frozen=True):
 def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
     """Find the pods' cgroup and the launcher. None means that no such cgroup exists, so nothing runs.
 
-    Args:
-        config: configuration of the agent.
-        installed: the cgroup of the pods' unit, used if neither configuration nor launcher names another.
+    If neither configuration nor launcher name a cgroup, the `installed` cgroup of the pods' unit is used.
 
     Raises:
         DrainError: pods have processes, but no launcher runs that could end them in order.
@@ -136,12 +134,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
 
 
 def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) -> None:
-    """Run turns until no pod holds any resources.
-
-    Args:
-        agent: does the turns.
-        report: gets each state.
-        deadline: monotonic time.
+    """Run turns until no pod holds any resources, and report each state.
 
     Raises:
         DrainError: the deadline has passed.
@@ -167,9 +160,7 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
 def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
     """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of changed settings.
 
-    Args:
-        config: configuration of the agent.
-        forget: whether to remove the record. Only allowed without a running agent.
+    `forget` also removes the record, which is only allowed without a running agent.
 
     Raises:
         DrainError: some settings could not be written.

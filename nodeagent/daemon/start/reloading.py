@@ -29,11 +29,6 @@ _FIXED = (
 def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> None:
     """Check another configuration against the current one and its allocations.
 
-    Args:
-        before: node with the current configuration.
-        state: state with the allocations.
-        after: node with the other configuration.
-
     Raises:
         StartError: the allocations don't fit, or a changed field needs a restart.
     """

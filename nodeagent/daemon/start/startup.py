@@ -43,12 +43,7 @@ def _regular_file(path: str, max_bytes: int) -> bytes | None:
 def config_content(
     path: str, *, absent_hint: str = ABSENT_HINT, read: Callable[[str, int], bytes | None] = _regular_file
 ) -> bytes:
-    """Read the text of the configuration.
-
-    Args:
-        path: file of the configuration.
-        absent_hint: next step if the file doesn't exist.
-        read: returns the content of a file up to a size, or None if there is no file.
+    """Read the text of the configuration. `read` returns the content of a file up to a size, or None if there is no file.
 
     Raises:
         StartError: the file is missing or can't be read.
@@ -116,12 +111,7 @@ def discover(config: Config, source: str) -> NodeSetup:
 
 
 def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
-    """Build the managers of a node.
-
-    Args:
-        config: configuration as read.
-        topology: topology of the machine.
-        source: file or other origin of the configuration, for messages.
+    """Build the managers of a node. `source` is the file or other origin of the configuration, for messages.
 
     Raises:
         StartError: the configuration doesn't fit the machine.

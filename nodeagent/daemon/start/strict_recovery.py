@@ -39,11 +39,7 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
     """Return the state of an earlier agent or, on a node taken over, of kubelet. Without either, return an empty state.
 
     This is `stateRecovery: strict`, kubelet's way: a state that doesn't fit is refused. daemon/start/recovery.py adapts it instead.
-
-    Args:
-        node: node as discovered.
-        manifests: current pods. kubelet's allocations to other pods are released.
-        now_ms: wall clock.
+    kubelet's allocations to pods that are not in `manifests` are released.
 
     Raises:
         StartError: the file is damaged, or its allocations don't fit this machine and configuration.

@@ -33,15 +33,7 @@ class Acted(Struct, frozen=True):
 
 
 def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reattaches: bool) -> Acted:
-    """Start and signal processes as the saved state requires.
-
-    Args:
-        edges: parts of the agent that act.
-        memory: memory with the saved state.
-        world: world that the state was decided from.
-        done: results of the turn so far.
-        reattaches: whether to look for main processes outside their cgroups.
-    """
+    """Start and signal processes as the saved state requires. `reattaches` also moves main processes back into their cgroups."""
     state, tree, runner = memory.state, edges.tree, edges.runner
     problems: list[Problem | None] = [as_problem(text) for domain in edges.domains for text in domain.finish(done)]
     ending = stopping(state)

@@ -16,16 +16,9 @@ from nodeagent.daemon.turn.problem import owner_fields
 def log_corrected(
     outcome: ExecutionResult, in_sync: Mapping[str, DesiredCgroup], state: NodeState, log: Log
 ) -> tuple[str, ...]:
-    """Log the changes that restored cgroup files.
+    """Log the changes that restored cgroup files, and return the metric's name of each file.
 
-    Args:
-        outcome: result of this turn.
-        in_sync: cgroups with their desired values at the end of the previous turn, by path.
-        state: state with the pods of the cgroups.
-        log: gets one line per restored file.
-
-    Returns:
-        The metric's name of each restored file.
+    `in_sync` has the cgroups with their desired values at the end of the previous turn.
     """
     found = [
         (change.path, fields)
@@ -38,14 +31,7 @@ def log_corrected(
 
 
 def log_gathered(world: World, outcome: ExecutionResult, state: NodeState, log: Log) -> None:
-    """Log the containers whose processes were moved back to their CPUs.
-
-    Args:
-        world: world of the turn.
-        outcome: result of the turn.
-        state: state with the pods of the cgroups.
-        log: gets one line per container.
-    """
+    """Log the containers whose processes were moved back to their CPUs."""
     for change in outcome.written:
         if isinstance(change, GatherThreads):
             there = world.observed[change.path]

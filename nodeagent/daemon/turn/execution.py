@@ -63,13 +63,7 @@ class FailureResponse(Struct, frozen=True):
 def respond(
     outcome: ExecutionResult, before: FailureResponse, owner: Callable[[str], Mapping[str, str]]
 ) -> FailureResponse:
-    """Respond to each failure by its class.
-
-    Args:
-        outcome: result of this turn.
-        before: response of the previous turn. If a cgroup had vanished then too, the agent doesn't look again at once.
-        owner: returns the log fields of the pod that owns a cgroup path.
-    """
+    """Respond to each failure by its class. If a cgroup had vanished in the previous turn, too, the agent doesn't look again at once."""
     has_vanished = any(err.failure is WriteFailure.GONE for _, err in outcome.failed)
     looks_at_once = has_vanished and not before.has_vanished
     problems = tuple(
@@ -122,14 +116,7 @@ class _Progress(Struct):
 def execute(
     plan: Plan, desired: Iterable[DesiredCgroup], tree: CgroupWriter, alive: Callable[[], None] = lambda: None
 ) -> ExecutionResult:
-    """Apply a plan. A failed change holds back the changes that depend on it. All others are still tried.
-
-    Args:
-        plan: changes in their order.
-        desired: desired cgroups, of which the ready ones are returned.
-        tree: carries out each change.
-        alive: called before each change.
-    """
+    """Apply a plan. A failed change holds back the changes that depend on it. `alive` is called before each change."""
     progress = _Progress(plan.occupied)
     for change in plan.changes:
         alive()

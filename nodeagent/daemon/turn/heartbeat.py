@@ -15,12 +15,7 @@ _START_SECONDS = 90
 
 
 class Heartbeat:
-    """Notifications of progress to the service manager. Before the agent is ready, they ask for more time to start.
-
-    Args:
-        manager: gets the notifications.
-        clock: returns seconds.
-    """
+    """Notifications of progress to the service manager. Before the agent is ready, they ask for more time to start."""
 
     def __init__(self, manager: ServiceManager, clock: Callable[[], float] = time.monotonic) -> None:
         self._manager = manager

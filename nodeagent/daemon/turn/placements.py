@@ -37,13 +37,7 @@ class Placements:
         rescan: bool,
         alive: Callable[[], None] = lambda: None,
     ) -> tuple[Problem, ...]:
-        """Write the placement files of all containers, and remove others.
-
-        Args:
-            state: state with the containers.
-            placed: placements by cgroup path. The file of a container without a placement stays as it is.
-            rescan: whether to read the files again for foreign changes.
-            alive: called before each file.
+        """Write the placement files of all containers, and remove others. A container without a placement in `placed` keeps its file.
 
         Returns:
             Problems, one for each cause. The next turn tries again.

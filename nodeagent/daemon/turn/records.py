@@ -85,16 +85,7 @@ class Recorder:
         self.set_aside = (*self.set_aside, aside)
 
     def project(self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> tuple[Problem, ...]:
-        """Update kubelet's checkpoints. They are derived from the state, so a failure loses nothing.
-
-        Args:
-            node: node as configured.
-            promises: allocations of the saved state.
-            pools: device pools of the machine.
-
-        Returns:
-            Problems. The next turn tries again.
-        """
+        """Update kubelet's checkpoints. They are derived from the state, so a failure loses nothing. Return the problems."""
         if self._unusable:
             return ()  # the state could not be saved yet
         problems = []

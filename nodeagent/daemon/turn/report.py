@@ -57,14 +57,7 @@ class TurnReport(Struct, frozen=True):
 
 
 class Reporter(Struct, frozen=True):
-    """Reporter of turns.
-
-    Args:
-        edges: parts of the agent, of which the log and the checkpoints are used.
-        metrics: counts of events.
-        recovery: report of the recovery at the start, if the state could not be used as it was.
-        standing: problems of other parts of the agent.
-    """
+    """Reporter of turns. `standing` are the current problems of other parts of the agent."""
 
     edges: Edges
     metrics: MetricsRecorder

@@ -47,12 +47,7 @@ class Requests:
         return tuple(self._taken)
 
     def answer(self, view: NodeView, undone: Mapping[str, str]) -> None:
-        """Answer the taken requests.
-
-        Args:
-            view: view after the turn.
-            undone: UIDs of pods for which the turn could not fulfil the request, each with the reason.
-        """
+        """Answer the taken requests. `undone` has the UIDs of pods with an unfulfilled request, each with the reason."""
         taken, self._taken = self._taken, []
         noted = TurnRequest()
         for request in taken:

@@ -88,12 +88,7 @@ class Jobs:
             return living, (*ended, *(record.pod for record in self._ended.values() if record.user == user))
 
     def ask(self, pod: Pod, user: int, owner: Owner) -> Future[ContainerPlacement | JobRefusal]:
-        """Request a job.
-
-        Args:
-            pod: pod of the job.
-            user: ID of the user who owns the job.
-            owner: process that enters the job. It is closed by `Jobs`, even on errors.
+        """Request a job. `Jobs` closes the owner, even on errors.
 
         Returns:
             Placement of the job once the owner has entered it, or the refusal.
@@ -180,11 +175,8 @@ class Jobs:
     ) -> None:
         """Answer the waiting jobs that a turn has decided. The owners of started jobs are moved into their cgroups.
 
-        Args:
-            state: state after the turn. Pods that could not be saved are refused in it.
-            ready: paths of the cgroups that hold what is allocated, with no other process on their exclusive CPUs.
-            placed: placements of at least the containers in `ready`.
-            tree: moves processes into cgroups.
+        Pods that could not be saved are refused in `state`. `ready` has the cgroups in which nothing is missing, and `placed` their
+        placements.
         """
         with self._lock:
             ending = frozenset(

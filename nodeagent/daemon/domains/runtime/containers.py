@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.write_order import Change
-from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
+from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TurnDone
 from nodeagent.core.domains.runtime.answers import Occupant, Response, response
 from nodeagent.core.domains.runtime.decisions import take
 from nodeagent.core.domains.runtime.instructions import (
@@ -37,9 +36,8 @@ from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.metrics.agent_metrics import RUNTIME_ANSWER_DURATION, RUNTIME_LATE, RUNTIME_UNASKED
 from nodeagent.core.metrics.deltas import MetricDelta, Series
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, unclear_units
+from nodeagent.core.model.cgroup import unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
-from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod
@@ -49,6 +47,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.world import Turn, World
+from nodeagent.daemon.domains.passive_domain import PassiveDomain
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, Adapter, adapter_of
 from nodeagent.daemon.domains.runtime.container_cgroups import ContainerCgroups, maybe_running, read_container_cgroups
 from nodeagent.daemon.domains.runtime.exchange import Message, RuntimeExchange
@@ -112,16 +111,10 @@ class OpenTurn(Struct, frozen=True):
     """Instructions to log and count once the turn is saved."""
 
 
-class RuntimeDomain:
-    """Container runtime domain, used by the deciding thread.
+class RuntimeDomain(PassiveDomain):
+    """Container runtime domain, used by the deciding thread. The runtime itself writes its containers' cgroups.
 
-    Args:
-        socket: the runtime's NRI socket.
-        tree: cgroup reader.
-        wakeups: wakes the deciding thread.
-        log: for lines that concern no pod.
-        devices: finds the machine's devices for pods that ask to be near a device.
-        pods: kubelet's pods API. None means that kubelet isn't asked.
+    `devices` finds the machine's devices for pods that ask to be near a device. Without `pods`, kubelet isn't asked.
     """
 
     def __init__(
@@ -152,8 +145,6 @@ class RuntimeDomain:
     def _adapter(self) -> Adapter:
         runtime = self.exchange.state.runtime
         return CONTAINERD if runtime is None else adapter_of(runtime.name)
-
-    def follow(self, config: Config, /) -> None: ...
 
     def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:  # noqa: ARG002 - its pods come as calls, to be answered: see `decide`
         return ()
@@ -219,12 +210,6 @@ class RuntimeDomain:
         self._open = OpenTurn(self._open.node)
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
-    def record(self, _state: NodeState, _observed: ObservedCgroups, /) -> tuple[str, ...]:
-        return ()
-
-    def desired(self, _observed: ObservedCgroups, /) -> tuple[DesiredCgroup, ...]:
-        return ()
-
     def occupied(self, state: NodeState, /) -> CpuSet:
         """Return the CPUs that containers of the runtime have not left yet."""
         assert self._open is not None
@@ -232,16 +217,6 @@ class RuntimeDomain:
         for occupant in self._occupants(state, self._open.node):
             cpus |= occupant.overdue
         return cpus
-
-    def owns(self, _path: str, /) -> bool:
-        """Return False, as the runtime itself writes the cgroups of its containers."""
-        return False
-
-    def apply(self, change: Change, /) -> None:
-        raise AssertionError(f"{change.path} is the runtime's to change")
-
-    def take_back(self, _state: NodeState, /) -> TakenBack:
-        return TakenBack({})
 
     def finish(self, done: TurnDone, /) -> tuple[Problem, ...]:
         """Answer the calls of a saved turn, and push the remaining changes."""

@@ -104,14 +104,7 @@ class LinkState(Struct, frozen=True):
 
 
 class RuntimeExchange:
-    """NRI plugin for the connection's thread, with the methods that the deciding thread uses.
-
-    Args:
-        socket: the runtime's NRI socket.
-        wakeups: wakes the deciding thread.
-        log: for failed pushes.
-        pods: kubelet's pods API. None means that kubelet isn't asked.
-    """
+    """NRI plugin for the connection's thread, with the methods that the deciding thread uses. Without `pods`, kubelet isn't asked."""
 
     name = "nodeagent"
     index = _INDEX
@@ -236,12 +229,7 @@ class RuntimeExchange:
             self._state = replace(self._state, is_look_due=True)
 
     def forget_made(self, known: Collection[str], cpus: Mapping[str, CpuSet | None]) -> None:
-        """Forget sent changes that cgroups show, and changes of removed containers.
-
-        Args:
-            known: IDs of the existing containers.
-            cpus: effective CPUs in the cgroups, by container ID.
-        """
+        """Forget sent changes that cgroups show, and changes of removed containers. `known` has the IDs of the existing containers."""
         with self._lock:
             sent = self._state.sent
             sent = tuple(o for o in sent if o.container_id in known and cpus.get(o.container_id) != o.cpus)

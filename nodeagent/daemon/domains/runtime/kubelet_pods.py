@@ -29,10 +29,7 @@ _ESTIMATED = "what only it knows of a pod is estimated (`nodeagent explain POD`)
 class PodsApi:
     """A client that several threads share.
 
-    Args:
-        path: kubelet's socket.
-        log: for failed requests and for the first success after a failure.
-        is_expected: whether a missing socket is a problem. An older kubelet has no socket.
+    `is_expected` means that a missing socket is a problem. Otherwise kubelet may be too old for the socket.
     """
 
     def __init__(self, path: Path, log: Log, *, is_expected: bool) -> None:
@@ -60,12 +57,7 @@ class PodsApi:
             load()
 
     def ask(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return the pods that kubelet knows, as far as the time allows.
-
-        Args:
-            uids: UIDs of the pods.
-            until: time limit as of time.monotonic().
-        """
+        """Return the pods that kubelet knows, as far as the time allows. `until` is a monotonic time."""
         return self._request(uids, min(until, time.monotonic() + PATIENCE_SECONDS))
 
     def unknown_of(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:

@@ -64,13 +64,7 @@ class SystemctlRules:
 
 
 class UnitDevices:
-    """Device rules of pinned units, used by the deciding thread.
-
-    Args:
-        config: configuration of the agent.
-        systemd: shows and sets rules. None means `systemctl`.
-        files: returns the device files of a PCI function.
-    """
+    """Device rules of pinned units, used by the deciding thread. `files` returns the device files of a PCI function."""
 
     def __init__(
         self,
@@ -91,15 +85,9 @@ class UnitDevices:
         """Device files that systemd could not take from a unit without devices, each with the unit."""
 
     def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Problem, ...]:
-        """Add rules for the devices of each unit, and remove the added rules of other units.
+        """Add rules for the devices of each unit, and remove the added rules of other units. Return the problems.
 
-        Args:
-            state: saved state.
-            rescan: whether to compare with systemd's rules again.
-            unclear: units that a pod with an unreadable manifest may pin. They keep their rules.
-
-        Returns:
-            Problems. The next call tries again.
+        `rescan` compares with systemd's rules again. Units in `unclear`, which a pod with an unreadable manifest may pin, keep their rules.
         """
         if self._added is None:
             try:
