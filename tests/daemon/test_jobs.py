@@ -32,7 +32,7 @@ from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.edge.processes.job_owners import owner_asking
+from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.wire.exchange import Peer
@@ -55,7 +55,7 @@ class Owners:
 
     def asks(self, name: str, cpu: str = "1") -> Answer:
         self.running[name] = subprocess.Popen(["sleep", "infinity"])
-        owner = owner_asking(self.running[name].pid, os.getuid())
+        owner = open_caller(self.running[name].pid, os.getuid())
         asked = job_pod(name, f"uid-{name}", {"cpu": cpu, "memory": "64Mi"})
         return self._daemon.jobs.ask(asked, os.getuid(), owner)
 
@@ -284,7 +284,7 @@ def test_an_owner_that_takes_another_job_leaves_its_first(daemon: Daemon, owners
     daemon.rest()
     asked = job_pod("two", "uid-two", {"cpu": "1", "memory": "64Mi"})
     pid = owners.running["one"].pid
-    daemon.jobs.ask(asked, os.getuid(), owner_asking(pid, os.getuid()))
+    daemon.jobs.ask(asked, os.getuid(), open_caller(pid, os.getuid()))
     daemon.turn()
     daemon.machine.groups[path("one")].processes.clear()
     daemon.rest()
@@ -325,7 +325,7 @@ def test_nothing_is_taken_before_the_earlier_jobs_are_known(tmp_path: Path) -> N
     jobs = Jobs(PlacementFiles(str(tmp_path / "jobs")), lambda: None)
     asked = job_pod("one", "uid-one", {"cpu": "1", "memory": "64Mi"})
     with pytest.raises(JobNotKeptError):
-        jobs.ask(asked, 0, owner_asking(os.getpid(), os.getuid()))
+        jobs.ask(asked, 0, open_caller(os.getpid(), os.getuid()))
     assert jobs.look(rescan=False) == PodSource(name=JOBS)
 
 

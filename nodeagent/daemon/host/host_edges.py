@@ -163,7 +163,7 @@ class HostEdges:
         }
         possible = possible_cpus(self._root)
         if systems:
-            until = units.deadline()  # one deadline for all, so that a hanging systemd costs it only once
+            until = units.start_deadline()  # one deadline for all, so that a hanging systemd costs it only once
             with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
                 answers = pool.map(
                     lambda item: _set_allowed(unit_in(item[0].name), item[1], possible, until), systems.items()

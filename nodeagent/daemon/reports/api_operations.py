@@ -68,7 +68,7 @@ class ApiOperations:
             entries = [find_pod(state, str(name)) for name in names]
         else:
             raise NodeAgentError("no pods were named", hint="name them: `nodeagent release POD…`, or `--all`")
-        if others := [entry.pod.full_name for entry in entries if entry.is_of_runtime]:
+        if others := [entry.pod.full_name for entry in entries if entry.is_requested_per_container]:
             raise NodeAgentError(
                 f"{', '.join(others)}: a container runtime's, which alone ends it", hint="`kubectl delete pod`"
             )

@@ -13,7 +13,7 @@ from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.edge.observability.metrics import CONTENT_TYPE
 from nodeagent.edge.observability.metrics_http import MetricsPages
-from nodeagent.edge.processes.user_database import group_id
+from nodeagent.edge.processes.user_database import find_group_id
 from nodeagent.edge.transport.listening import ListenError, listen
 from nodeagent.edge.transport.local_api import LocalApi
 from nodeagent.edge.transport.serving import Dialogue, Service, ServingThread
@@ -73,7 +73,7 @@ class Publisher:
     def __enter__(self) -> Self:
         with ExitStack() as undo:
             undo.callback(self._thread.stop)
-            group, operations = group_id(GROUP), ApiOperations(self._agent)
+            group, operations = find_group_id(GROUP), ApiOperations(self._agent)
             api = LocalApi(
                 reads={"state": operations.read_state},
                 writes={"retry": operations.retry, "release": operations.release, "judge": operations.check_config},
@@ -135,7 +135,7 @@ class Publisher:
     def _job_service(self, jobs: Jobs) -> _Unopened:
         """Return the service of jobs. Its own socket separates the right to run jobs from the right to read the state."""
         configured = self._config.jobs
-        group = None if configured is None else group_id(configured.group)
+        group = None if configured is None else find_group_id(configured.group)
         if configured is not None and group is None:
             self._group_problem = f"there is no group {configured.group} (jobs.group): only root may run jobs"
         api = LocalApi(

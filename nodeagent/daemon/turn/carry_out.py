@@ -6,10 +6,11 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.partitions import running_without
 from nodeagent.core.host.irq_owners import interrupt_requests
 from nodeagent.core.model.cgroup import DesiredCgroup
-from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.domains.all import DomainWriter, take_back_all
@@ -29,6 +30,8 @@ class CarriedOut(Struct, frozen=True):
     result: ExecutionResult
     in_sync: Mapping[str, DesiredCgroup]
     """Cgroups that have their desired values now, by path."""
+    placed: Mapping[str, ContainerPlacement]
+    """Placements of the containers in these cgroups, by path."""
     files_in_use: Mapping[str, str]
     """Device files that could not be taken from their last user, each with that user's name."""
     problems: tuple[Problem, ...]
@@ -37,9 +40,10 @@ class CarriedOut(Struct, frozen=True):
     conditions: tuple[str, ...]
 
 
-def carry_out(edges: Edges, memory: TurnMemory, seen: Seen, planned: Planned) -> CarriedOut:
+def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     """Carry out the plan of a saved state."""
     assert not isinstance(seen.domains, Problem)
+    memory = planned.memory
     state, wanted, observed = memory.state, planned.wanted, seen.domains.cgroups
     refused = memory.refused_partitions
     if refused is None:
@@ -67,7 +71,11 @@ def carry_out(edges: Edges, memory: TurnMemory, seen: Seen, planned: Planned) ->
     problems = (*map(as_problem, taken.problems), *unknown, *failures.problems, *orphans, *recorded, *disturbing)
     memory = replace(memory, failures=failures, refused_partitions=found)
     in_sync = cgroups_in_sync(wanted, result)
-    return CarriedOut(memory, result, in_sync, taken.files_in_use, problems, frozenset(patient), conditions)
+    placements = container_placements(memory.node.managers, state, in_sync, memory.placements)
+    memory = replace(memory, placements=placements)
+    return CarriedOut(
+        memory, result, in_sync, placements.by_key(), taken.files_in_use, problems, frozenset(patient), conditions
+    )
 
 
 def _update_host_settings(
@@ -88,7 +96,7 @@ def _update_host_settings(
     pinned = {
         places[unit_at(want.path)]: want.exclusive_cpus
         for want in wanted
-        if is_of_systemd(want.path) and want.is_exclusive and unit_at(want.path) in places
+        if is_pinned(want.path) and want.is_exclusive and unit_at(want.path) in places
     }
     host = memory.full_topology.online - exclusive
     wanted_settings = WantedSettings(to_avoid, host, interrupts, partitioned - refused, pinned)

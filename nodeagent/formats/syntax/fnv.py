@@ -58,8 +58,18 @@ _MOST_PIECES, _MOST_BYTES = 8, 1024
 
 def fnv1a_32(*texts: Text) -> int:
     """Hash the UTF-8 bytes of consecutive texts."""
-    if all(len(text) <= (_MOST_BYTES if isinstance(text, str) else _MOST_PIECES) for text in texts):
-        whole = b"".join([_encode_text(text) for text in texts])
+    short: list[bytes] = []
+    for text in texts:
+        if isinstance(text, str):
+            if len(text) > _MOST_BYTES:
+                break
+            short.append(text.encode())
+        elif len(text) > _MOST_PIECES:
+            break
+        else:
+            short.append(b" ".join([piece.data for piece in text]))
+    else:
+        whole = b"".join(short)
         if len(whole) <= _MOST_BYTES:
             return _hash_of_bytes(whole)
     state = _BASIS
@@ -71,7 +81,3 @@ def fnv1a_32(*texts: Text) -> int:
             for piece in text[1:]:
                 state = piece.after((state ^ 0x20) * _PRIME & _MASK)
     return state
-
-
-def _encode_text(text: Text) -> bytes:
-    return text.encode() if isinstance(text, str) else b" ".join([piece.data for piece in text])

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Rejected, Report, remove_pod
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.domains.runtime import decisions
-from nodeagent.core.domains.runtime.answers import Response, response
-from nodeagent.core.domains.runtime.decisions import Taken, take
+from nodeagent.core.domains.runtime.answers import Response, build_response
+from nodeagent.core.domains.runtime.call_answer import answer_call
+from nodeagent.core.domains.runtime.decisions import EventDecided, decide_event
 from nodeagent.core.domains.runtime.instructions import (
     Adopt,
     Correct,
@@ -30,7 +31,6 @@ from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants
 from nodeagent.core.domains.runtime.pod_model import ToldBy
 from nodeagent.core.domains.runtime.registry import awaits_end
 from nodeagent.core.domains.runtime.reported import RuntimeReport
-from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
@@ -108,11 +108,11 @@ class Runtime:
 
         return {one: group(one) for one in self.cpusets}
 
-    def happens(self, what: Happening) -> Taken:
+    def happens(self, what: Happening) -> EventDecided:
         found = what.found if isinstance(what, Looked) else what
         if isinstance(found, Synchronized):
             self.containers |= {one.id: one for one in found.containers}
-        taken = take(Draft(self.state), what, self.node())
+        taken = decide_event(Draft(self.state), what, self.node())
         self.state = taken.draft.state
         self.events += taken.draft.events
         self.todo = taken.todo
@@ -129,7 +129,7 @@ class Runtime:
         taken = self.happens(call)
         there = occupants(self.state, self.node(), self.seen(), {})
         node = self.node()
-        return verdict(
+        return answer_call(
             call,
             taken.todo,
             promised(self.state, node),
@@ -182,7 +182,7 @@ class Runtime:
 
     def push(self) -> Response:
         node = self.node()
-        found = response(occupants(self.state, node, self.seen(), {}), pool=pool_of(self.state, node))
+        found = build_response(occupants(self.state, node, self.seen(), {}), pool=pool_of(self.state, node))
         self.carry_out(found)
         return found
 
@@ -997,7 +997,7 @@ class Churn(RuleBasedStateMachine):
         runtime.happens(Synchronized())
         runtime.look()
         assert runtime.state.runtime == Registry()
-        assert all(not entry.is_of_runtime for entry in runtime.state.entries)
+        assert all(not entry.is_requested_per_container for entry in runtime.state.entries)
 
 
 TestChurn = Churn.TestCase

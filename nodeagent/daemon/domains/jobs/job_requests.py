@@ -17,7 +17,7 @@ from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.daemon.domains.jobs.jobs import JobRefusal, Jobs
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.placements import placement_directory, placement_name
-from nodeagent.edge.processes.job_owners import owner_asking
+from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.processes.user_database import is_member
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
@@ -82,7 +82,7 @@ class JobRequests:
                 f"{every} jobs ({own} of yours) wait for the agent already, and nothing was decided",
                 hint="try again in a second; `journalctl -u nodeagent` says what holds the agent up",
             )
-        owner = owner_asking(peer.pid, peer.uid)
+        owner = open_caller(peer.pid, peer.uid)
         self._waiting[peer.uid] += 1
         try:
             async with asyncio.timeout(MAX_TURN_SECONDS):

@@ -19,7 +19,7 @@ from nodeagent.core.model.state import JOBS, NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, owner_again
+from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, reopen_owner
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.job_record import JobRecord, parse_record, print_record
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER
@@ -145,7 +145,7 @@ class Jobs:
             if uid in jobs:
                 continue
             record = None if self._jobs is not None or content is None else parse_record(content)
-            owner = None if record is None else owner_again(record.pid, record.start_ticks)
+            owner = None if record is None else reopen_owner(record.pid, record.start_ticks)
             if record is None or owner is None or name != f"{record.pod.uid}/{_FILE}":
                 with suppress(PlacementFileError):  # the next rescan finds it again
                     self._files.remove(name)

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from nodeagent.core.cgroups.write_order import Change
 from nodeagent.core.domains.domain import DomainInput, DomainView
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_of_systemd
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_pinned
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import OWN
 from nodeagent.core.turn.pod_sources import PodSource
@@ -43,7 +43,7 @@ class OwnDomain(PassiveDomain):
         return DomainView(self._tree.read(OWN_DIRECTORIES) | self._tree.read_above())
 
     def owns(self, path: str, /) -> bool:
-        return not is_of_systemd(path)
+        return not is_pinned(path)
 
     def apply(self, change: Change, /) -> None:
         self._tree.apply(change)

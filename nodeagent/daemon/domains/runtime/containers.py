@@ -9,8 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TurnDone
-from nodeagent.core.domains.runtime.answers import Occupant, Response, response
-from nodeagent.core.domains.runtime.decisions import take
+from nodeagent.core.domains.runtime.answers import Occupant, Response, build_response
+from nodeagent.core.domains.runtime.call_answer import answer_call
+from nodeagent.core.domains.runtime.decisions import decide_event
 from nodeagent.core.domains.runtime.instructions import (
     Correct,
     CountFailOpen,
@@ -33,7 +34,6 @@ from nodeagent.core.domains.runtime.occupants import (
 )
 from nodeagent.core.domains.runtime.registry import awaits_end, has_any
 from nodeagent.core.domains.runtime.reported import RuntimeReport
-from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.metrics.agent_metrics import RUNTIME_ANSWER_DURATION, RUNTIME_LATE, RUNTIME_UNASKED
 from nodeagent.core.metrics.deltas import MetricDelta, Series
 from nodeagent.core.model.cgroup import unclear_units
@@ -158,7 +158,7 @@ class RuntimeDomain(PassiveDomain):
         assert kernel is not None
         asked = (*memory.unsaved, *self.exchange.take())
         cgroups = self._read_cgroups(state, memory.cgroups, again=True)
-        retried = tuple(e.pod.uid for e in state.entries if e.is_of_runtime and e.pod.uid in world.retried)
+        retried = tuple(e.pod.uid for e in state.entries if e.is_requested_per_container and e.pod.uid in world.retried)
         if retried and self._pods is not None:
             self._pods.ask_again(retried)
             self.exchange.look_again()
@@ -176,7 +176,7 @@ class RuntimeDomain(PassiveDomain):
         opened, draft = OpenTurn(node), Draft(state, decided.events, decided.deltas)
         for message, what in happenings:
             node = replace(node, reported=node.reported.after(what))
-            taken = take(draft, what, node)
+            taken = decide_event(draft, what, node)
             draft = taken.draft
             calls = opened.calls if message is None else (*opened.calls, (message, taken.todo))
             opened = OpenTurn(node, calls, opened.todo + taken.todo)
@@ -231,7 +231,7 @@ class RuntimeDomain(PassiveDomain):
         pool = pool_of(state, node)
         own: tuple[Occupant, ...] = ()
         problem = self._memory.cgroups.problem
-        if any(asked.answer is not None for asked, _ in opened.calls) or response(theirs, pool=pool) != Response(
+        if any(asked.answer is not None for asked, _ in opened.calls) or build_response(theirs, pool=pool) != Response(
             Answer()
         ):
             try:
@@ -253,7 +253,7 @@ class RuntimeDomain(PassiveDomain):
         if state.runtime.refused and time.monotonic() >= self.exchange.state.looked_at + LOOK_SECONDS:
             self.exchange.look_again()
         if self.is_served:
-            due = response(there, pool=pool)
+            due = build_response(there, pool=pool)
             # Updates in an answer change other containers, so the next turn follows soon.
             is_under_way = self.exchange.push(() if answered else due.answer.updates)
             waits = any(update.cpus for update in due.waiting)
@@ -314,10 +314,10 @@ class RuntimeDomain(PassiveDomain):
                 reserved = node.world.managers.reserved & node.kernel.online
                 around = (*there, *pinned) if asked.what.event is Event.START_CONTAINER else there
                 seen = self._memory.cgroups.by_id
-                found = verdict(asked.what, todo, promised(state, node), around, seen, pool, reserved)
+                found = answer_call(asked.what, todo, promised(state, node), around, seen, pool, reserved)
                 found = self._add_devices(found, asked.what, done)
             else:
-                found = response(there, pool=pool)
+                found = build_response(there, pool=pool)
             if isinstance(found, Response):
                 self.exchange.note_sent(found.answer.updates)
                 answered |= bool(found.answer.updates)

@@ -60,7 +60,7 @@ class SystemctlRules:
         units.set_device_rules(unit, rules, until=until)
 
     def keeps(self, unit: str) -> bool:
-        return units.keeps_device_rules(unit)
+        return units.has_device_drop_in(unit)
 
 
 class UnitDevices:
@@ -96,7 +96,7 @@ class UnitDevices:
                 return (Problem.from_error(err),)
         wanted = _devices_by_unit(state)
         self.overdue = overdue = dict[str, str]()
-        problems, until = [], units.deadline()
+        problems, until = [], units.start_deadline()
         concerned = wanted.keys() | (self._added.keys() - unclear)
         for unit in sorted(concerned, key=lambda unit: (unit in wanted, unit)):
             devices = wanted.get(unit, ())
