@@ -16,7 +16,7 @@ from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import default_set
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.daemon.domains.all import domains_of
+from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
 from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
@@ -25,7 +25,7 @@ from nodeagent.daemon.host.host_settings import HostSettings
 from nodeagent.daemon.reports.logs import Log, make_log
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.sources.manifest_list import ManifestList
-from nodeagent.daemon.start.recovery import Evidence, Start, report_recovery, start_state
+from nodeagent.daemon.start.recovery import Evidence, Start, log_recovery, start_state
 from nodeagent.daemon.start.startup import (
     EX_CONFIG,
     StartError,
@@ -36,7 +36,7 @@ from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.heartbeat import Heartbeat
-from nodeagent.daemon.turn.machine import Machine, without_withheld
+from nodeagent.daemon.turn.machine import Machine, remove_withheld_cpus
 from nodeagent.daemon.turn.placements import Placements, placement_directory
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
@@ -112,13 +112,13 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     tree = CgroupTree(root, client.begin_partition, client.gather)
     runner = Runner(client) if plugins is None else Runner(client, plugins.prepare)
     if start is None:
-        node, _ = without_withheld(node, tree)
+        node, _ = remove_withheld_cpus(node, tree)
         look = partial(_read_running_pods, config, tree, runner, pods, wakeups, manager, log)
         start = start_state(node, pods, now_ms, look, heart.beat, machine.devices)
     if start is None:
         return 0  # the agent was asked to stop before running pods could be read
     if start.recovery is not None:
-        report_recovery(start.recovery, log)
+        log_recovery(start.recovery, log)
     state = start.state
     containers = _make_runtime_domain(config, state, tree, wakeups, log, machine, plugins)
     places = HostEdges(client.write_host, root, beside=frozenset() if containers is None else _KUBEPODS)
@@ -126,7 +126,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     edges = Edges(
         log=log,
         machine=machine,
-        domains=domains_of(config, tree, manifests=manifests, jobs=jobs, runtime=containers),
+        domains=make_domains(config, tree, manifests=manifests, jobs=jobs, runtime=containers),
         runner=runner,
         tree=tree,
         recorder=Recorder(config.state_directory, log, unusable=unusable),
@@ -147,7 +147,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         _start_thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _report_configuration(config, log)
-        edges.recorder.keep_config(config)
+        edges.recorder.save_config(config)
         try:
             run_turns(agent, publisher, watch, config_path, manager, heart, standing)
         finally:
@@ -240,7 +240,7 @@ def run_turns(
             unapplied = reload(agent, config_path, manager)
         if reasons != {WakeUpReason.TIMER} or time.monotonic() >= due:
             unserved, unwatched = publisher.listen(), _renew_watch(watch, agent, unwatched)
-            reasons = rescans.among(reasons, agent.node.config.rescan_period_ms / 1000)
+            reasons = rescans.add_timer(reasons, agent.node.config.rescan_period_ms / 1000)
             due = time.monotonic() + agent.turn(reasons, (*standing, *unserved, *filter(None, (unwatched, unapplied))))
             manager.status(_status(agent))
             if agent.memory.has_reconciled and not heart.is_ready:
@@ -284,7 +284,7 @@ def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
         agent.change_node(node)
         agent.edges.log.info("configuration_reloaded", config=config_path)
         _report_configuration(node.config, agent.edges.log)
-        agent.edges.recorder.keep_config(node.config)
+        agent.edges.recorder.save_config(node.config)
     except NodeAgentError as err:
         problem = f"the configuration was not applied, the previous one stays in effect: {err.message} ({err.hint})"
         agent.edges.log.error("reload_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - as above

@@ -134,7 +134,7 @@ def _host_settings(options: argparse.Namespace) -> int:
         # Only the state directory is needed here. Restoring the host's settings is worth guessing the default one.
         print(f"{err.message}: the usual state directory is used", file=sys.stderr)
         config = Config()
-    count = releasing.put_host_settings_back(config)
+    count = releasing.restore_host_settings(config)
     print(f"{counted(count, 'setting')} of the host put back" if count else "nothing to put back")
     return 0
 
@@ -321,7 +321,7 @@ def _planned_without_agent(
             if options.all and known.cgroup_root is not None:
                 answer.removal(cgroups=known.cgroup_root)
         if options.purge:
-            for path in releasing.own_files(load_config(options.config or DEFAULT_CONFIG)):
+            for path in releasing.find_own_files(load_config(options.config or DEFAULT_CONFIG)):
                 answer.removal(file=path)
     return 0
 
@@ -350,12 +350,12 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
                 answer.plan(agent.state, entries)
                 reporter = _Reporter(answer, agent.state, frozenset(e.pod.uid for e in active))
                 releasing.drain(agent, reporter, _deadline(options, active))
-            if releasing.put_host_settings_back(node.config, forget=True):
+            if releasing.restore_host_settings(node.config, forget=True):
                 answer.say("the host's interrupts, work queues and units have their CPUs back")
             if pods is not None:  # last, because it is refused while other processes are in the cgroups
                 _remove_cgroups(pods, answer)
             if options.purge:
-                for path in releasing.own_files(node.config):
+                for path in releasing.find_own_files(node.config):
                     state_files.remove(path)
                     answer.removal(file=path)
             else:

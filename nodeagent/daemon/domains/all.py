@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
 
 
-def domains_of(
+def make_domains(
     config: Config,
     tree: CgroupTree,
     *,
@@ -74,9 +74,9 @@ def withdraw_all(domains: Sequence[Domain], why: str) -> None:
 
 def take_back_all(domains: Sequence[Domain], state: NodeState) -> TakenBack:
     """Take back devices in each domain and merge the results."""
-    taken = [domain.take_back(state) for domain in domains]
-    in_use = {path: user for one in taken for path, user in one.files_in_use.items()}
-    return TakenBack(in_use, tuple(problem for one in taken for problem in one.problems))
+    results = [domain.take_back(state) for domain in domains]
+    in_use = {path: user for result in results for path, user in result.files_in_use.items()}
+    return TakenBack(in_use, tuple(problem for result in results for problem in result.problems))
 
 
 class DomainWriter(Struct, frozen=True):

@@ -15,7 +15,7 @@ from nodeagent.core.turn.world import TurnEvent
 from nodeagent.errors import printable
 
 
-def duplicate(event: TurnEvent) -> tuple[str, str]:
+def describe_duplicate(event: TurnEvent) -> tuple[str, str]:
     """Return a manifest file that is ignored because of a duplicate, with the reason."""
     fields = dict(event.fields)
     return event.origin.name, (
@@ -24,7 +24,7 @@ def duplicate(event: TurnEvent) -> tuple[str, str]:
     )
 
 
-def unserved_containers(state: NodeState) -> str:
+def describe_unserved_containers(state: NodeState) -> str:
     """Explain that pods of an unserved container runtime keep their allocations."""
     pods = ", ".join(entry.pod.full_name for entry in state.requested_entries())
     return (
@@ -33,7 +33,7 @@ def unserved_containers(state: NodeState) -> str:
     )
 
 
-def refused_containers(state: NodeState) -> Iterator[str]:
+def describe_refused_containers(state: NodeState) -> Iterator[str]:
     """Describe refused containers of running pods. A pod that is refused as a whole is shown itself."""
     for entry in state.requested_entries():
         for refused in state.runtime.refused_of(entry.pod.uid):
@@ -43,7 +43,7 @@ def refused_containers(state: NodeState) -> Iterator[str]:
             yield f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} ({hint})"
 
 
-def misnamed_pods(state: NodeState) -> Iterator[str]:
+def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
     """Describe the runtime's pods that are refused for their names and shown nowhere else."""
     known = {entry.pod.uid for entry in state.entries}
     for refused in state.runtime.refused:
@@ -53,7 +53,7 @@ def misnamed_pods(state: NodeState) -> Iterator[str]:
             )
 
 
-def refused_change(entry: PodEntry) -> str | None:
+def describe_refused_change(entry: PodEntry) -> str | None:
     """Explain why a changed manifest isn't applied. None means that it is."""
     refusal, name = entry.change_refusal, entry.pod.full_name
     if refusal is None or not entry.is_active:
@@ -69,7 +69,7 @@ def refused_change(entry: PodEntry) -> str | None:
     )
 
 
-def units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
+def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
     """Describe pinned units without a usable CPU. Empty if there are none. The agent can't freeze a unit."""
     units = [
         unit_at(want.path) for want in wanted if is_pinned(want.path) and want.goes_back_to is None and not want.cpus()
@@ -82,7 +82,7 @@ def units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
     )
 
 
-def units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
+def describe_units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
     """Describe pinned units whose pods are unknown, as the state was lost and some manifests can't be read."""
     said = ", ".join(f"{unit} stays on CPUs {cpus}" for unit, cpus in sorted(units.items()))
     return (
@@ -91,12 +91,12 @@ def units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
     )
 
 
-def lost_pods_problem(lost: Iterable[UnrecoveredPod]) -> str:
+def describe_lost_pods(lost: Iterable[UnrecoveredPod]) -> str:
     """Describe lost pods whose devices are known from records. Empty if there are none."""
     said = "; ".join(
-        f"pod {one.name or one.uid} has {', '.join(sorted({card.id for _, own in one.held.of(DeviceHoldings).devices for card in own}))}"
-        for one in lost
-        if one.held.of(DeviceHoldings).devices
+        f"pod {pod.name or pod.uid} has {', '.join(sorted({card.id for _, own in pod.held.of(DeviceHoldings).devices for card in own}))}"
+        for pod in lost
+        if pod.held.of(DeviceHoldings).devices
     )
     return (
         f"{said}: records say so, as the state that knew the pod was lost; nobody else gets it before the pod is known again, or has no "
@@ -106,7 +106,7 @@ def lost_pods_problem(lost: Iterable[UnrecoveredPod]) -> str:
     )
 
 
-def waiting_units(state: NodeState) -> Iterator[str]:
+def describe_waiting_units(state: NodeState) -> Iterator[str]:
     """Describe pods that released their CPUs while their units were inactive, and that can't get them back."""
     for entry in state.entries:
         refusal = entry.idle_refusal
@@ -118,14 +118,14 @@ def waiting_units(state: NodeState) -> Iterator[str]:
             )
 
 
-def refused_partitions(cpus: CpuSet) -> str:
+def describe_refused_partitions(cpus: CpuSet) -> str:
     return (
         f"CPUs {cpus} are in no partition of the cpuset, which is tried again: meanwhile systemd is to keep the host off them "
         "(AllowedCPUs of its topmost units; see `nodeagent explain`)"
     )
 
 
-def unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
+def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
     """Explain which requested interrupts don't arrive on the container's CPUs. Empty if all do."""
     unknown = (
         f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or no driver has it "
@@ -148,7 +148,7 @@ def unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners
     )
 
 
-def withheld_problem(kept: Withheld) -> str:
+def describe_withheld(kept: Withheld) -> str:
     return (
         f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
         f"(see cpuset.cpus there; of a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"

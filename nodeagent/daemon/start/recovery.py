@@ -41,7 +41,7 @@ from nodeagent.daemon.start.startup import (
     begin_turn,
 )
 from nodeagent.daemon.start.strict_recovery import decode_recorded_devices, decode_records
-from nodeagent.daemon.turn.claim_statuses import recorded_claims
+from nodeagent.daemon.turn.claim_statuses import read_recorded_claims
 from nodeagent.edge.files import state_files
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
 
@@ -204,8 +204,8 @@ def _rebuild_state(
     """Recognize pods by their cgroups, their processes and kubelet's checkpoints."""
     unusable = [STATE_FILE] if problems else []
     recorded = _read_recorded_holdings(node, problems, unusable)
-    devices_by_pod = recorded_devices(Path(node.config.state_directory), problems, unusable)
-    records = on_record(devices_by_pod, recorded_claims(node.config))
+    devices_by_pod = read_recorded_devices(Path(node.config.state_directory), problems, unusable)
+    records = on_record(devices_by_pod, read_recorded_claims(node.config))
     recorded |= {uid: with_record(recorded.get(uid, NOTHING), record.held) for uid, record in records.items()}
     gate = node.config.placement.gate("PodLevelResources")
     entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in wanted(manifests)]
@@ -251,7 +251,7 @@ def _read_recorded_holdings(node: NodeSetup, problems: list[str], unusable: list
     )
 
 
-def recorded_devices(directory: Path, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
+def read_recorded_devices(directory: Path, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
     """Return the devices in kubelet's checkpoint, by pod UID. If the file can't be used, the reason is added to the problems."""
     path = str(directory / DEVICE_CHECKPOINT)
     try:
@@ -279,7 +279,7 @@ def _report_changes(
     return Recovery(tuple(problems), unusable, tuple(e.pod.full_name for e in adopted), placed.differences, refused)
 
 
-def recovery_document(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[str, object]:
+def encode_recovery(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[str, object]:
     """Encode a recovery for the local API."""
     return {
         "adopted": list(recovery.adopted),
@@ -296,7 +296,7 @@ def recovery_document(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[st
     }
 
 
-def report_recovery(recovery: Recovery, log: Log) -> None:
+def log_recovery(recovery: Recovery, log: Log) -> None:
     """Log a recovery, with a line for each changed allocation and each refused pod."""
     log.warning("state_recovered", problems=list(recovery.problems), adopted=list(recovery.adopted))
     for difference in recovery.differences:
@@ -304,10 +304,10 @@ def report_recovery(recovery: Recovery, log: Log) -> None:
             EventKind.PROMISE_CHANGED, **pod_fields(difference.pod, difference.container), **dict(difference.fields)
         )
     for entry in recovery.refused:
-        report_refused(entry, log)
+        log_refusal(entry, log)
 
 
-def report_refused(entry: PodEntry, log: Log) -> None:
+def log_refusal(entry: PodEntry, log: Log) -> None:
     """Log a refusal that no turn has decided."""
     if entry.refusal is not None:
         fields = {"source": entry.origin.name, "reason": entry.refusal.reason, "message": entry.refusal.message}

@@ -18,7 +18,7 @@ from nodeagent.core.cgroups.write_order import RemoveCgroup
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
-from nodeagent.daemon.domains.all import domains_of
+from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges, write_directly
@@ -118,7 +118,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
     edges = Edges(
         log=log,
         machine=Machine(),
-        domains=domains_of(config, pods.tree),
+        domains=make_domains(config, pods.tree),
         runner=pods.runner,
         tree=pods.tree,
         recorder=Recorder(
@@ -157,7 +157,7 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
         time.sleep(min(pause, _LONGEST_PAUSE_SECONDS))
 
 
-def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
+def restore_host_settings(config: Config, *, forget: bool = False) -> int:
     """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of changed settings.
 
     `forget` also removes the record, which is only allowed without a running agent.
@@ -199,7 +199,7 @@ def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
     return tuple(path for path, there in sorted(seen.items()) if path.count("/") and there.is_populated)
 
 
-def own_files(config: Config) -> Iterator[str]:
+def find_own_files(config: Config) -> Iterator[str]:
     """Return the agent's existing files: state, files set aside, last configuration, lock, sockets."""
     directory = Path(config.state_directory)
     for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, HOST_SETTINGS, PUT_BACK, LAST_CONFIG):

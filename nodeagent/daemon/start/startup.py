@@ -40,7 +40,7 @@ def _regular_file(path: str, max_bytes: int) -> bytes | None:
     return state_files.read(path, max_bytes=max_bytes, follow_symlinks=True)
 
 
-def config_content(
+def read_config_text(
     path: str, *, absent_hint: str = ABSENT_HINT, read: Callable[[str, int], bytes | None] = _regular_file
 ) -> bytes:
     """Read the text of the configuration. `read` returns the content of a file up to a size, or None if there is no file.
@@ -66,28 +66,28 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
     """
     from nodeagent.formats.config.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
-    content, topology = config_content(path), topology_of(read_machine(root))
-    config, findings = judged_config(content, path, lambda config: unsuited(config, topology))
+    content, topology = read_config_text(path), topology_of(read_machine(root))
+    config, findings = judged_config(content, path, lambda config: find_unsuited(config, topology))
     if config is None or findings:
         raise StartError(
             "\n".join(map(str, findings)),
             hint=f"correct {path}, or what it names, then `systemctl restart nodeagent` (or reload)",
         )
-    node = on_machine(plugged(config)[0], topology)
+    node = on_machine(load_plugins(config)[0], topology)
     assert isinstance(node, NodeSetup), "the machine has been asked"
     return node
 
 
-def unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
+def find_unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
     """Explain which settings don't fit a machine or name plugins that can't be loaded. The configuration may be invalid in other ways."""
-    config, missing = plugged(config)
+    config, missing = load_plugins(config)
     node = on_machine(config, topology)
     known = misconfigured(config.placement)
     found = () if isinstance(node, NodeSetup) else tuple(refused for refused in node if refused not in known)
     return (*found, *missing)
 
 
-def plugged(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
+def load_plugins(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
     """Load the CPU plugins of a configuration. Also return the plugins that can't be loaded."""
     plugins = config.placement.cpu_plugins
     if not plugins:

@@ -29,7 +29,7 @@ from nodeagent.daemon.start.startup import (
     StartError,
     read_file,
 )
-from nodeagent.daemon.turn.claim_statuses import recorded_claims
+from nodeagent.daemon.turn.claim_statuses import read_recorded_claims
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
@@ -87,7 +87,7 @@ def _import_kubelet_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_
     devices = decode_recorded_devices(read_file(path, MAX_CHECKPOINT_BYTES))
     if isinstance(devices, Unreadable):
         raise StartError(f"cannot use {path}: {devices.message}", hint="move it away, then `systemctl start nodeagent`")
-    promises = _restore_records(promises, kept, on_record(devices, recorded_claims(node.config)))
+    promises = _restore_records(promises, kept, on_record(devices, read_recorded_claims(node.config)))
     gate = node.config.placement.gate("PodLevelResources")
     return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
 

@@ -17,7 +17,7 @@ from nodeagent.daemon.start.recovery import Recovery
 from nodeagent.daemon.start.reloading import check_takeover
 from nodeagent.daemon.turn.act import act
 from nodeagent.daemon.turn.carry_out import carry_out
-from nodeagent.daemon.turn.clock import first_lead_ms
+from nodeagent.daemon.turn.clock import read_first_lead_ms
 from nodeagent.daemon.turn.decide import decide
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.execution import unvacated_cpus
@@ -51,13 +51,13 @@ class Agent:
             node=node,
             state=state,
             full_topology=node.topology,
-            lead_ms=first_lead_ms(latest_ms(state)),
+            lead_ms=read_first_lead_ms(latest_ms(state)),
             adapted_to=node.managers,
             is_saved=recovery is None,
         )
         self.view = NodeView(node, state, str(edges.tree.root), is_live=True)
         """Node as readers see it: one immutable value, replaced as a whole in each turn."""
-        edges.recorder.begin(node, state.promises)
+        edges.recorder.expect_checkpoints(node, state.promises)
 
     @property
     def node(self) -> NodeSetup:

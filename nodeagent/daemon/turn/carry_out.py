@@ -15,7 +15,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.domains.all import DomainWriter, take_back_all
 from nodeagent.daemon.host.host_settings import WantedSettings, cpus_to_avoid
-from nodeagent.daemon.reports.problems import refused_partitions, unserved_interrupts
+from nodeagent.daemon.reports.problems import describe_refused_partitions, describe_unserved_interrupts
 from nodeagent.daemon.turn.drift import cgroups_in_sync
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.execution import ExecutionResult, execute, respond, uncreated_partitions
@@ -103,8 +103,8 @@ def _update_host_settings(
     problems = edges.host_settings.keep(wanted_settings, rescan=rescan)
     conditions = (
         edges.host_settings.lost_record or "",
-        refused_partitions(refused) if refused else "",
-        unserved_interrupts(interrupts, edges.host_settings.interrupt_owners)
+        describe_refused_partitions(refused) if refused else "",
+        describe_unserved_interrupts(interrupts, edges.host_settings.interrupt_owners)
         if node.config.interrupt_isolation != "none"
         else "",
     )

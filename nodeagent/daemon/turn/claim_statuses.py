@@ -55,7 +55,7 @@ class ClaimStatuses:
         return keep_files(self._files, self._held, wanted, bytes, alive)
 
 
-def recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
+def read_recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
     """Return the allocations in the documents of an earlier agent process, without unreadable documents."""
     try:
         files = PlacementFiles(claim_directory(config)).read()

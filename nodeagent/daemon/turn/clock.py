@@ -16,7 +16,7 @@ class ClockReading(NamedTuple):
     """Lead of the wall clock over the time since boot, for the next reading."""
 
 
-def first_lead_ms(passed_ms: int) -> int:
+def read_first_lead_ms(passed_ms: int) -> int:
     """Return the lead before the first reading.
 
     Args:

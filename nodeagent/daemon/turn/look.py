@@ -13,7 +13,7 @@ from nodeagent.core.model.state import moved
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.all import observe_all
-from nodeagent.daemon.reports.problems import withheld_problem
+from nodeagent.daemon.reports.problems import describe_withheld
 from nodeagent.daemon.start.reloading import adapt_promises
 from nodeagent.daemon.turn.clock import read_clock
 from nodeagent.daemon.turn.edges import Edges
@@ -75,7 +75,7 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
     except (SysfsError, CgroupError) as err:
         return replace(memory, machine_problems=(Problem.from_error(err),))
     topology, before = memory.full_topology.without(kept.cpus), memory.node.topology
-    memory = replace(memory, withheld=withheld_problem(kept) if kept.cpus else "")
+    memory = replace(memory, withheld=describe_withheld(kept) if kept.cpus else "")
     if topology == before and not memory.machine_problems:
         return memory
     node, refusals = adapt_to_topology(memory.node, topology)

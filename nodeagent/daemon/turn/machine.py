@@ -62,7 +62,7 @@ def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, t
     return (found, ()) if isinstance(found, NodeSetup) else (replace(node, topology=topology), found)
 
 
-def without_withheld(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
+def remove_withheld_cpus(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
     """Adapt a node to the CPUs withheld by cgroups above. Unreadable cgroups count as withholding nothing; the first turn reports them."""
     try:
         kept = withheld(tree.chain() or ())

@@ -7,7 +7,7 @@ from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, pod_cgroups
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.turn.world import World
-from nodeagent.daemon.reports.problems import lost_pods_problem, units_without_cpus
+from nodeagent.daemon.reports.problems import describe_lost_pods, describe_units_without_cpus
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.memory import TurnMemory
 
@@ -31,7 +31,7 @@ def plan(edges: Edges, memory: TurnMemory, world: World) -> Planned:
     pods = pod_cgroups(node.config, node.managers, world.kernel, state, memory.pod_cgroups)
     wanted = desired_cgroups(node.config, node.managers, world.kernel, state, pods)
     wanted += tuple(cgroup for domain in edges.domains for cgroup in domain.desired(world.observed))
-    conditions = (units_without_cpus(wanted), lost_pods_problem(state.promises.unrecovered))
+    conditions = (describe_units_without_cpus(wanted), describe_lost_pods(state.promises.unrecovered))
     if world.runs is None:
         wanted = tuple(want for want in wanted if want.path in world.observed)
     changes = diff(wanted, world.observed)

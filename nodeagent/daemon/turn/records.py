@@ -47,9 +47,9 @@ class Recorder:
         self._has_devices = False
         """Whether any pod has had devices since this process started."""
 
-    def begin(self, node: NodeSetup, promises: Promises) -> None:
+    def expect_checkpoints(self, node: NodeSetup, promises: Promises) -> None:
         """Remember the expected content of kubelet's checkpoints, which an earlier agent process with these allocations has written."""
-        self._expected = checkpoints(node, promises)
+        self._expected = encode_checkpoints(node, promises)
 
     def save(self, node: NodeSetup, state: NodeState) -> None:
         """Save a state atomically.
@@ -64,7 +64,7 @@ class Recorder:
             self._unusable = tuple(rest)
         state_files.write_atomically(str(self._directory / STATE_FILE), content)
 
-    def keep_config(self, config: Config) -> None:
+    def save_config(self, config: Config) -> None:
         """Save the configuration in use. Only `inspect` reads it, while no agent runs."""
         try:
             content = config_text(config_fields(config)).encode()
@@ -84,12 +84,14 @@ class Recorder:
         )
         self.set_aside = (*self.set_aside, aside)
 
-    def project(self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> tuple[Problem, ...]:
+    def update_checkpoints(
+        self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()
+    ) -> tuple[Problem, ...]:
         """Update kubelet's checkpoints. They are derived from the state, so a failure loses nothing. Return the problems."""
         if self._unusable:
             return ()  # the state could not be saved yet
         problems = []
-        for name, content in checkpoints(node, promises).items():
+        for name, content in encode_checkpoints(node, promises).items():
             try:
                 self._write_checkpoint(name, content)
             except state_files.StateFileError as err:
@@ -133,7 +135,7 @@ class Recorder:
         self._written[name] = content
 
 
-def checkpoints(node: NodeSetup, promises: Promises) -> dict[str, bytes]:
+def encode_checkpoints(node: NodeSetup, promises: Promises) -> dict[str, bytes]:
     """Return the content of kubelet's checkpoints by file name, exactly as kubelet 1.36 writes them."""
     placement = node.config.placement
     pod_level = placement.gate("PodLevelResourceManagers")

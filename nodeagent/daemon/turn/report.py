@@ -16,13 +16,13 @@ from nodeagent.core.turn.world import EventKind, World
 from nodeagent.daemon.reports.logs import log_event, pod_fields
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.reports.problems import (
-    duplicate,
-    misnamed_pods,
-    refused_change,
-    refused_containers,
-    waiting_units,
+    describe_duplicate,
+    describe_misnamed_pods,
+    describe_refused_change,
+    describe_refused_containers,
+    describe_waiting_units,
 )
-from nodeagent.daemon.start.recovery import Recovery, recovery_document, report_refused
+from nodeagent.daemon.start.recovery import Recovery, encode_recovery, log_refusal
 from nodeagent.daemon.turn.act import Acted
 from nodeagent.daemon.turn.carry_out import CarriedOut
 from nodeagent.daemon.turn.decide import device_pools, managers_with_devices
@@ -78,20 +78,20 @@ class Reporter(Struct, frozen=True):
         for entry in memory.unsaved:
             if entry.pod.uid not in known and entry.refusal is not None:
                 self.metrics.count_refusal(entry.refusal.reason)
-                report_refused(entry, edges.log)
+                log_refusal(entry, edges.log)
         took = {"writes": len(carried.result.written), "duration_ms": round((time.monotonic() - began) * 1000)}
         duplicates = []
         for event in turn.events:
             if event.kind is not EventKind.MANIFEST_SHADOWED:
                 log_event(edges.log, event, state, took)
                 continue
-            duplicates.append(duplicate(event))
+            duplicates.append(describe_duplicate(event))
             if duplicates[-1] not in before.reported.duplicates:
                 log_event(edges.log, event, state, {})
         log_gathered(done.world, carried.result, state, edges.log)
         drift = log_corrected(carried.result, before.in_sync, state, edges.log)
         self.metrics.count(turn, carried.result, (*drift, *[MOVED] * done.acted.moved_back), saved.took_ms)
-        unprojected = edges.recorder.project(memory.node, state.promises, device_pools(edges, memory))
+        unprojected = edges.recorder.update_checkpoints(memory.node, state.promises, device_pools(edges, memory))
         problems = (*seen.problems, *done.problems, *unprojected)
         runs = done.world.runs
         unsettled = (  # whether a change is expected that sends no notification
@@ -154,7 +154,11 @@ class Reporter(Struct, frozen=True):
         manifests = [
             *((problem.source, problem.text) for problem in refused),
             *known.duplicates,
-            *((entry.origin.name, text) for entry in state.entries if (text := refused_change(entry)) is not None),
+            *(
+                (entry.origin.name, text)
+                for entry in state.entries
+                if (text := describe_refused_change(entry)) is not None
+            ),
         ]
         view = NodeView(
             node=memory.node,
@@ -166,12 +170,12 @@ class Reporter(Struct, frozen=True):
                 *self._find_conditions(memory),
                 *map(str, problems),
                 *(short.text for short in found),
-                *refused_containers(state),
-                *waiting_units(state),
-                *misnamed_pods(state),
+                *describe_refused_containers(state),
+                *describe_waiting_units(state),
+                *describe_misnamed_pods(state),
                 *(f"manifest {source}: {text}" for source, text in manifests),
             ),
-            recovery=None if self.recovery is None else recovery_document(self.recovery, edges.recorder.set_aside),
+            recovery=None if self.recovery is None else encode_recovery(self.recovery, edges.recorder.set_aside),
             is_live=True,
             is_ready=done is not None and runs is not None and not memory.save_failed,
             pools=device_pools(edges, memory),

@@ -34,7 +34,7 @@ class Rescans:
         self._clock = clock
         self._last_seconds = clock()
 
-    def among(self, reasons: frozenset[WakeUpReason], period_seconds: float) -> frozenset[WakeUpReason]:
+    def add_timer(self, reasons: frozenset[WakeUpReason], period_seconds: float) -> frozenset[WakeUpReason]:
         """Return the reasons of the next turn, with TIMER if the period has passed without it."""
         now = self._clock()
         if now - self._last_seconds >= period_seconds:

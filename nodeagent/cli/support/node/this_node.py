@@ -111,14 +111,14 @@ def _read_saved(node: NodeSetup, down: ApiUnavailable) -> NodeView:
             f"the agent does not answer ({down.message}), and has saved no state in {path}",
             hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not be running",
         )
-    from nodeagent.daemon.reports.problems import withheld_problem
-    from nodeagent.daemon.turn.machine import without_withheld
+    from nodeagent.daemon.reports.problems import describe_withheld
+    from nodeagent.daemon.turn.machine import remove_withheld_cpus
 
     problems = [f"the agent is not running: {down.message}", *find_misfits(node, saved, path)]
     root, pids = _ask_launcher(node, problems)
     if root is not None:
-        node, kept = without_withheld(node, CgroupTree(root))
-        problems += [withheld_problem(kept)] if kept.cpus else []
+        node, kept = remove_withheld_cpus(node, CgroupTree(root))
+        problems += [describe_withheld(kept)] if kept.cpus else []
     return NodeView(
         node, saved.state, root, pids, tuple(problems), policies=saved.policies, hostname=os.uname().nodename
     )

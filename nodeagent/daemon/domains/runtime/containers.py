@@ -48,14 +48,14 @@ from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
-from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, Adapter, adapter_of
+from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, Adapter, find_adapter
 from nodeagent.daemon.domains.runtime.container_cgroups import ContainerCgroups, maybe_running, read_container_cgroups
 from nodeagent.daemon.domains.runtime.exchange import Message, RuntimeExchange
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.domains.runtime.runtime_link import RuntimeLink
 from nodeagent.daemon.domains.runtime.untracked_cgroups import UntrackedCgroups, log_untracked, look_for_untracked
 from nodeagent.daemon.reports.logs import Log
-from nodeagent.daemon.reports.problems import unserved_containers
+from nodeagent.daemon.reports.problems import describe_unserved_containers
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.wakeups import Wakeups
@@ -130,7 +130,7 @@ class RuntimeDomain(PassiveDomain):
         self.prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
         """Asks device plugins to prepare the devices of a container before it is created. None means that the devices are ready."""
         self.exchange = RuntimeExchange(socket, wakeups, log, pods)
-        self.link = RuntimeLink(socket, self.exchange, self.exchange.lost)
+        self.link = RuntimeLink(socket, self.exchange, self.exchange.record_lost)
         self.is_served = True
         """Whether the agent connects to the runtime. Without a connection, nothing reports the containers."""
         self._memory = RuntimeMemory()
@@ -144,7 +144,7 @@ class RuntimeDomain(PassiveDomain):
     @property
     def _adapter(self) -> Adapter:
         runtime = self.exchange.state.runtime
-        return CONTAINERD if runtime is None else adapter_of(runtime.name)
+        return CONTAINERD if runtime is None else find_adapter(runtime.name)
 
     def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:  # noqa: ARG002 - its pods come as calls, to be answered: see `decide`
         return ()
@@ -259,7 +259,7 @@ class RuntimeDomain(PassiveDomain):
             waits = any(update.cpus for update in due.waiting)
             is_waiting = answered or waits or is_under_way or awaits_end(state.runtime)
         elif any(entry.is_held for entry in state.runtime.entries):
-            unserved = unserved_containers(state)
+            unserved = describe_unserved_containers(state)
         reported = self._memory.reported.known_to(state.runtime)
         self._memory = replace(self._memory, reported=reported, is_waiting=is_waiting, unserved=unserved)
         return ()
@@ -270,8 +270,8 @@ class RuntimeDomain(PassiveDomain):
 
     @property
     def has_listed(self) -> bool:
-        """Return whether the list of containers is known and saved. A runtime that isn't served lists none."""
-        is_saved = not any(isinstance(one.what, Synchronized) for one in self._memory.unsaved)
+        """Return whether the list of containers is known and saved, or the runtime isn't served and lists none."""
+        is_saved = not any(isinstance(message.what, Synchronized) for message in self._memory.unsaved)
         return (self._memory.untracked.has_listed and is_saved) or not self.is_served
 
     def standing_problem(self) -> str | None:
@@ -321,7 +321,7 @@ class RuntimeDomain(PassiveDomain):
             if isinstance(found, Response):
                 self.exchange.note_sent(found.answer.updates)
                 answered |= bool(found.answer.updates)
-            elif not any(isinstance(one, Refuse) for one in todo):
+            elif not any(isinstance(instruction, Refuse) for instruction in todo):
                 self._log.warning("container_denied", problem=found.reason)
             asked.set_answer(found)
         return answered
@@ -346,13 +346,13 @@ class RuntimeDomain(PassiveDomain):
         held = done.state.promises.of_pod(key.pod_uid)
         if not (devices := held.of(DeviceHoldings).devices_of(key.name)):
             return found
-        from nodeagent.daemon.domains.runtime.device_access import access_of  # noqa: PLC0415 - few containers have any
+        from nodeagent.daemon.domains.runtime.device_access import find_device_access  # noqa: PLC0415 - few containers have any
 
         runtime = self.exchange.state.runtime
         assert runtime is not None
         answers = next((own for name, own in held.of(DeviceHoldings).answers if name == key.name), ())
         takes_cdi = runtime.nri_version >= _CDI_SINCE
-        access = access_of(devices, answers, call.container.variables, takes_cdi=takes_cdi)
+        access = find_device_access(devices, answers, call.container.variables, takes_cdi=takes_cdi)
         if not isinstance(access, str):
             in_use = next((file.path for file in access.files if file.path in done.files_in_use), None)
             if in_use is not None:
@@ -413,7 +413,7 @@ def _may_ask_for_devices(what: Happening, reported: RuntimeReport) -> bool:
         case Looked():
             return any(map(names_devices, what.found.sandboxes))
         case Retried():
-            return any(names_devices(one) for one in reported.sandboxes.values() if one.uid == what.pod_uid)
+            return any(names_devices(box) for box in reported.sandboxes.values() if box.uid == what.pod_uid)
         case _:
             return False
 
@@ -426,4 +426,4 @@ def read_pod_annotations(sandbox: Sandbox) -> Stated:
 
 def find_name_problems(pod: Pod) -> tuple[str, ...]:
     """Return the problems with a pod's names, as text."""
-    return tuple(f"{one.value} {one.allowed}".strip() for one in names_amiss(pod))
+    return tuple(f"{breach.value} {breach.allowed}".strip() for breach in names_amiss(pod))

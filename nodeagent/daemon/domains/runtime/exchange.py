@@ -97,9 +97,11 @@ class LinkState(Struct, frozen=True):
 
     def with_sent(self, updates: tuple[Update, ...]) -> "LinkState":
         number = self.changes + 1
-        new = tuple(Sent(one.container_id, number, cpus) for one in updates if (cpus := one.resources.cpus) is not None)
-        ids = {one.container_id for one in new}
-        others = tuple(one for one in self.sent if one.container_id not in ids)
+        new = tuple(
+            Sent(update.container_id, number, cpus) for update in updates if (cpus := update.resources.cpus) is not None
+        )
+        ids = {change.container_id for change in new}
+        others = tuple(change for change in self.sent if change.container_id not in ids)
         return replace(self, changes=number, sent=others + new)
 
 
@@ -163,7 +165,7 @@ class RuntimeExchange:
             counts = replace(counts, answers_seconds=(*counts.answers_seconds, answered.took_seconds))
             self._state = replace(self._state, counts=counts)
 
-    def lost(self, err: NriError, _seconds: float) -> None:
+    def record_lost(self, err: NriError, _seconds: float) -> None:
         """Record that the connection to the runtime is lost."""
         with self._lock:
             self._state = replace(self._state, lost_why=f"{err.message} ({err.hint})", is_linked=False)
@@ -174,7 +176,7 @@ class RuntimeExchange:
         if self._pods is None:
             return known
         uids = tuple(dict.fromkeys(sandbox.uid for sandbox in known.sandboxes))
-        return replace(known, pods=self._pods.unknown_of(uids, until - _DECIDING_SECONDS))
+        return replace(known, pods=self._pods.ask_unknown(uids, until - _DECIDING_SECONDS))
 
     def _ask(self, what: Call | Synchronized, until: float) -> Response | Denial:
         answer: Future[Response | Denial] = Future()
@@ -213,7 +215,7 @@ class RuntimeExchange:
                     found.append(replace(asked, answer=None))
         done = max((asked.after for asked in found), default=0)
         with self._lock:
-            sent = tuple(one for one in self._state.sent if one.number > done)
+            sent = tuple(change for change in self._state.sent if change.number > done)
             self._state = replace(self._state, due=(), sent=sent)
         return tuple(found)
 

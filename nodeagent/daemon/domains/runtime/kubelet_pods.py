@@ -60,7 +60,7 @@ class PodsApi:
         """Return the pods that kubelet knows, as far as the time allows. `until` is a monotonic time."""
         return self._request(uids, min(until, time.monotonic() + PATIENCE_SECONDS))
 
-    def unknown_of(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
+    def ask_unknown(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
         """Return kubelet's pods for UIDs without a saved answer, and for UIDs given to `ask_again`."""
         with self._lock:
             repeated, self._to_repeat = self._to_repeat, frozenset()

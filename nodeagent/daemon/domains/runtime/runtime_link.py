@@ -69,7 +69,7 @@ class Push:
 
     name = "nodeagent-push"
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """NRI has no empty subscription, so the push subscribes to the rarest event."""
+    """NRI has no empty subscription, so the push subscribes to an event that requests no resources."""
 
     def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
         """`updates` returns the changes for the listed containers. The runtime calls no plugin meanwhile, so no newer answer exists."""

@@ -19,7 +19,7 @@ from nodeagent.core.turn.pod_sources import PodSource, offered
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd, UnitCgroups, unit_paths
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES, UnitRecords
-from nodeagent.daemon.reports.problems import units_of_unknown_pods
+from nodeagent.daemon.reports.problems import describe_units_of_unknown_pods
 from nodeagent.daemon.turn.problem import Problem, owner_fields
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 
@@ -123,7 +123,7 @@ class SystemdDomain(PassiveDomain):
         return TakenBack({path: f"unit {unit}" for path, unit in self._devices.overdue.items()}, problems)
 
     def standing_problem(self) -> str | None:
-        return units_of_unknown_pods(self._unclear_cpus) if self._unclear_cpus else None
+        return describe_units_of_unknown_pods(self._unclear_cpus) if self._unclear_cpus else None
 
     def _units_without_pod(self, look: DomainInput) -> tuple[str, ...]:
         """Return the units with a record that no pod pins or will pin. The state was lost, and their manifests are gone or refused."""
