@@ -346,7 +346,7 @@ def test_a_start_on_cpus_of_a_unit_whose_pod_is_not_known_is_denied(desk: Desk) 
     desk.observed = {path: there}
     denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
     assert isinstance(denied, Denial)
-    assert "not left yet by unit db.service, which a pod has pinned that is not known now" in denied.reason
+    assert "not left yet by unit db.service, pinned by a pod that is not known now" in denied.reason
     desk.observed = {}
     assert desk.answered(event(Event.START_CONTAINER, WEB, "m")) == Answer()
 

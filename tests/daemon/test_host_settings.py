@@ -352,7 +352,7 @@ def test_of_a_partition_that_the_kernel_refuses_systemd_keeps_the_host_off_until
     assert life.machine.partitions() == ()
     assert life.machine.settings[UNIT] == online - own
     told = life.daemon.agent.view.problems
-    assert [f"CPUs {own} are in no partition" in problem for problem in told] == [True, False]
+    assert [f"no cpuset partition could be created for CPUs {own}" in problem for problem in told] == [True, False]
     assert "the kernel refuses" in told[1]
     setting, start = life.steps.done.index(f"setting {described(UNIT)}"), f"start {life.machine.starts[0]}"
     assert setting < life.steps.done.index(start), "before anything of the pod runs"

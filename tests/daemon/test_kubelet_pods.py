@@ -92,7 +92,7 @@ def test_an_answer_that_is_no_pod_is_one_finding(path: Path, raw: bytes) -> None
         assert server.asked == [WEB.uid], "no more is asked of it"
         assert asker.of(WEB) == ()
     assert asker.logged == ["pods_api_failed"]
-    assert "what only it knows of a pod is estimated" in asker.pods.problem
+    assert "values that only kubelet knows are estimated" in asker.pods.problem
 
 
 def test_anothers_pod_is_nobodys(path: Path) -> None:

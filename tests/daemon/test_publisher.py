@@ -103,7 +103,7 @@ def test_a_request_stays_noted_while_no_turn_can_look(daemon: Daemon, monkeypatc
             retry(daemon, "y/big")
         daemon.turn(WakeUpReason.TIMER)
     assert caught.value.message == "nothing is decided yet: cannot read (see the kernel's log)"
-    assert "keeps the request in mind" in caught.value.hint
+    assert "keeps the request until" in caught.value.hint
     assert logged(daemon, "pod_refused") == 1
     daemon.turn(WakeUpReason.TIMER)
     daemon.turn(WakeUpReason.TIMER)
@@ -160,7 +160,7 @@ def test_many_that_wait_for_a_turn_keep_nobody_else_waiting(daemon: Daemon) -> N
     path = f"{daemon.directory}/{API_SOCKET}"
     with ThreadPoolExecutor(40) as pool:
         asked = [pool.submit(ask, daemon, "y/big") for _ in range(40)]
-        with pytest.raises(NodeAgentError, match=r"wait for the agent's next turn already|too many connections"):
+        with pytest.raises(NodeAgentError, match=r"already wait for the agent's next turn|too many connections"):
             next(as_completed(asked, 60)).result()
         with pytest.raises(ApiError, match="no configuration at /nonexistent"):
             call(path, "judge", config="/nonexistent")

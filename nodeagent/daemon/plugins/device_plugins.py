@@ -283,7 +283,7 @@ class DevicePlugins:
             return f"{asked.resource} is given by the configuration (devices)"
         with self._lock:
             if asked.resource not in self._plugins and len(self._plugins) >= MOST_PLUGINS:
-                return f"{MOST_PLUGINS} device plugins have registered, and no more are taken"
+                return f"{MOST_PLUGINS} device plugins have registered, and no more are accepted"
         return ""
 
     def _follow(self, plugin: _Plugin) -> None:

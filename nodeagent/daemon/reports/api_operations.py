@@ -84,8 +84,8 @@ class ApiOperations:
         """Put a request and wait for the end of its turn. After the time limit, the request is still handled by a later turn."""
         if self._waiting >= _MAX_WAITING:
             raise NodeAgentError(
-                f"{self._waiting} requests wait for the agent's next turn already, and nothing was noted",
-                hint="try again in a second; `journalctl -u nodeagent` says what holds the agent up",
+                f"{self._waiting} requests already wait for the agent's next turn, so this request was not accepted",
+                hint="try again in a second; `journalctl -u nodeagent` shows what delays the agent",
             )
         self._agent.requests.put(request)
         self._agent.wakeups.wake(WakeUpReason.REQUEST)

@@ -19,7 +19,7 @@ def describe_duplicate(event: TurnEvent) -> tuple[str, str]:
     """Return a manifest file that is ignored because of a duplicate, with the reason."""
     fields = dict(event.fields)
     return event.origin.name, (
-        f"pod {event.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
+        f"pod {event.pod.full_name} has the same {fields['same']} as a pod in {fields['first_source']}, which is used: "
         "remove one of the two manifests"
     )
 
@@ -28,8 +28,8 @@ def describe_unserved_containers(state: NodeState) -> str:
     """Explain that pods of an unserved container runtime keep their allocations."""
     pods = ", ".join(entry.pod.full_name for entry in state.requested_entries())
     return (
-        f"{pods}: their container runtime isn't served any more; what they were promised stays theirs until their processes have ended "
-        "(end them, or set nriSocket again)"
+        f"{pods}: the agent doesn't serve their container runtime any more, so they keep their allocations until their processes have "
+        "ended (end them, or set nriSocket again)"
     )
 
 
@@ -39,7 +39,7 @@ def describe_refused_containers(state: NodeState) -> Iterator[str]:
         for refused in state.runtime.refused_of(entry.pod.uid):
             name = entry.pod.full_name
             room = f"make room, and: nodeagent retry {name}"
-            hint = "undo the resize, or make the pod again" if refused.is_of_update else room
+            hint = "undo the resize, or create the pod again" if refused.is_of_update else room
             yield f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} ({hint})"
 
 
@@ -49,7 +49,7 @@ def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
     for refused in state.runtime.refused:
         if refused.key.pod_uid not in known:
             yield (
-                f"a pod, container {printable(refused.key.name[:63])} is refused: {refused.reason} (see `crictl pods`, and make it anew)"
+                f"a pod, container {printable(refused.key.name[:63])} is refused: {refused.reason} (see `crictl pods`, and create it again)"
             )
 
 
@@ -60,7 +60,7 @@ def describe_refused_change(entry: PodEntry) -> str | None:
         return None
     if refusal.reason == RESIZE_DEFERRED:
         return (
-            f"pod {name} waits for other amounts, and keeps running as it was: {refusal.message} "
+            f"pod {name} waits for its changed amounts, and keeps running as it was: {refusal.message} "
             "(end a pod that holds them, or undo the change)"
         )
     return (
@@ -75,8 +75,8 @@ def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
         unit_at(want.path) for want in wanted if is_pinned(want.path) and want.goes_back_to is None and not want.cpus()
     ]
     return (
-        f"no CPU is left for {', '.join(units)}: the shared pool is empty, and every reserved CPU is offline, so the kernel chooses where "
-        "they run (bring a reserved CPU back online, or end a pod that has exclusive CPUs)"
+        f"no CPU is left for {', '.join(units)}: the shared pool is empty, and every reserved CPU is offline, so the kernel chooses "
+        "their CPUs (bring a reserved CPU online, or end a pod with exclusive CPUs)"
         if units
         else ""
     )
@@ -86,8 +86,8 @@ def describe_units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
     """Describe pinned units whose pods are unknown, as the state was lost and some manifests can't be read."""
     said = ", ".join(f"{unit} stays on CPUs {cpus}" for unit, cpus in sorted(units.items()))
     return (
-        f"{said}, where a pod has pinned {'it' if len(units) == 1 else 'them'}: whose manifest that is can't be known while some can't be "
-        "read (correct what is said of manifests here, or `nodeagent pin` anew: others get none of these CPUs before)"
+        f"{said}: a pod has pinned {'it' if len(units) == 1 else 'them'}, and is unknown while some manifests can't be read. No other pod "
+        "gets these CPUs meanwhile (correct the manifests that are reported here, or run `nodeagent pin` again)"
     )
 
 
@@ -99,8 +99,8 @@ def describe_lost_pods(lost: Iterable[UnrecoveredPod]) -> str:
         if pod.held.of(DeviceHoldings).devices
     )
     return (
-        f"{said}: records say so, as the state that knew the pod was lost; nobody else gets it before the pod is known again, or has no "
-        "processes (bring back its manifest, or end it; what a container runtime runs is known once that is connected)"
+        f"{said}, according to records, as the state was lost: no other pod gets these devices before the pod is known again or has no "
+        "processes (restore its manifest, or end it; a container runtime's pods are known once the runtime is connected)"
         if said
         else ""
     )
@@ -113,22 +113,22 @@ def describe_waiting_units(state: NodeState) -> Iterator[str]:
         if refusal is not None and entry.is_active and entry.deleting_since_ms is None:
             units = ", ".join(entry.pod.units)
             yield (
-                f"no room for pod {entry.pod.full_name}, which gave back its CPUs while {units} wasn't active: {refusal.reason}: "
-                f"{refusal.message} (make room: until then it runs in the shared pool; `nodeagent pin --while-inactive keep` keeps them)"
+                f"no room for pod {entry.pod.full_name}, which released its CPUs while {units} was inactive: {refusal.reason}: "
+                f"{refusal.message} (free CPUs: until then it runs in the shared pool; `nodeagent pin --while-inactive keep` keeps CPUs)"
             )
 
 
 def describe_refused_partitions(cpus: CpuSet) -> str:
     return (
-        f"CPUs {cpus} are in no partition of the cpuset, which is tried again: meanwhile systemd is to keep the host off them "
-        "(AllowedCPUs of its topmost units; see `nodeagent explain`)"
+        f"no cpuset partition could be created for CPUs {cpus}, which is tried again: meanwhile systemd keeps the host's processes off "
+        "them (AllowedCPUs= of its topmost units; see `nodeagent explain`)"
     )
 
 
 def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
     """Explain which requested interrupts don't arrive on the container's CPUs. Empty if all do."""
     unknown = (
-        f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or no driver has it "
+        f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or it has no driver "
         "(see `ls /sys/class/net /sys/bus/pci/devices`)"
     )
     return "; ".join(
@@ -151,5 +151,5 @@ def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: Interr
 def describe_withheld(kept: Withheld) -> str:
     return (
         f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
-        f"(see cpuset.cpus there; of a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"
+        f"(see its cpuset.cpus; for a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"
     )

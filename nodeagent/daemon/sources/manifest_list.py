@@ -152,13 +152,13 @@ class _OverdueFiles:
         now = self._clock()
         if self._partial_since is not None and now - self._partial_since >= self.patience_seconds:
             text = (
-                f"it has kept changing while it was read for over {self.patience_seconds:.0f} s: until it rests, pods whose manifests "
-                f"are missing are not ended (`inotifywait -m {self._directory}` shows what changes)"
+                f"the directory has changed during each read for over {self.patience_seconds:.0f} s: until it stays the same, pods "
+                f"without manifests are not ended (`inotifywait -m {self._directory}` shows what changes)"
             )
             yield ManifestProblem(self._directory, text)
         for name in (name for name, since in self._others.items() if now - since >= self.patience_seconds):
-            way_out = f"name it so, or hide it: `mv {shlex.quote(name)} .{shlex.quote(name)}`"
-            text = f"it is not read: only *.yaml, *.yml and *.json are manifests ({way_out})"
+            way_out = f"rename the file, or hide it: `mv {shlex.quote(name)} .{shlex.quote(name)}`"
+            text = f"the file is not read: only *.yaml, *.yml and *.json are manifests ({way_out})"
             yield ManifestProblem(name, text)
 
 
@@ -196,7 +196,7 @@ class _SourceDraft(Struct):
         }  # compared by identity, as equal documents may be in two files
         for source, document in self.claims:
             if id(document) in doubled:
-                text = f"{document.kind} {document.name} is in another file, too, which counts: remove one of them"
+                text = f"{document.kind} {document.name} is also in another file, which is used: remove one of the two"
                 self.problems.append(ManifestProblem(source, text))
         pods = []
         for manifest in self.pods:

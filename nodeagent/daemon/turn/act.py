@@ -86,7 +86,7 @@ def _reattach(edges: Edges, memory: TurnMemory, world: World, ready: frozenset[s
                 edges.tree.bring_back(path, run.pid, run.start_ticks)
             except CgroupError as err:
                 problems.append(
-                    f"the main process of {entry.pod.full_name} {status.name} has left it: {err.message} ({err.hint})"
+                    f"the main process of {entry.pod.full_name} {status.name} is outside its cgroup: {err.message} ({err.hint})"
                 )
                 continue
             moved_back += 1

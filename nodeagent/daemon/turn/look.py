@@ -85,8 +85,8 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
     problems: tuple[Problem, ...] = ()
     if refusals:
         why = "; ".join(refused.text for refused in refusals)
-        way_out = "bring back what is missing, or drain the node and correct what `nodeagent config validate` reports"
-        problems = (Problem(f"the machine has changed, and pods cannot be placed on it as it is: {why} ({way_out})"),)
+        way_out = "restore the missing hardware, or drain the node and correct what `nodeagent config validate` reports"
+        problems = (Problem(f"the machine has changed, and no pod can be placed on it now: {why} ({way_out})"),)
     if topology != before:
         edges.log.warning(
             "machine_changed",
@@ -115,6 +115,6 @@ def _observe_domains(
     # Until the launcher runs, systemd may still put a first process into the new cgroup, so no controllers may be enabled.
     if root is not None and (has_launcher or root.subtree_control >= CONTROLLERS):
         return view
-    how = "is not there" if root is None else "is new"
+    how = "does not exist" if root is None else "is new"
     way_out = "systemctl start nodeagent-pods nodeagent-launcher"
     return Problem(f"the pods' unit is not ready: {edges.tree.root} {how} ({way_out})")

@@ -29,7 +29,7 @@ from nodeagent.formats.config.config_text import config_fields, config_text
 if TYPE_CHECKING:
     from nodeagent.core.resources.devices.pools import DevicePool
 
-_MADE_ANEW = f"it is rebuilt from {STATE_FILE}; `nodeagent inspect` shows what is promised"
+_MADE_ANEW = f"it is rebuilt from {STATE_FILE}; `nodeagent inspect` shows the allocations"
 
 
 class Recorder:

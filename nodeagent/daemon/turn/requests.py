@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 
-_NOTED = "the agent keeps the request in mind until it can decide or is stopped: see `nodeagent inspect`"
+_NOTED = "the agent keeps the request until it can decide or is stopped: see `nodeagent inspect`"
 
 
 class TurnRequest(Struct, eq=False):

@@ -91,7 +91,7 @@ def test_without_room_it_shares_says_so_once_and_comes_when_there_is_some() -> N
     assert len([*agent.reported(EventKind.RESUME_REFUSED)]) == 1
     (problem,) = describe_waiting_units(agent.state)
     assert problem.startswith(
-        "no room for pod default/db, which gave back its CPUs while db.service wasn't active: OutOfcpu: "
+        "no room for pod default/db, which released its CPUs while db.service was inactive: OutOfcpu: "
     )
     agent.restart()
     agent.settle()

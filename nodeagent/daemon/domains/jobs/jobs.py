@@ -162,7 +162,7 @@ class Jobs:
         self._ended[uid] = job.record
         if job.answer is not None and job.answer.set_running_or_notify_cancel():
             hint = "`journalctl -u nodeagent` may say why"
-            job.answer.set_exception(JobNotKeptError("the job is over before it began", hint=hint))
+            job.answer.set_exception(JobNotKeptError("the job ended before it started", hint=hint))
         with suppress(PlacementFileError):  # the next rescan removes it
             self._files.remove(f"{uid}/{_FILE}")
 

@@ -30,7 +30,7 @@ def kubelet_problem(root: Path = Path("/")) -> str | None:
         )
     except state_files.StateFileError as err:
         return (
-            f"kubelet's files can't be read, and nobody knows whether it leaves CPUs alone: {err.message} ({err.hint})"
+            f"kubelet's files can't be read, so it is unknown whether kubelet manages CPUs: {err.message} ({err.hint})"
         )
     return "; ".join(map(str, found)) or None
 

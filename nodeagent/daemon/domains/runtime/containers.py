@@ -304,7 +304,7 @@ class RuntimeDomain(PassiveDomain):
         state, node, answered = done.state, opened.node, False
         pool = pool_of(state, node)
         pinned = tuple(
-            Occupant(f"unit {unit}, which a pod has pinned that is not known now", cpus, None)
+            Occupant(f"unit {unit}, pinned by a pod that is not known now", cpus, None)
             for unit, cpus in unclear_units(node.world.observed).items()
         )
         for asked, todo in opened.calls:

@@ -34,7 +34,7 @@ _DECIDED = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDA
 """Calls that need a decision on the pod. kubelet is asked about the pod first."""
 _DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
 """Part of the runtime's timeout that stays for the decision after kubelet's answer."""
-_BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
+_BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` shows what delays it; the kubelet tries again"
 
 
 class Message(Struct, frozen=True, eq=False):

@@ -23,7 +23,7 @@ OF_ALL_SECONDS = 1.0
 """Time limit for all pods when the runtime connects."""
 _PAUSE_SECONDS = 5.0
 """Pause after a kubelet that didn't answer in time. Otherwise every new container would wait for it."""
-_ESTIMATED = "what only it knows of a pod is estimated (`nodeagent explain POD`)"
+_ESTIMATED = "values that only kubelet knows are estimated (`nodeagent explain POD`)"
 
 
 class PodsApi:
@@ -103,7 +103,7 @@ class PodsApi:
                 try:
                     yield read_pod(kubelet.call(GET_POD, request, METADATA), uid)
                 except KubeletPodError as err:
-                    raise GrpcError(KUBELET, self._path, f"what it says is no pod: {err}") from err
+                    raise GrpcError(KUBELET, self._path, f"its answer is no pod: {err}") from err
                 except GrpcError as err:
                     if err.status != Status.NOT_FOUND:
                         raise

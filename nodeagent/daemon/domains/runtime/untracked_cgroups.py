@@ -36,7 +36,7 @@ class UntrackedCgroups(Struct, frozen=True):
             return ""
         named = ", ".join(f"/sys/fs/cgroup/{path} ({cpus})" for path, cpus in sorted(self.found.items())[:_MAX_NAMED])
         more = f" and {len(self.found) - _MAX_NAMED} more" if len(self.found) > _MAX_NAMED else ""
-        return f"processes of no container that the runtime tells of: {named}{more}; their CPUs count as occupied (see cgroup.procs there)"
+        return f"processes that belong to no container of the runtime: {named}{more}; their CPUs count as occupied (see their cgroup.procs)"
 
 
 def look_for_untracked(

@@ -240,7 +240,7 @@ class UnitCgroups:
             NumaSet() if nodes is None else nodes or all_nodes,
         )
         self._set(unit, everything.allowed_cpus or None, everything.allowed_memory_nodes or None)
-        hint = f"what is left of it: compare `systemctl show -p AllowedCPUs,AllowedMemoryNodes {unit}`, and who else writes there"
+        hint = f"compare `systemctl show -p AllowedCPUs,AllowedMemoryNodes {unit}`: another program may write to the cgroup, too"
         cgroup = self._known[unit].cgroup
         self._wait(unit, lambda: _files_not_restored(everything, self._look_if_populated(cgroup)), hint)
         cleared = (None if cpus else cpus, None if nodes else nodes)
