@@ -9,7 +9,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import ContainerStatus, NodeState, Phase, PodEntry
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 Document = dict[str, Any]
 
@@ -115,7 +115,7 @@ def _describe_container_events(
     has_processes = was.is_started or not entry.pod.container(status.name).is_launched
     if status.stop_by_ms is not None and was.stop_by_ms is None and has_processes:
         seconds = max(0, status.stop_by_ms - now_ms + 999) // 1000
-        yield f"{name}: SIGTERM; SIGKILL if it still runs in {counted(seconds, 'second')}"
+        yield f"{name}: SIGTERM; SIGKILL if it still runs in {format_count(seconds, 'second')}"
     if status.exit is not None and was.exit is None:
         by = status.exit.reason if status.exit.signal is None else f"by signal {status.exit.signal}"
         yield f"{name}: ended, {by if status.exit.code is None else f'exit code {status.exit.code}'}"

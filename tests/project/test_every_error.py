@@ -147,7 +147,7 @@ from nodeagent.formats.wire.launcher_protocol import decode_hello
 from nodeagent.tools.fleet.ssh import run_on_host
 from nodeagent.tools.probe.latency import parse_oslat
 from nodeagent.tools.probe.latency_tools import check_installed
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.scenario_replay import replay
 from nodeagent.views.wording.refusal_advice import ADVISED, advise_next_step
@@ -927,7 +927,7 @@ def test_a_refused_pod_shows_reason_value_and_next_step(reason: str, provoke: Ca
     refusal = world.state.entries[0].refusal
     assert refusal is not None
     assert refusal.reason == reason
-    shown = " ".join(render_in_full(inspection(world.view(), frozenset({"uid-big"}))).split())
+    shown = " ".join(render_in_full(inspect_node(world.view(), frozenset({"uid-big"}))).split())
     assert "default/big" in shown
     assert f"{reason}: " in shown
     assert named in shown

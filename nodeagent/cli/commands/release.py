@@ -29,7 +29,7 @@ from nodeagent.views.release_text import (
     format_plan,
     longest_end_seconds,
 )
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 if TYPE_CHECKING:
     from nodeagent.daemon.start.releasing import Pods
@@ -135,7 +135,7 @@ def _host_settings(options: argparse.Namespace) -> int:
         print(f"{err.message}: the usual state directory is used", file=sys.stderr)
         config = Config()
     count = releasing.restore_host_settings(config)
-    print(f"{counted(count, 'setting')} of the host put back" if count else "nothing to put back")
+    print(f"{format_count(count, 'setting')} of the host put back" if count else "nothing to put back")
     return 0
 
 
@@ -296,7 +296,9 @@ def _deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> flo
 
 def _done(count: int, answer: _ReleaseReport) -> None:
     if count:
-        answer.say(f"{counted(count, 'pod')} released; to bring one back: nodeagent retry POD, or change its manifest")
+        answer.say(
+            f"{format_count(count, 'pod')} released; to bring one back: nodeagent retry POD, or change its manifest"
+        )
     else:
         answer.say("nothing to release")
 

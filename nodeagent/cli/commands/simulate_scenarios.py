@@ -100,7 +100,7 @@ class _Words:
     def of(self, scenario: Scenario, number: int) -> str:
         """Render the outcome of the scenario in this line."""
         found = replay_to_end(scenario)
-        self._totals = self._totals.plus(found)
+        self._totals = self._totals.with_result(found)
         if self._totals.scenarios <= IN_FULL:
             gap = "\n" if self._totals.scenarios > 1 else ""
             return gap + render_scenario(scenario, found, number, self._where)

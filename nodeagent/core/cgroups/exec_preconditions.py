@@ -21,7 +21,7 @@ class Obstacle(Struct, frozen=True):
     next_step: str
 
 
-def obstacle(
+def find_obstacle(
     entry: PodEntry,
     name: str,
     *,
@@ -44,7 +44,7 @@ def obstacle(
     )
 
 
-def unkept(
+def find_unkept(
     entry: PodEntry, name: str, *, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
     """Return why a container's cgroup lacks its promised values, or why others may run on its exclusive CPUs; arguments as above."""

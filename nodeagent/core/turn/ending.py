@@ -8,7 +8,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def end_pods(draft: Draft, world: World) -> Draft:
-    """End the pods that have no manifest any more, and those to be ended on request; forget pods that hold nothing."""
+    """End the pods without a manifest and those to be ended on request. Refused and finished pods are removed at once."""
     for entry in draft.state.entries:
         if entry.deleting_since_ms is not None or (entry.is_active and entry.pod.uid in draft.changed):
             continue

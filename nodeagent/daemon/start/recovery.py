@@ -25,10 +25,10 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.records import CpuRecord
 from nodeagent.core.resources.memory.records import MemoryRecord
-from nodeagent.core.turn.adoption import found, may_run, on_record, recorded_holdings, with_record
+from nodeagent.core.turn.adoption import add_record, decode_records, find_admitted, find_possibly_running, merge_records
 from nodeagent.core.turn.lifecycle import Runs
-from nodeagent.core.turn.pod_sources import Manifest, new_entry, wanted
-from nodeagent.core.turn.recovery import Deviation, RecoveredPod, Settled, settled
+from nodeagent.core.turn.pod_sources import Manifest, list_effective, new_entry
+from nodeagent.core.turn.recovery import Deviation, PlacedPods, RecoveredPod, place_recovered
 from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.reports.logs import Log, pod_fields
@@ -40,7 +40,7 @@ from nodeagent.daemon.start.startup import (
     STATE_FILE,
     begin_turn,
 )
-from nodeagent.daemon.start.strict_recovery import decode_recorded_devices, decode_records
+from nodeagent.daemon.start.strict_recovery import decode_checkpoints, decode_recorded_devices
 from nodeagent.daemon.turn.claim_statuses import read_recorded_claims
 from nodeagent.edge.files import state_files
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
@@ -154,7 +154,7 @@ def _adapt_state(
         if entry.holds
     )
     managers = _managers_with_devices(node, (recovered.pod for recovered in pods), devices)
-    placed = settled(managers, pods, initial(node.managers, saved.state.promises.unrecovered))
+    placed = place_recovered(managers, pods, initial(node.managers, saved.state.promises.unrecovered))
     state = replace(saved.state, promises=placed.promises)
     for entry in saved.state.entries:
         state = state.with_entry(_refuse_if_rejected(entry, placed, now_ms))
@@ -186,7 +186,7 @@ def _recover_pod(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) 
     return RecoveredPod(entry.pod, held, stays=runs or entry.pins_units, ends=ends)
 
 
-def _refuse_if_rejected(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:
+def _refuse_if_rejected(entry: PodEntry, placed: PlacedPods, now_ms: int) -> PodEntry:
     rejected = dict(placed.refused).get(entry.pod.uid)
     if rejected is None:
         return entry
@@ -205,20 +205,20 @@ def _rebuild_state(
     unusable = [STATE_FILE] if problems else []
     recorded = _read_recorded_holdings(node, problems, unusable)
     devices_by_pod = read_recorded_devices(Path(node.config.state_directory), problems, unusable)
-    records = on_record(devices_by_pod, read_recorded_claims(node.config))
-    recorded |= {uid: with_record(recorded.get(uid, NOTHING), record.held) for uid, record in records.items()}
+    records = merge_records(devices_by_pod, read_recorded_claims(node.config))
+    recorded |= {uid: add_record(recorded.get(uid, NOTHING), record.held) for uid, record in records.items()}
     gate = node.config.placement.gate("PodLevelResources")
-    entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in wanted(manifests)]
-    pods = found(
+    entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in list_effective(manifests)]
+    pods = find_admitted(
         node.managers, entries, observed=evidence.observed, runs=evidence.runs, recorded=recorded, now_ms=now_ms
     )
     adopted = {pod.entry.pod.uid for pod in pods}
     unknown = (record for uid, record in records.items() if uid not in adopted)
     known = {entry.pod.uid for entry in entries}
     is_all_told = not node.config.nri_socket and not UnitRecords(node.config).look()
-    lost = may_run(unknown, evidence.observed, known, is_all_told=is_all_told)
+    lost = find_possibly_running(unknown, evidence.observed, known, is_all_told=is_all_told)
     managers = _managers_with_devices(node, (pod.entry.pod for pod in pods), devices)
-    placed = settled(managers, tuple(pod.recovered for pod in pods), initial(node.managers, lost))
+    placed = place_recovered(managers, tuple(pod.recovered for pod in pods), initial(node.managers, lost))
     state = NodeState(placed.promises, tuple(_refuse_if_rejected(pod.entry, placed, now_ms) for pod in pods))
     if not problems and not pods and not lost:
         return Start(state)
@@ -238,12 +238,12 @@ def _read_recorded_holdings(node: NodeSetup, problems: list[str], unusable: list
             texts[name] = None
             problems.append(err.message)
             unusable.append(name)
-    records = decode_records(node, texts[CPU_CHECKPOINT], texts[MEMORY_CHECKPOINT])
+    records = decode_checkpoints(node, texts[CPU_CHECKPOINT], texts[MEMORY_CHECKPOINT])
     for name, record in ((CPU_CHECKPOINT, records.cpu), (MEMORY_CHECKPOINT, records.memory)):
         if isinstance(record, Unreadable):
             problems.append(f"cannot use {directory / name}: {record.message}")
             unusable.append(name)
-    return recorded_holdings(
+    return decode_records(
         Records(
             cpu=records.cpu if isinstance(records.cpu, CpuRecord) else None,
             memory=records.memory if isinstance(records.memory, MemoryRecord) else None,
@@ -270,7 +270,7 @@ def read_recorded_devices(directory: Path, problems: list[str], unusable: list[s
 def _report_changes(
     problems: list[str],
     unusable: tuple[str, ...],
-    placed: Settled,
+    placed: PlacedPods,
     state: NodeState,
     adopted: tuple[PodEntry, ...] = (),
 ) -> Recovery:

@@ -18,7 +18,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.keep import kept_devices
-from nodeagent.core.turn.adoption import on_record, with_claims, with_record
+from nodeagent.core.turn.adoption import add_record, assign_claim_devices, merge_records
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
@@ -75,7 +75,7 @@ def _import_kubelet_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_
     directory = Path(node.config.state_directory)
     cpu = read_file(str(directory / CPU_CHECKPOINT), MAX_CHECKPOINT_BYTES)
     memory = read_file(str(directory / MEMORY_CHECKPOINT), MAX_CHECKPOINT_BYTES)
-    promises = start(node.managers, decode_records(node, cpu, memory))
+    promises = start(node.managers, decode_checkpoints(node, cpu, memory))
     if isinstance(promises, StartRefused):
         raise StartError(
             promises.message,
@@ -87,7 +87,7 @@ def _import_kubelet_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_
     devices = decode_recorded_devices(read_file(path, MAX_CHECKPOINT_BYTES))
     if isinstance(devices, Unreadable):
         raise StartError(f"cannot use {path}: {devices.message}", hint="move it away, then `systemctl start nodeagent`")
-    promises = _restore_records(promises, kept, on_record(devices, read_recorded_claims(node.config)))
+    promises = _restore_records(promises, kept, merge_records(devices, read_recorded_claims(node.config)))
     gate = node.config.placement.gate("PodLevelResources")
     return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
 
@@ -97,7 +97,7 @@ def _restore_records(promises: Promises, kept: tuple[Manifest, ...], records: di
     for manifest in kept:
         pod = manifest.pod
         if pod.uid in records:
-            held = with_claims(with_record(promises.of_pod(pod.uid), records.pop(pod.uid).held), pod)
+            held = assign_claim_devices(add_record(promises.of_pod(pod.uid), records.pop(pod.uid).held), pod)
             held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
             promises = with_pod(promises, pod.uid, with_held_claims(held))
     return replace(promises, unrecovered=tuple(records.values()))
@@ -118,7 +118,7 @@ def decode_recorded_devices(content: bytes | None) -> dict[str, PodPromises] | U
         return Unreadable(str(err))
 
 
-def decode_records(node: NodeSetup, cpu: bytes | None, memory: bytes | None) -> Records:
+def decode_checkpoints(node: NodeSetup, cpu: bytes | None, memory: bytes | None) -> Records:
     """Decode kubelet's CPU and memory checkpoints of any version."""
     pod_level = node.config.placement.gate("PodLevelResourceManagers")
     return Records(

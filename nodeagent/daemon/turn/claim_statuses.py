@@ -5,7 +5,7 @@ Other programs read them. The agent reads them only if its state is lost, becaus
 
 from collections.abc import Callable
 
-from nodeagent.core.model.claims import shortened
+from nodeagent.core.model.claims import shorten_name
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.state import NodeState
@@ -26,7 +26,7 @@ def claim_directory(config: Config) -> str:
 
 def _file_name(claim: str) -> str:
     namespace, _, name = claim.partition("/")
-    return f"{namespace}/{shortened(name, _LONGEST_NAME)}.json"
+    return f"{namespace}/{shorten_name(name, _LONGEST_NAME)}.json"
 
 
 class ClaimStatuses:

@@ -11,7 +11,7 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.refusals import RELEASED, StartRefused
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.pod_sources import asking_for_devices, offered
+from nodeagent.core.turn.pod_sources import list_manifests, needs_device_scan
 from nodeagent.core.turn.room import has_released
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
@@ -55,8 +55,8 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     waiting = _pods_waiting_for(memory.state, resources - memory.plugin_resources)
     memory = replace(memory, plugin_resources=resources, to_retry=memory.to_retry | waiting)
     retried = memory.to_retry.union(*(request.retried for request in requests))
-    asks = asking_for_devices(
-        offered(seen.sources),
+    asks = needs_device_scan(
+        list_manifests(seen.sources),
         memory.state.entries,
         retried,
         gives=bool(node.config.placement.devices),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
-from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
+from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, find_withheld
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
@@ -65,7 +65,7 @@ def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, t
 def remove_withheld_cpus(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
     """Adapt a node to the CPUs withheld by cgroups above. Unreadable cgroups count as withholding nothing; the first turn reports them."""
     try:
-        kept = withheld(tree.chain() or ())
+        kept = find_withheld(tree.chain() or ())
     except CgroupError:
         return node, NOTHING
     return (adapt_to_topology(node, node.topology.without(kept.cpus))[0] if kept.cpus else node), kept

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
-from nodeagent.core.model.state import NodeState, with_endings
+from nodeagent.core.model.state import NodeState, apply_endings
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.pod_sources import is_unclear
@@ -74,7 +74,7 @@ def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
         for entry in turn.state.entries
         if entry.pod.uid not in known and entry.is_active
     )
-    state = with_endings(memory.state, turn.state)
+    state = apply_endings(memory.state, turn.state)
     turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
     # The next turn saves again even without a new decision, which shows whether the problem is over.
     memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved)

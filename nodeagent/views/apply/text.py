@@ -7,8 +7,8 @@ from nodeagent.core.model.pod import OWN, SYSTEMD
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.views.explain.text import container_text
-from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.explain.text import format_container
+from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.refusal_advice import advise_next_step
 
 Document = Mapping[str, Any]
@@ -36,7 +36,7 @@ def format_applied(document: Document) -> str:
         elif pod["containers"]:
             places = []
             for container in pod["containers"]:
-                name, cpus, *where, _ = container_text(container)
+                name, cpus, *where, _ = format_container(container)
                 places.append(", ".join([f"{name} {cpus}", *filter(None, where)]))
             text += f": {_list_some(places)}"
         lines.append(text)
@@ -51,10 +51,10 @@ def format_refused(document: Document, width: int = WIDTH) -> str:
     lines: list[str] = []
     for pod in document["pods"]:
         if pod["decision"] == "refused" and not pod["decided"]:
-            lines += broken(f"pod {full_name(pod)} would be refused: {pod['reason']}: {pod['message']}", width)
+            lines += break_text(f"pod {full_name(pod)} would be refused: {pod['reason']}: {pod['message']}", width)
             lines += _describe_lack(pod, width)
     for note in _describe_undecided(document):
-        lines += broken(note, width)
+        lines += break_text(note, width)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -66,7 +66,7 @@ def format_differences(document: Document, width: int = WIDTH) -> str:
         if pod["change"] != "unchanged":
             lines += [*([""] if lines else []), *_describe_difference(pod, width)]
     for note in _describe_undecided(document) if lines else ():
-        lines += ["", *broken(note, width)]
+        lines += ["", *break_text(note, width)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -133,20 +133,20 @@ def _describe_difference(pod: Document, width: int) -> Iterator[str]:
     yield f"pod {full_name(pod)} {_COMES[pod['change']]}{effect and f', and {effect}'} ({pod['file']})"
     yield from (f"{_INDENT}{line}" for line in pod["differences"])
     if pod["decision"] == "refused":
-        yield from broken(f"{_INDENT}would be refused: {_format_refusal(pod)}", width)
+        yield from break_text(f"{_INDENT}would be refused: {_format_refusal(pod)}", width)
         yield from (f"{_INDENT}{line}" for line in _describe_lack(pod, width - len(_INDENT)))
     elif pod["containers"]:
         yield f"{_INDENT}would get"
-        rows = [container_text(container) for container in pod["containers"]]
-        yield from (f"{_INDENT}{_INDENT}{line}" for line in table(rows, width - 2 * len(_INDENT)))
+        rows = [format_container(container) for container in pod["containers"]]
+        yield from (f"{_INDENT}{_INDENT}{line}" for line in format_table(rows, width - 2 * len(_INDENT)))
     for note in pod["notes"]:
-        yield from broken(f"{_INDENT}note: {note}", width)
+        yield from break_text(f"{_INDENT}note: {note}", width)
 
 
 def _describe_lack(pod: Document, width: int) -> Iterator[str]:
     for text in pod["why"]:
-        yield from broken(f"{_INDENT}{text}", width)
+        yield from break_text(f"{_INDENT}{text}", width)
     if pod["remedies"]:
         yield f"{_INDENT}what would admit it (each of these has been tried):"
         for text in pod["remedies"]:
-            yield from broken(f"{_INDENT}* {text}", width)
+            yield from break_text(f"{_INDENT}* {text}", width)

@@ -12,7 +12,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.topology import Topology
 from nodeagent.errors import printable
 from nodeagent.formats.kernel.usage import NO_RATE, NO_RATES, Rates, UsageSample, remote_bytes
-from nodeagent.views.wording.words import bytes_text, counted, format_state
+from nodeagent.views.wording.words import format_bytes, format_count, format_state
 
 Document = Mapping[str, Any]
 SORTS = {"n": "name", "c": "CPU", "t": "throttled", "m": "remote memory"}
@@ -47,7 +47,7 @@ class Poll(Struct, frozen=True):
     """
 
 
-class View(Struct, frozen=True):
+class DisplaySettings(Struct, frozen=True):
     """Settings of the display."""
 
     width: int
@@ -69,7 +69,7 @@ class Frame(Struct, frozen=True):
     """Number of visible rows."""
 
 
-def render_frame(look: Poll, view: View) -> Frame:
+def render_frame(look: Poll, view: DisplaySettings) -> Frame:
     """Format one frame."""
     head = [*_format_summary(look), *_format_loads(look, view), *_format_attention(look)]
     sorted_rows = []
@@ -108,16 +108,16 @@ def _format_summary(look: Poll) -> list[str]:
     phases = ", ".join(f"{count} {phase}" for phase, count in summary["byPhase"].items())
     runs = "runs" if agent["ready"] else "runs, with problems" if agent["live"] else "is NOT running"
     cost = "" if look.cost_ms is None else f", refreshed in {look.cost_ms} ms"
-    lines = [f"agent {runs}{cost}; {counted(summary['pods'], 'pod')}{f': {phases}' if phases else ''}"]
+    lines = [f"agent {runs}{cost}; {format_count(summary['pods'], 'pod')}{f': {phases}' if phases else ''}"]
     for name in ("shared", "exclusive"):
         pool = CpuSet.parse(cpus[name])
         lines.append(
-            f"{name:<10} {cpus[name] or 'none'} ({counted(len(pool), 'CPU')}), load {_format_mean(look.rates, pool)}"
+            f"{name:<10} {cpus[name] or 'none'} ({format_count(len(pool), 'CPU')}), load {_format_mean(look.rates, pool)}"
         )
     return lines
 
 
-def _format_loads(look: Poll, view: View) -> list[str]:
+def _format_loads(look: Poll, view: DisplaySettings) -> list[str]:
     """Format the load with one character per CPU and one or more lines per NUMA node."""
     lines = []
     for node in look.topology.node_ids:
@@ -223,7 +223,7 @@ def _format_row(name: str, container: Document, look: Poll) -> tuple[tuple[int, 
         "frozen" if there.get("frozen") else there.get("cpus") or _NO_VALUE,
         _NO_VALUE if rate.used_milli is None else f"{rate.used_milli}m",
         throttled,
-        _NO_VALUE if remote is None else bytes_text(remote) if remote else "0",
+        _NO_VALUE if remote is None else format_bytes(remote) if remote else "0",
         " ".join(filter(None, ("DIFFERS" if container["differs"] else "", f"OTHERS {others}%" if others else ""))),
     )
     return (rate.used_milli or 0, rate.throttled_percent or 0, remote or 0), cells

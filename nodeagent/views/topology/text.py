@@ -74,7 +74,7 @@ def render_topology(
                 lines += _wrap("  ", format_node_title(topology, node), width)
                 for group in group_cores(topology, node.id, part, caches):
                     lines += _wrap("    ", group.title, width)
-                    lines += _format_rows("      ", (cells.core(cpus) for cpus in group.cores), width)
+                    lines += _format_rows("      ", (cells.format_core(cpus) for cpus in group.cores), width)
     offline = [f"offline CPUs: {topology.offline}"] if topology.offline else []
     remarks = [*list_nodes_without_cpus(topology), *offline, *list_cpus_not_drawn(topology)]
     lines += [""] if remarks else []
@@ -97,7 +97,7 @@ class _Cells(Struct, frozen=True):
     marks: Mapping[str, str]
     paint: Paint
 
-    def core(self, cpus: tuple[int, ...]) -> tuple[_Word, ...]:
+    def format_core(self, cpus: tuple[int, ...]) -> tuple[_Word, ...]:
         """Format a core as one word per CPU, in brackets."""
         digits = len(str(self.topology.cpus[-1].id))
         mark_width = max((len(mark) for mark in self.marks.values()), default=0)

@@ -58,7 +58,7 @@ def format_processes(count: int | None) -> str:
         case 0:
             return "empty"
         case _:
-            return counted(count, "process", "processes")
+            return format_count(count, "process", "processes")
 
 
 def format_isolation(container: Document) -> str:
@@ -82,9 +82,9 @@ def format_places(places: Sequence[Mapping[str, Any]]) -> str:
     """Format locations as text, such as `socket 0, NUMA 0, cores 1 2 (whole), L3 0`. Several are joined by `; `."""
     if len(places) > _MOST_PLACES:
         counts = [
-            counted(len({p["socket"] for p in places}), "socket"),
-            counted(len({p["numa"] for p in places}), "NUMA node"),
-            counted(len({core for p in places for core in p["cores"]}), "core"),
+            format_count(len({p["socket"] for p in places}), "socket"),
+            format_count(len({p["numa"] for p in places}), "NUMA node"),
+            format_count(len({core for p in places for core in p["cores"]}), "core"),
         ]
         return ", ".join(counts) + (" (whole)" if all(p["wholeCores"] for p in places) else " (some in part)")
     texts = []
@@ -118,7 +118,7 @@ def list_remarks(container: Document, at_ms: int) -> list[str]:
     if container["lastExit"] is not None:
         said.append(f"the previous run ended {format_exit(container['lastExit'], at_ms)}")
     if container["oomKills"]:
-        said.append(f"{counted(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
+        said.append(f"{format_count(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
     return [*said, *container["notes"]]
 
 
@@ -144,7 +144,7 @@ def format_quota(quota: Document | None) -> str:
     return "none" if quota["limitMillicores"] is None else f"{quota['limitMillicores']}m"
 
 
-def bytes_text(amount: int | None) -> str:
+def format_bytes(amount: int | None) -> str:
     """Format an amount exactly, with the largest unit that needs no fraction."""
     if amount is None:
         return "no limit"
@@ -169,5 +169,5 @@ def format_time_until(span_ms: int) -> str:
     return f"in {format_age(span_ms)}" if span_ms > 0 else "now"
 
 
-def counted(number: int, name: str, plural: str | None = None) -> str:
+def format_count(number: int, name: str, plural: str | None = None) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {plural or name + 's'}"

@@ -42,7 +42,7 @@ from nodeagent.daemon.reports.problems import (
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.runtime.calls import MAX_BYTES, MAX_MICROSECONDS, answered
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render, render_in_full
 from tests.support.shares import share_of
 from tests.support.world import SMALL, START_MS, empty_state, node
@@ -179,7 +179,7 @@ class Agent:
 
     def show(self) -> None:
         runtime_cgroups(NODE.config, NODE.managers, NODE.kernel, self.state)
-        document = inspection(NodeView(node=SETUP, state=self.state))
+        document = inspect_node(NodeView(node=SETUP, state=self.state))
         for text in (
             render(document),
             render_in_full(document),

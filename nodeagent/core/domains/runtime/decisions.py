@@ -54,8 +54,14 @@ from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.keep import kept_devices
 from nodeagent.core.resources.memory.resource import MemoryResource
-from nodeagent.core.turn.decision import Decide as PodDecision, admitted_beside, cpus_of_orphans, decide_pod, resize_pod
-from nodeagent.core.turn.draft import Draft, refusal_event, with_refused
+from nodeagent.core.turn.decision import (
+    Decide as PodDecision,
+    admit_off_orphans,
+    decide_pod,
+    find_orphan_cpus,
+    resize_pod,
+)
+from nodeagent.core.turn.draft import Draft, make_refusal_event, record_refusal
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.core.turn.world import EventKind, TurnEvent
 
@@ -186,7 +192,7 @@ def _admit(
     free = replace(state, promises=_recover_devices(promises, pod, name))
     others = tuple(entry.pod for entry in state.entries if entry.holds and entry.pod.uid != pod.uid)
     usage = usage_of(others, pod_level_resources=world.pod_level_resources)
-    decision = decide_pod(free, pod, usage, cpus_of_orphans(state, world), world, _decision_for(decide, state, node))
+    decision = decide_pod(free, pod, usage, find_orphan_cpus(state, world), world, _decision_for(decide, state, node))
     if isinstance(decision, Insufficient):
         _, made = _made(state.runtime, decide.key, decide.id)
         is_running = decide.is_of_pod or (made is not None and made.is_placed)
@@ -241,13 +247,13 @@ def _decision_for(decide: Decide, state: NodeState, node: Node) -> PodDecision:
     _, made = _made(state.runtime, decide.key, decide.id)
     stands_on = _reported_cpus(decide.id, node)
     if made is None or made.stage is not Stage.STARTED or made.is_placed or stands_on is None:
-        return admitted_beside
+        return admit_off_orphans
 
     def admitted_there(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-        decision = admitted_beside(managers, promises, pod, orphans | (default_set(promises) - stands_on))
+        decision = admit_off_orphans(managers, promises, pod, orphans | (default_set(promises) - stands_on))
         if not isinstance(decision, Rejected) or decision.is_of_a_failure:
             return decision
-        return admitted_beside(managers, promises, pod, orphans)
+        return admit_off_orphans(managers, promises, pod, orphans)
 
     return admitted_there
 
@@ -327,9 +333,9 @@ def _refuse(
     entry = new_entry(Manifest(pod, node.origin), world.now_ms, pod_level_resources=world.pod_level_resources)
     refusal = Waiting(reason, message, world.now_ms)
     if not is_told:
-        draft = draft.plus(draft.state, refusal_event(entry, refusal, report, decide.key.name))
+        draft = draft.plus(draft.state, make_refusal_event(entry, refusal, report, decide.key.name))
     if is_kept and (before is None or (before.is_requested_per_container and before.refusal is not None)):
-        draft = draft.plus(with_refused(draft.state, entry, refusal))
+        draft = draft.plus(record_refusal(draft.state, entry, refusal))
     # The event is the log line.
     return draft, tuple(replace(one, is_first=False) if isinstance(one, Refuse) else one for one in stepped.todo)
 
