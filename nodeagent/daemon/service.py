@@ -18,14 +18,12 @@ from nodeagent.core.resources.cpu.holdings import default_set
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
-from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
-from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges
 from nodeagent.daemon.host.host_settings import HostSettings
 from nodeagent.daemon.reports.logs import Log, make_log
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.sources.manifest_list import ManifestList
-from nodeagent.daemon.start.recovery import Evidence, Start, log_recovery, start_state
+from nodeagent.daemon.start.recovery import Evidence, Start, log_recovery, read_evidence, start_state
 from nodeagent.daemon.start.startup import (
     EX_CONFIG,
     StartError,
@@ -43,7 +41,7 @@ from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch, CgroupWatchError
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.placement_files import PlacementFiles
@@ -324,27 +322,16 @@ def _read_running_pods(
     manager: ServiceManager,
     log: Log,
 ) -> Evidence | None:
-    """Read cgroups and launcher until both can be read. A state rebuilt from only one would lose pods.
-
-    None means that the agent was asked to stop.
-    """
-    logged: list[Problem] = []
+    """Read the running pods, and try again until they can be read. None means that the agent was asked to stop."""
+    logged: tuple[Problem, ...] = ()
     while True:
-        runs = runner.look()
-        problems = [runs] if isinstance(runs, Problem) else []
-        units = UnitCgroups(tree, recorded=UnitRecords(config).look)
-        try:
-            seen = read_cgroups(tree, units, tuple(manifest.pod for manifest in manifests))
-        except CgroupError as err:
-            problems.append(Problem.from_error(err))
-        else:
-            problems += [Problem(units.last_read.unanswered)] if units.last_read.unanswered else []
-            if not isinstance(runs, Problem) and not problems:
-                return Evidence(seen, runs)
-        if problems != logged:
-            log.warning("waiting_to_recover", problems=problems)
+        evidence = read_evidence(config, tree, runner, manifests)
+        if isinstance(evidence, Evidence):
+            return evidence
+        if evidence != logged:
+            log.warning("waiting_to_recover", problems=list(evidence))
             manager.status("waiting: the state is rebuilt from running pods, which cannot be read yet")
-            logged = problems
+            logged = evidence
         manager.ping_watchdog()
         if WakeUpReason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
             return None

@@ -6,6 +6,7 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.world import Turn, World
 
 
@@ -17,6 +18,9 @@ class PassiveDomain:
         return False
 
     def follow(self, _config: Config, /) -> None: ...
+
+    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:  # noqa: ARG002 - without pods of its own
+        return ()
 
     def observe(self, _look: DomainInput, /) -> DomainView:
         return DomainView({})

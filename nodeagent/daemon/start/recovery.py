@@ -4,7 +4,7 @@ No file in the state directory can keep the agent from starting: unusable files 
 reported. Only `stateRecovery: strict` refuses, like kubelet.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,8 @@ from nodeagent.core.admission.managers import Managers, initial, resume, shortfa
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.records import Records
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, PodPromises
 from nodeagent.core.model.records import Unreadable
@@ -30,6 +31,7 @@ from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import Manifest, list_effective, new_entry
 from nodeagent.core.turn.recovery import Deviation, PlacedPods, RecoveredPod, place_recovered
 from nodeagent.core.turn.world import EventKind
+from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.reports.logs import Log, pod_fields
 from nodeagent.daemon.start.startup import (
@@ -42,6 +44,9 @@ from nodeagent.daemon.start.startup import (
 )
 from nodeagent.daemon.start.strict_recovery import decode_checkpoints, decode_recorded_devices
 from nodeagent.daemon.turn.claim_statuses import read_recorded_claims
+from nodeagent.daemon.turn.problem import Problem
+from nodeagent.daemon.turn.runs import Runner
+from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
 
@@ -59,6 +64,22 @@ class Evidence(Struct, frozen=True):
 
     observed: ObservedCgroups
     runs: Runs
+
+
+def read_evidence(
+    config: Config, tree: CgroupTree, runner: Runner, manifests: Sequence[Manifest]
+) -> Evidence | tuple[Problem, ...]:
+    """Read the cgroups and the launcher's runs, or return the problems. A state rebuilt from a part would lose pods."""
+    runs, observed = runner.look(), dict[str, ObservedCgroup]()
+    problems = [runs] if isinstance(runs, Problem) else []
+    units = UnitCgroups(tree, recorded=UnitRecords(config).look)
+    try:
+        observed = dict(read_cgroups(tree, units, tuple(manifest.pod for manifest in manifests)))
+    except CgroupError as err:
+        problems.append(Problem.from_error(err))
+    if units.last_read.unanswered:
+        problems.append(Problem(units.last_read.unanswered))
+    return tuple(problems) if problems or isinstance(runs, Problem) else Evidence(observed, runs)
 
 
 class Recovery(Struct, frozen=True):

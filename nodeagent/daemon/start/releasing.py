@@ -19,20 +19,17 @@ from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.domains.all import make_domains
-from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
-from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges, write_directly
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, put_back
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.sources.manifest_list import ManifestList
-from nodeagent.daemon.start.recovery import Evidence, start_state
+from nodeagent.daemon.start.recovery import Evidence, read_evidence, start_state
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, LAST_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.machine import Machine
 from nodeagent.daemon.turn.placements import Placements, placement_directory
-from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.runs import Runner
@@ -90,29 +87,23 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
     Raises:
         DrainError: the running processes can't be read.
     """
-    config, problem = node.config, ""
-
+    config, problems = node.config, ""
     watch = ManifestWatch(config.static_pod_path, lambda: None)
     with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
         known = manifests.look(rescan=True).pods
 
     def look() -> Evidence | None:
-        nonlocal problem
-        runs = pods.runner.look()
-        if isinstance(runs, Problem):
-            problem = runs
-            return None
-        units = UnitCgroups(pods.tree, recorded=UnitRecords(config).look)
-        observed = read_cgroups(pods.tree, units, tuple(manifest.pod for manifest in known))
-        if units.last_read.unanswered:
-            problem = Problem(units.last_read.unanswered)
-            return None
-        return Evidence(observed, runs)
+        nonlocal problems
+        evidence = read_evidence(config, pods.tree, pods.runner, known)
+        if isinstance(evidence, Evidence):
+            return evidence
+        problems = "; ".join(evidence)
+        return None
 
     start = start_state(node, known, time.time_ns() // 1_000_000, look, devices=Machine().devices)
     if start is None:
         raise DrainError(
-            f"cannot find out which processes run: {problem}", hint="`systemctl status nodeagent-launcher`"
+            f"cannot find out which processes run: {problems}", hint="`systemctl status nodeagent-launcher`"
         )
     log = make_log(io.StringIO())  # the caller reports the states
     edges = Edges(

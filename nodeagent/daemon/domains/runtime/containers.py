@@ -45,7 +45,6 @@ from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.turn.draft import Draft
-from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, Adapter, find_adapter
@@ -145,9 +144,6 @@ class RuntimeDomain(PassiveDomain):
     def _adapter(self) -> Adapter:
         runtime = self.exchange.state.runtime
         return CONTAINERD if runtime is None else find_adapter(runtime.name)
-
-    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:  # noqa: ARG002 - its pods come as calls, to be answered: see `decide`
-        return ()
 
     def observe(self, _look: DomainInput, /) -> DomainView:
         return DomainView({}, is_all_told=self.has_listed)
