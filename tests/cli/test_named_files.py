@@ -304,7 +304,7 @@ def test_an_empty_file_is_a_configuration(run: RunCommand, piped: Piped) -> None
 def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(
     words: tuple[str, ...], descriptors: str, run: RunCommand
 ) -> None:
-    closed = max(map(int, os.listdir("/proc/self/fd"))) + 100
+    closed = max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 100
     status, out, err = run(*words, f"{descriptors}/{closed}")
     assert (status, out) == (1, "")
     assert err.startswith(
