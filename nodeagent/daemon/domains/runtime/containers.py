@@ -171,8 +171,12 @@ class RuntimeDomain(PassiveDomain):
         node = Node(world, kernel, memory.reported, read_pod_annotations, origin, mount, find_name_problems)
         opened, draft = OpenTurn(node), Draft(state, decided.events, decided.deltas)
         for message, what in happenings:
-            node = replace(node, reported=node.reported.after(what))
-            taken = decide_event(draft, what, node)
+            informed = replace(node, reported=node.reported.after(what))
+            taken = decide_event(draft, what, informed)
+            if taken.is_illegal:
+                self.exchange.look_again()
+            else:
+                node = informed
             draft = taken.draft
             calls = opened.calls if message is None else (*opened.calls, (message, taken.todo))
             opened = OpenTurn(node, calls, opened.todo + taken.todo)
