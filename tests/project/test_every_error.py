@@ -491,7 +491,7 @@ CASES = [
     Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
     Case("HostFileError", "no list of CPUs", lambda _: read_cpus(Setting(SettingKind.IRQ, "24"), "all\n"), "/proc/irq/24/smp_affinity_list"),
     Case("HostRecordError", "no record", lambda _: decode_record(b"nonsense\n"), "it is not JSON"),
-    Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.unbound(open_many), "Too many open files"),
+    Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.find_unbound_threads(open_many), "Too many open files"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is not JSON"),
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
@@ -643,7 +643,7 @@ def status_of(message: bytes) -> str:
     client.send_headers(1, [*pseudo, ("content-type", "application/grpc")])
     client.send_data(1, framed(message), end_stream=True)
     server.receive(client.data_to_send())
-    (answer,) = (one for one in client.receive_data(server.to_send()) if isinstance(one, ResponseReceived))
+    (answer,) = (one for one in client.receive_data(server.take_output()) if isinstance(one, ResponseReceived))
     assert answer.headers is not None
     return str(dict(answer.headers)["grpc-message"])
 

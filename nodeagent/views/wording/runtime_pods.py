@@ -31,10 +31,10 @@ def find_known_amounts(entry: PodEntry, state: NodeState, capacity_bytes: int) -
     """Return the known amounts of a pod. Only a container runtime's pod has any."""
     if not entry.is_requested_per_container:
         return ()
-    from nodeagent.core.domains.runtime.known_again import known_again  # noqa: PLC0415 - most nodes have no container runtime
+    from nodeagent.core.domains.runtime.known_again import restore_known  # noqa: PLC0415 - most nodes have no container runtime
     from nodeagent.formats.runtime.annotations import read_annotations  # noqa: PLC0415 - most nodes have no container runtime
 
-    return known_again(entry, state.runtime, lambda sandbox: read_annotations(sandbox).stated, capacity_bytes)
+    return restore_known(entry, state.runtime, lambda sandbox: read_annotations(sandbox).stated, capacity_bytes)
 
 
 def describe_known_amounts(known: "Iterable[Known]") -> list[dict[str, Any]]:
