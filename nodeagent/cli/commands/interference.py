@@ -87,13 +87,14 @@ def check_complete(document: Mapping[str, Any]) -> None:
     """
     if document["dropped"]:
         raise InterferenceError(
-            "so much ran that the kernel's tables were full, and somebody else may have been there after that",
+            "the kernel's tables were full, so it is unknown whether other tasks ran there afterwards",
             hint="count for less time: --seconds 1",
         )
     if document["changed"]:
         pods = ", ".join(one["pod"] for one in document["changed"])
         raise InterferenceError(
-            f"CPUs were given or taken while it was counted: {pods}", hint="count again: `nodeagent interference`"
+            f"CPUs were allocated or released during the measurement: {pods}",
+            hint="count again: `nodeagent interference`",
         )
 
 
