@@ -25,9 +25,9 @@ from nodeagent.views.release_text import (
     Document,
     add_outcome,
     describe_plan,
+    find_longest_end_seconds,
     format_events,
     format_plan,
-    longest_end_seconds,
 )
 from nodeagent.views.wording.words import format_count
 
@@ -290,7 +290,7 @@ class _Reporter:
 
 
 def _deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> float:
-    wait = options.timeout if options.timeout is not None else longest_end_seconds(entries) + _SPARE_SECONDS
+    wait = options.timeout if options.timeout is not None else find_longest_end_seconds(entries) + _SPARE_SECONDS
     return time.monotonic() + float(wait)
 
 

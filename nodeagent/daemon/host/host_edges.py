@@ -12,7 +12,7 @@ from msgspec import Struct
 from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.kernel import irqbalance, kernel_threads
-from nodeagent.edge.kernel.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus, uevents_sent
+from nodeagent.edge.kernel.host_settings import HostSettingsFiles, count_uevents, host_cpus, online_cpus, possible_cpus
 from nodeagent.edge.kernel.kernel_threads import KernelThread, ThreadKey
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
@@ -85,7 +85,7 @@ class HostEdges:
                 if kind is SettingKind.THREAD:
                     threads = {
                         Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread
-                        for key, thread in kernel_threads.unbound().items()
+                        for key, thread in kernel_threads.find_unbound_threads().items()
                         if thread.is_movable
                     }
                 elif kind is SettingKind.UNIT:
@@ -103,7 +103,7 @@ class HostEdges:
         for setting, thread in threads.items():
             if handled := _INTERRUPT_THREAD.match(thread.name):
                 interrupt = Setting(SettingKind.IRQ, handled[1])
-                facts[setting] = Facts(interrupt=interrupt, follows=self._files.comes_to(interrupt))
+                facts[setting] = Facts(interrupt=interrupt, follows=self._files.effective_cpus(interrupt))
         released = frozenset(Setting(SettingKind.UNIT, name) for name in self._beside)
         settings = found | {setting: thread.cpus for setting, thread in threads.items()}
         return Reading(settings, facts, failed, released & settings.keys())
@@ -143,7 +143,7 @@ class HostEdges:
         """
         possible, root = possible_cpus(self._root), self._root
         hidden, offline = possible - host_cpus(root), possible - online_cpus(root)
-        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes(), uevents=uevents_sent(root))
+        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes(), uevents=count_uevents(root))
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""
@@ -206,7 +206,7 @@ def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
     for place, value in writes:
         if place.startswith("thread "):
             pid, _, start_ticks = place.removeprefix("thread ").partition("@")
-            answers.append(kernel_threads.move(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value)))
+            answers.append(kernel_threads.move_thread(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value)))
         else:
             answers += HostSettingsFiles().write([(place, value)])
     return tuple(answers)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, assign_interrupts
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, Record, Setting, SettingKind, maybe_put_back, plan
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, Record, Setting, SettingKind, assume_restored, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
@@ -290,7 +290,7 @@ class HostSettings:
             cpus.hidden | wanted.partitioned, ending | wanted.partitioned, is_ending=bool(ending)
         )
         planned = plan(
-            maybe_put_back(record) if was_put_back else record,
+            assume_restored(record) if was_put_back else record,
             {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
             alone=wanted.to_avoid,
             cpus=cpus,
