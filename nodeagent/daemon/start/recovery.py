@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 DeviceLook = Callable[[Topology], "PlacedDevices"] | None
 """Scanner of a machine's devices. None means that devices aren't scanned."""
 
-_LACKING = ("CPUs or memory that pods were promised are gone",)
+_LACKING = ("CPUs or memory allocated to pods are gone",)
 
 
 class Evidence(Struct, frozen=True):
