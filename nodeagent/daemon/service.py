@@ -23,12 +23,9 @@ from nodeagent.daemon.host.host_settings import HostSettings
 from nodeagent.daemon.reports.logs import Log, make_log
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.sources.manifest_list import ManifestList
+from nodeagent.daemon.start.node_builder import load_node
 from nodeagent.daemon.start.recovery import Evidence, Start, log_recovery, read_evidence, start_state
-from nodeagent.daemon.start.startup import (
-    EX_CONFIG,
-    StartError,
-    load_node,
-)
+from nodeagent.daemon.start.startup import EX_CONFIG, StartError
 from nodeagent.daemon.start.strict_recovery import load_state
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.claim_statuses import ClaimStatuses

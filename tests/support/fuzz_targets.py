@@ -34,7 +34,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
-from nodeagent.daemon.start.startup import find_unsuited
+from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.edge.kernel.uevents import drain
 from nodeagent.edge.observability.metrics_http import MetricsPages

@@ -21,7 +21,7 @@ from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config, Errata, Placement
-from nodeagent.daemon.start.startup import load_plugins
+from nodeagent.daemon.start.node_builder import load_plugins
 from nodeagent.errors import NodeAgentError, printable
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import measure_adds, replay, replay_to_end

@@ -6,8 +6,8 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
+from nodeagent.daemon.start.node_builder import load_node
 from nodeagent.daemon.start.reloading import check_takeover
-from nodeagent.daemon.start.startup import load_node
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason

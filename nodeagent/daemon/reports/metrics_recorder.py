@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, field
 
 from nodeagent import __version__
-from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, isolation, started_deltas
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, started_deltas
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import shared_pool, usable_cpus
 from nodeagent.core.domains.domain import DomainCounts
@@ -94,10 +95,12 @@ class MetricsRecorder:
     def count_failed_save(self, error: int | None) -> None:
         self._totals.count(names.STATE_SAVE_ERRORS, names.find_error_label(error))
 
-    def publish(self, view: NodeView, *, decided_something: bool, manifest_problems: int, seconds: float) -> None:
+    def publish(
+        self, view: NodeView, managers: Managers, *, decided_something: bool, manifest_problems: int, seconds: float
+    ) -> None:
         """Publish the metrics of the current state."""
         self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
-        state, managers = view.state, view.node.managers
+        state = view.state
         values: dict[Series, int] = dict(gauges(managers, state.promises))
         held: dict[Holder, CpuSet] = {}
         claims: dict[Holder, tuple[str, ...]] = {}

@@ -84,7 +84,7 @@ class PodResources:
 
     def _encode_allocatable(self, _: Message) -> bytes:
         view = self._view()
-        return encode(ALLOCATABLE_RESPONSE, allocatable(view.node.managers, view.state.promises, view.pools))
+        return encode(ALLOCATABLE_RESPONSE, allocatable(view.node.rules, view.state.promises, view.pools))
 
     def _encode_pod(self, asked: Message) -> bytes:
         namespace, name = asked["pod_namespace"], asked["pod_name"]

@@ -34,13 +34,13 @@ from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.reports.logs import Log, pod_fields
+from nodeagent.daemon.start.node_builder import begin_turn
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
     DEVICE_CHECKPOINT,
     MAX_CHECKPOINT_BYTES,
     MEMORY_CHECKPOINT,
     STATE_FILE,
-    begin_turn,
 )
 from nodeagent.daemon.start.strict_recovery import decode_checkpoints, decode_recorded_devices
 from nodeagent.daemon.turn.claim_statuses import read_recorded_claims

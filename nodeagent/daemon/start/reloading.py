@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import initial, resume
+from nodeagent.core.admission.node_rules import KnownNode
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.config import Config
@@ -26,7 +27,7 @@ _FIXED = (
 )
 
 
-def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> None:
+def check_takeover(before: KnownNode, state: NodeState, after: NodeSetup) -> None:
     """Check another configuration against the current one and its allocations.
 
     Raises:

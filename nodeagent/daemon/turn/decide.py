@@ -17,8 +17,8 @@ from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.all import decide_all
 from nodeagent.daemon.reports.metrics_recorder import Stopwatch
+from nodeagent.daemon.start.node_builder import begin_turn
 from nodeagent.daemon.start.reloading import adapt_promises
-from nodeagent.daemon.start.startup import begin_turn
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.look import Seen
 from nodeagent.daemon.turn.memory import TurnMemory

@@ -182,6 +182,7 @@ class Reporter(Struct, frozen=True):
         )
         self.metrics.publish(
             view,
+            memory.node.managers,
             decided_something=done is not None and bool(done.saved.turn.events),
             manifest_problems=len({source for source, _ in manifests}),
             seconds=time.monotonic() - began,

@@ -13,7 +13,7 @@ from nodeagent.core.model.config import DEFAULT_GATES, Config, Errata, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.daemon.start.startup import find_unsuited
+from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.formats.config import config_schema
 from nodeagent.formats.config.config_yaml import judged_config, known_fields, parse_config
 from nodeagent.formats.scenario.scenario import placement_from_scenario
