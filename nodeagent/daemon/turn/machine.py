@@ -29,7 +29,7 @@ class Machine:
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
-        self._witness: Witness | None = None
+        self._fingerprint: Witness | None = None
 
     def look(self, known: Topology) -> Topology:
         """Read the machine if its fingerprint has changed. The first call always reads it.
@@ -37,12 +37,12 @@ class Machine:
         Raises:
             SysfsError: a file is malformed, or the machine kept changing.
         """
-        witness = witness_of(read_witness(self._root))
-        if witness == self._witness:
+        fingerprint = witness_of(read_witness(self._root))
+        if fingerprint == self._fingerprint:
             return known
         topology = topology_of(read_machine(self._root))
         # only after a successful reading, as a failed one must be repeated
-        self._witness = witness
+        self._fingerprint = fingerprint
         return topology
 
     def devices(self, topology: Topology) -> "PlacedDevices":

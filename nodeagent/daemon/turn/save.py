@@ -43,7 +43,7 @@ def save(edges: Edges, decided: Decided) -> Saved:
     if turn.state != memory.state or not memory.is_saved:
         state = replace(turn.state, generation=memory.state.generation + 1)
         broken = tuple(violation.text for violation in violations(memory.node.managers, state))
-        assert not broken, f"a decision breaks a promise: {broken}"
+        assert not broken, f"a decision violates invariants: {broken}"
         try:
             edges.recorder.save(memory.node, state)
         except StateFileError as err:
