@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
             if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal or file lacks
                 stream.reconfigure(errors="backslashreplace")
         with _buffered_output(), escape_output():
-            return _answered(arguments)
+            return _run_reporting_errors(arguments)
 
 
 @contextmanager
@@ -69,10 +69,10 @@ def _buffered_output() -> Iterator[None]:
             whole.detach()
 
 
-def _answered(arguments: list[str] | None) -> int:
+def _run_reporting_errors(arguments: list[str] | None) -> int:
     try:
-        with written():
-            return _run(_options(sys.argv[1:] if arguments is None else arguments))
+        with flushing_output():
+            return _run_command(_parse_options(sys.argv[1:] if arguments is None else arguments))
     except NodeAgentError as err:
         write_error(f"nodeagent: {err.message}\nhint: {err.hint}\n")
         return getattr(err, "exit_status", EXIT_ERROR)
@@ -84,7 +84,7 @@ def _answered(arguments: list[str] | None) -> int:
         return EXIT_ERROR
 
 
-def _options(words: list[str]) -> argparse.Namespace:
+def _parse_options(words: list[str]) -> argparse.Namespace:
     parser, known = build_parsers(words)
     options, unknown = parser.parse_known_args(words)
     if unknown:
@@ -96,19 +96,19 @@ def _options(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run_command(options: argparse.Namespace) -> int:
     status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
     return status
 
 
 @contextmanager
-def written() -> Iterator[None]:
+def flushing_output() -> Iterator[None]:
     """Flush all output at the end, also after `--help` and after an error."""
     try:
         try:
             yield
         except NodeAgentError:
-            _flushed_or_dropped()
+            _flush_or_discard()
             raise
         except SystemExit:
             sys.stdout.flush()
@@ -137,7 +137,7 @@ _OUTPUT_FAILURES = {
 }
 
 
-def _flushed_or_dropped() -> None:
+def _flush_or_discard() -> None:
     """Flush stdout, and discard its buffer if that fails. An earlier error is reported instead."""
     try:
         sys.stdout.flush()

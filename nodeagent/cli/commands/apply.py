@@ -9,7 +9,7 @@ from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_t
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 
-_EXAMPLES = """\
+_EPILOG = """\
 exit status: 0: installed; 4: a pod would be refused, so nothing was installed, or is refused; 1: failure; 2: wrong arguments
 
 examples:
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_wait_arguments(parser, "decided on each pod")
     add_output_argument(parser)
     add_agent_arguments(parser)
-    parser.epilog = _EXAMPLES
+    parser.epilog = _EPILOG
     parser.set_defaults(parser=parser)
 
 

@@ -60,11 +60,11 @@ def _capture(options: argparse.Namespace) -> Capture:
                 f"{options.machine} describes a machine and is not a capture",
                 hint="take one on the node itself: nodeagent capture --out FILE",
             )
-        return replace(capture, agent=_known(options))
+        return replace(capture, agent=_read_agent_state(options))
     root = options.root or "/"
     sample = read_machine(root)
     topology_of(sample)  # fails if the files don't describe a machine
-    known = _known(options)
+    known = _read_agent_state(options)
     if known is not None:
         observation = with_observation(known, host_processes=True).observed
     else:
@@ -79,11 +79,11 @@ def _capture(options: argparse.Namespace) -> Capture:
         observation=observation,
         agent=known,
         settings=settings,
-        devices=_devices(root),
+        devices=_read_devices_or_warn(root),
     )
 
 
-def _devices(root: str) -> SysfsSample | None:
+def _read_devices_or_warn(root: str) -> SysfsSample | None:
     try:
         return read_devices(root)
     except SysfsError as err:
@@ -92,7 +92,7 @@ def _devices(root: str) -> SysfsSample | None:
         return None
 
 
-def _known(options: argparse.Namespace) -> NodeView | None:
+def _read_agent_state(options: argparse.Namespace) -> NodeView | None:
     """Read the agent's state for the capture. None means that it is unknown, as stderr then says.
 
     Raises:

@@ -8,7 +8,7 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.errors import NodeAgentError
 
-_EXAMPLES = """\
+_EPILOG = """\
 exit status: 0: nothing differs; 1: something does; 2: could not be determined, or wrong arguments
 
 examples:
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_output_argument(parser)
     add_agent_arguments(parser)
-    parser.epilog = _EXAMPLES
+    parser.epilog = _EPILOG
     parser.set_defaults(parser=parser)
 
 

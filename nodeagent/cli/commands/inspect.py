@@ -19,7 +19,7 @@ from nodeagent.views.inspect.colour import add_colours
 from nodeagent.views.inspect.document import Document, has_difference, inspect_node, is_healthy
 from nodeagent.views.inspect.text import WIDTH, format_health, render, render_in_full, render_wide
 
-_LOOKS = 5
+_MAX_READINGS = 5
 _PAUSE_SECONDS = 0.2
 
 
@@ -108,8 +108,8 @@ def run(options: argparse.Namespace) -> int:
             options.parser.error(f"{option} needs --watch")
     if options.interference:
         options.parser.error("--interference needs --watch: `nodeagent interference` counts once")
-    document = _settled(options)
-    text = _printed(document, options)
+    document = _inspect_settled(options)
+    text = _render(document, options)
     if options.strict and options.output in {"text", "wide"}:
         text += f"{format_health(document)}\n"
     if options.output in {"text", "wide"} and wants_colour(options.color):
@@ -149,29 +149,29 @@ def check_compared(document: Document) -> None:
         )
 
 
-def _settled(options: argparse.Namespace) -> Document:
+def _inspect_settled(options: argparse.Namespace) -> Document:
     """Read the node, and repeat while differences may only come from a decision being carried out. A difference counts if two readings
     agree.
     """
     known = read_node_for_display(options)
-    document = _look(known, options)
-    for _ in range(_LOOKS - 1):
+    document = _inspect_once(known, options)
+    for _ in range(_MAX_READINGS - 1):
         if not (known.is_live and known.is_here and has_difference(document)):
             return document
         time.sleep(_PAUSE_SECONDS)
         known = read_node_for_display(options)
-        before, document = document, _look(known, options)
-        if _stands(before, document):
+        before, document = document, _inspect_once(known, options)
+        if _has_same_differences(before, document):
             return document
     return document
 
 
-def _stands(before: Document, after: Document) -> bool:
+def _has_same_differences(before: Document, after: Document) -> bool:
     keys = ("differences", "orphans")
     return before["node"]["generation"] == after["node"]["generation"] and all(before[k] == after[k] for k in keys)
 
 
-def _look(known: NodeView, options: argparse.Namespace) -> Document:
+def _inspect_once(known: NodeView, options: argparse.Namespace) -> Document:
     entries = (
         known.state.entries
         if options.pod is None
@@ -181,7 +181,7 @@ def _look(known: NodeView, options: argparse.Namespace) -> Document:
     return inspect_node(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
 
 
-def _printed(document: Document, options: argparse.Namespace) -> str:
+def _render(document: Document, options: argparse.Namespace) -> str:
     match options.output:
         case "json" | "yaml":
             return format_document(document, options.output)

@@ -23,7 +23,7 @@ from nodeagent.views.interference.text import WIDTH, render_interference
 
 _SECONDS = 10.0
 _MOST_SECONDS = 3600
-_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+_ENDING_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     """
     view = read_this_node_for_display(options.config, options.socket)
     held = find_exclusive_cpus(view, options.pod)
-    document = describe_idle_node() if not held else _counted(options, view, held)
+    document = describe_idle_node() if not held else _count(options, view, held)
     if options.output != "text":
         sys.stdout.write(format_document(document, options.output))
     else:
@@ -114,18 +114,18 @@ def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus,
     return held
 
 
-def _counted(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpus, ...]) -> Document:
-    with _undisturbed(), count_interference(view, held) as end:
-        ended_early = signal.sigtimedwait(_ENDING, options.seconds) is not None
+def _count(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpus, ...]) -> Document:
+    with _blocked_signals(), count_interference(view, held) as end:
+        ended_early = signal.sigtimedwait(_ENDING_SIGNALS, options.seconds) is not None
         use, seen = end()
     later = read_this_node_for_display(options.config, options.socket)
     return describe_interference(later, held, use, seen, ended_early=ended_early)
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _blocked_signals() -> Iterator[None]:
     """Block signals that would end the command before tracing is restored. Only the wait in between ends at once."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
     try:
         yield
     finally:

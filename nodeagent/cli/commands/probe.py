@@ -62,7 +62,9 @@ nodeagent probe [POD [--container C]] [-o text|json|yaml]
     parser.add_argument(
         "--latency", action="store_true", help="measure the latency of the container's CPUs, from within its cgroup"
     )
-    parser.add_argument("--cpus", type=_cpus, metavar="LIST", help="measure the latency of these CPUs, such as 2-3,8")
+    parser.add_argument(
+        "--cpus", type=_parse_cpus, metavar="LIST", help="measure the latency of these CPUs, such as 2-3,8"
+    )
     parser.add_argument(
         "--seconds", type=whole_number, metavar="N", help=f"how long each of the two tests takes (default: {_SECONDS})"
     )
@@ -93,7 +95,7 @@ next: nodeagent interference shows which tasks caused delays"""
     parser.set_defaults(parser=parser)
 
 
-def _cpus(text: str) -> CpuSet:
+def _parse_cpus(text: str) -> CpuSet:
     try:
         cpus = CpuSet.parse(text)
     except IdSetSyntaxError as err:
@@ -110,12 +112,12 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: it cannot be found out.
     """
     _check_arguments(options)
-    before = None if options.compare is None else earlier(options.compare)
+    before = None if options.compare is None else read_earlier(options.compare)
     latency = None
     if options.cpus is not None or options.latency:
-        _check_prepared(options)
-        latency = _measured_in_pod(options) if options.cpus is None else _measured_here(options)
-    memory = None if options.cpus is not None else _memory(options)
+        _check_requirements(options)
+        latency = _measure_in_pod(options) if options.cpus is None else _measure_here(options)
+    memory = None if options.cpus is not None else _find_memory(options)
     if options.output != "text":
         sys.stdout.write(format_document(describe_probe(memory, latency, before), options.output))
     else:
@@ -123,10 +125,10 @@ def run(options: argparse.Namespace) -> int:
         parts = [] if memory is None else [render_memory(memory, width)]
         parts += [] if latency is None else [render_latency(latency, before, width)]
         sys.stdout.write("\n".join(parts))
-    return judged(memory or ())
+    return find_exit_status(memory or ())
 
 
-def judged(memory: Iterable[ContainerMemory]) -> int:
+def find_exit_status(memory: Iterable[ContainerMemory]) -> int:
     """Return the exit status.
 
     Raises:
@@ -158,15 +160,15 @@ def _check_arguments(options: argparse.Namespace) -> None:
         refuse(f"--seconds can be at most {_MOST_SECONDS}")
 
 
-def _check_prepared(options: argparse.Namespace) -> None:
+def _check_requirements(options: argparse.Namespace) -> None:
     if os.geteuid() != 0:
         words = f"{options.pod} --latency" if options.cpus is None else f"--cpus {options.cpus}"
         raise ProbeError("only root may measure latency", hint=f"sudo nodeagent probe {words}")
     check_installed(("oslat", "cyclictest"))
 
 
-def earlier(path: NamedFile) -> Latency:
-    """Read what was measured earlier.
+def read_earlier(path: NamedFile) -> Latency:
+    """Read an earlier measurement.
 
     Raises:
         NodeAgentError: there is no such file, or it has no latency.
@@ -181,7 +183,7 @@ def earlier(path: NamedFile) -> Latency:
         raise ProbeError(f"{path} contains no latency results: {err}", hint=hint) from err
 
 
-def _memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
+def _find_memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
     view = read_this_node_for_display(options.config, options.socket)
     uids = None
     if options.pod is not None:
@@ -204,7 +206,7 @@ def _memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
     return find_container_memory(view, uids, options.container, usage)
 
 
-def _measured_here(options: argparse.Namespace) -> Latency:
+def _measure_here(options: argparse.Namespace) -> Latency:
     with suppress(NeverSavedError):  # no agent has ever run here
         check_free(read_this_node_for_display(options.config, options.socket), options.cpus)
     away = options.cpus - widen_affinity()
@@ -214,7 +216,7 @@ def _measured_here(options: argparse.Namespace) -> Latency:
             hint="they are offline (`cat /sys/devices/system/cpu/online`), or a cgroup withholds them "
             "(`cat /sys/fs/cgroup/cpuset.cpus.effective`)",
         )
-    return _measured(ProbedCpus(options.cpus), options.seconds or _SECONDS, ())
+    return _measure(ProbedCpus(options.cpus), options.seconds or _SECONDS, ())
 
 
 def check_free(view: NodeView, cpus: CpuSet) -> None:
@@ -232,12 +234,12 @@ def check_free(view: NodeView, cpus: CpuSet) -> None:
         )
 
 
-def _measured_in_pod(options: argparse.Namespace) -> Latency:
+def _measure_in_pod(options: argparse.Namespace) -> Latency:
     view = read_this_node_for_display(options.config, options.socket)
     entry = find_pod(view.state, options.pod)
-    container = measured_container(view, entry, options.container)
+    container = find_measured_container(view, entry, options.container)
     cpus = find_expected_cpus(view, entry, container)
-    processes = _processes_on(view, entry, cpus)
+    processes = _count_processes(view, entry, cpus)
     if processes and not options.force:
         raise ProbeError(
             f"{format_count(processes, 'process', 'processes')} of {entry.pod.full_name} may run on CPUs {cpus}: "
@@ -249,10 +251,10 @@ def _measured_in_pod(options: argparse.Namespace) -> Latency:
     ]
     probed = ProbedCpus(cpus, entry.pod.full_name, container, processes)
     entering = ("exec", *where, entry.pod.uid, container, "--")
-    return _measured(probed, options.seconds or _SECONDS, entering)
+    return _measure(probed, options.seconds or _SECONDS, entering)
 
 
-def measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str:
+def find_measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str:
     """Return the container whose CPUs are meant.
 
     Raises:
@@ -279,7 +281,7 @@ def measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str
     return own[0]
 
 
-def _processes_on(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
+def _count_processes(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
     """How many processes of the pod may be on these CPUs."""
     tree = CgroupTree(view.cgroup_root or "")
     sharing = {
@@ -291,7 +293,7 @@ def _processes_on(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
     return len({pid for cgroup in sharing for pid in tree.processes(cgroup)})
 
 
-def _measured(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Latency:
+def _measure(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Latency:
     set_timer_slack()
     at_ms = time.time_ns() // 1_000_000
     cpus = probed.cpus
@@ -307,12 +309,14 @@ def _measured(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> La
         *("--default-system", "--policy=other", f"--interval={_INTERVAL_US}"),
         *(f"--histogram={LONGEST_US}", "--mlockall", "--quiet"),
     )
-    busy = understood(parse_oslat, run_tool(oslat, entering=entering, seconds=seconds), cpus, oslat[0])
-    waking = understood(parse_cyclictest, run_tool(cyclictest, entering=entering, seconds=seconds), cpus, cyclictest[0])
+    busy = parse_report(parse_oslat, run_tool(oslat, entering=entering, seconds=seconds), cpus, oslat[0])
+    waking = parse_report(
+        parse_cyclictest, run_tool(cyclictest, entering=entering, seconds=seconds), cpus, cyclictest[0]
+    )
     return Latency(probed, at_ms, seconds, busy, waking)
 
 
-def understood(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: CpuSet, tool: str) -> DelaysByCpu:
+def parse_report(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: CpuSet, tool: str) -> DelaysByCpu:
     """Read a report.
 
     Raises:

@@ -38,10 +38,10 @@ def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuS
     Raises:
         NodeAgentError: the container can't be entered now.
     """
-    view, wanted = _wanted(known, entry)
+    view, wanted = _compute_desired(known, entry)
     observed, path = view.observed.cgroups or {}, entry.container_path(container)
     below = used_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.pins_units else ()
-    _raise_if(find_obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
+    _check_obstacle(find_obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
     return next(want.cpus() for want in wanted if want.path == path)
 
 
@@ -51,14 +51,14 @@ def find_placement(known: NodeView, entry: PodEntry, container: str) -> Containe
     Raises:
         NodeAgentError: the container isn't running, or other tasks have not left its exclusive CPUs yet.
     """
-    view, wanted = _wanted(known, entry)
-    _raise_if(find_unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
+    view, wanted = _compute_desired(known, entry)
+    _check_obstacle(find_unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
     cgroups = {want.path: want for want in wanted}
     placements = container_placements(view.node.rules, view.state, cgroups)
     return placements.by_key()[entry.container_path(container)]
 
 
-def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:
+def _compute_desired(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:
     """Read the cgroups, and compute their desired values."""
     view = with_cgroups(known)
     kernel = view.kernel
@@ -71,6 +71,6 @@ def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[Desire
     return view, () if kernel is None else desired_cgroups(view.node.config, view.node.rules, kernel, view.state)
 
 
-def _raise_if(hindrance: Obstacle | None) -> None:
+def _check_obstacle(hindrance: Obstacle | None) -> None:
     if hindrance is not None:
         raise EntryError(hindrance.why, hint=hindrance.next_step)

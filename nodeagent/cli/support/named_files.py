@@ -107,10 +107,10 @@ class NamedFile(str):
                     hint=f"name a file, or - for stdin; `ls -lLd {shlex.quote(self)}` shows what is there, "
                     f"`namei -l {shlex.quote(self)}` who may read it",
                 ) from err
-        self._content = self._drained(max_bytes)
+        self._content = self._read_pipe(max_bytes)
         return self._content
 
-    def _drained(self, max_bytes: int) -> bytes:
+    def _read_pipe(self, max_bytes: int) -> bytes:
         try:
             if self.is_stdin:
                 content = sys.stdin.buffer.read(max_bytes + 1)

@@ -50,8 +50,8 @@ class Terminal:
                 (signal.SIGWINCH, _ignore),
                 (signal.SIGCONT, self._resume),
                 (signal.SIGTSTP, self._suspend),
-                (signal.SIGTERM, _end),
-                (signal.SIGHUP, _end),
+                (signal.SIGTERM, _exit_by_signal),
+                (signal.SIGHUP, _exit_by_signal),
             ):
                 undo.callback(signal.signal, number, signal.signal(number, handle))
             undo.callback(_write, _LEAVE)
@@ -115,5 +115,5 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
     """Do nothing but end the wait for a key."""
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
+def _exit_by_signal(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)

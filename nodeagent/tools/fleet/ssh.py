@@ -41,7 +41,7 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
         ) from err
     with process:
         try:
-            answer = _drained(process, within_seconds, max_bytes)
+            answer = _read_output(process, within_seconds, max_bytes)
             status = process.wait() if isinstance(answer, tuple) else 0
         finally:
             process.kill()
@@ -62,7 +62,7 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
     )
 
 
-def _drained(process: subprocess.Popen[bytes], within_seconds: float, max_bytes: int) -> tuple[bytes, bytes] | str:
+def _read_output(process: subprocess.Popen[bytes], within_seconds: float, max_bytes: int) -> tuple[bytes, bytes] | str:
     """Read stdout and stderr until the process has ended. Returns the reason if it takes too long or prints too much.
 
     Another process that it leaves behind, such as a shared connection, may keep its stderr open.
@@ -77,7 +77,7 @@ def _drained(process: subprocess.Popen[bytes], within_seconds: float, max_bytes:
             for stream in (process.stdout, process.stderr, ended):
                 selector.register(stream, selectors.EVENT_READ)
             needed = {process.stdout.fileno(), ended}
-            while needed or _is_waiting(selector):
+            while needed or _has_output(selector):
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready or time.monotonic() > deadline:
                     return f"no complete answer within {within_seconds:g} s"
@@ -97,7 +97,7 @@ def _drained(process: subprocess.Popen[bytes], within_seconds: float, max_bytes:
     return bytes(printed), bytes(complaints)
 
 
-def _is_waiting(selector: selectors.BaseSelector) -> bool:
+def _has_output(selector: selectors.BaseSelector) -> bool:
     """Whether there is unread output."""
     return bool(selector.get_map()) and bool(selector.select(0))
 
