@@ -72,7 +72,9 @@ def _buffered_output() -> Iterator[None]:
 def _run_reporting_errors(arguments: list[str] | None) -> int:
     try:
         with flushing_output():
-            return _run_command(_parse_options(sys.argv[1:] if arguments is None else arguments))
+            options = _parse_options(sys.argv[1:] if arguments is None else arguments)
+            status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
+            return status
     except NodeAgentError as err:
         write_error(f"nodeagent: {err.message}\nhint: {err.hint}\n")
         return getattr(err, "exit_status", EXIT_ERROR)
@@ -96,11 +98,6 @@ def _parse_options(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def _run_command(options: argparse.Namespace) -> int:
-    status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
-    return status
-
-
 @contextmanager
 def flushing_output() -> Iterator[None]:
     """Flush all output at the end, also after `--help` and after an error."""
@@ -108,7 +105,10 @@ def flushing_output() -> Iterator[None]:
         try:
             yield
         except NodeAgentError:
-            _flush_or_discard()
+            try:
+                sys.stdout.flush()
+            except OSError:  # the earlier error is reported instead
+                discard_output(sys.stdout)
             raise
         except SystemExit:
             sys.stdout.flush()
@@ -135,14 +135,6 @@ _OUTPUT_FAILURES = {
     errno.EBADF: "open stdout for the command, for example with `>FILE`",
     errno.EAGAIN: "stdout is full and doesn't block: pipe the output through `cat`",
 }
-
-
-def _flush_or_discard() -> None:
-    """Flush stdout, and discard its buffer if that fails. An earlier error is reported instead."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        discard_output(sys.stdout)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ next: nodeagent inspect POD shows its CPUs, nodeagent delete FILE ends it; nodea
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "files",
         nargs="+",

@@ -87,7 +87,8 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
         sys.stdout.write(format_applied(document))
         sys.stdout.flush()
     pods = _wait_for_decisions(options, place, changes, document["pods"]) if options.wait else document["pods"]
-    _report_stopped_agent(options, place)
+    if options.output == "text" and not place.is_live:
+        print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
     if options.output != "text":
         sys.stdout.write(format_document(document | {"pods": pods}, options.output))
     return _find_exit_status(options, pods)
@@ -168,11 +169,6 @@ def _wait_for_decisions(
                 hint="the agent continues: `nodeagent inspect` shows what blocks it, --timeout SECONDS waits longer",
             )
     return [add_decision(pod, found[pod["uid"]]) if pod["uid"] in found else pod for pod in pods]
-
-
-def _report_stopped_agent(options: argparse.Namespace, place: ManifestPlace) -> None:
-    if not place.is_live and options.output == "text":
-        print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
 
 
 def _find_exit_status(options: argparse.Namespace, pods: list[Document]) -> int:

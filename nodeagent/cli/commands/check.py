@@ -157,7 +157,7 @@ def _read_selected_settings(options: argparse.Namespace) -> Settings:
 
 
 def _find_node(options: argparse.Namespace, topology: Topology) -> KnownNode:
-    """Set up the node by `--config`, or else by the agent's configuration, or else by the one that the agent would start with."""
+    """Return the node under `--config`, or else under the running agent's configuration, or else under its configuration file."""
     if options.config is not None:
         return node_of(load_config(options.config), topology, options.config)
     try:

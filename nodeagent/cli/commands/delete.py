@@ -23,7 +23,6 @@ next: nodeagent inspect shows what is still ending; nodeagent release POD ends a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("words", nargs="+", type=NamedFile, metavar="POD|FILE|-", help="pods, or their manifests")
     add_wait_arguments(parser, "ended their pods")
     add_output_argument(parser)

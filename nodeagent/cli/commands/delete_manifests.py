@@ -105,7 +105,7 @@ def _find_files(
     chosen: dict[str, InstalledFile] = {}
     names: set[str] = set()
     for word in words:
-        if not _is_file(word):
+        if not (word.is_pipe or word.endswith(SUFFIXES)):
             names.add(_find_pod_name(word, held, place))
             continue
         itself = _find_by_path(word, held)
@@ -129,10 +129,6 @@ def _find_files(
             )
         chosen[file.path] = file
     return tuple(chosen.values())
-
-
-def _is_file(word: NamedFile) -> bool:
-    return word.is_pipe or word.endswith(SUFFIXES)
 
 
 def _find_by_path(word: NamedFile, held: Iterable[InstalledFile]) -> InstalledFile | None:
@@ -221,7 +217,7 @@ def _find_ending_pods(document: Document, place: ManifestPlace) -> dict[str, Pod
 
 
 def _wait_for_pods(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:
-    """Wait until the pods have gone. Returns those that are left."""
+    """Wait until the pods have gone, and return those that are left."""
 
     def left(state: NodeState) -> list[str]:
         there = {(entry.pod.uid, entry.decided_at_ms) for entry in state.entries}

@@ -29,7 +29,6 @@ class DiffError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "files",
         nargs="+",

@@ -91,7 +91,7 @@ def _explain_existing(node: WhatIfNode, name: str, listed_by: str) -> Iterator[E
 
 
 def _explain_refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[str, ...], Document | None]:
-    """Explain the refused change of the pod's manifest. A resize is tried again."""
+    """Explain the refused change of the pod's manifest, and try again if it is a resize."""
     change = entry.refused_change
     if change is None:
         return (), None

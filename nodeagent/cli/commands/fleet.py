@@ -134,7 +134,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _print_document(document: Document, options: argparse.Namespace, unread: Sequence[UnreadNode]) -> None:
-    """Print what is known; then, where the eye is after a long listing, what isn't."""
+    """Print the document, and below it the nodes that could not be read, where they aren't overlooked."""
     render = {"inspect": render_inspection, "capacity": render_capacity, "diff": render_difference}[options.action]
     if document["nodes"] or options.output != "text":
         width = terminal_width() or WIDTH

@@ -135,7 +135,7 @@ def _check_watched(options: argparse.Namespace) -> None:
 
 
 def check_compared(document: Document) -> None:
-    """Check that the values were compared, which a copy need not allow.
+    """Check that the allocated values were compared with actual ones. A copied node may lack these.
 
     Raises:
         NothingComparedError: the pods' cgroups can't be read.
@@ -150,9 +150,7 @@ def check_compared(document: Document) -> None:
 
 
 def _inspect_settled(options: argparse.Namespace) -> Document:
-    """Read the node, and repeat while differences may only come from a decision being carried out. A difference counts if two readings
-    agree.
-    """
+    """Inspect the node until two readings have the same differences, because the agent may just be carrying out a decision."""
     known = read_node_for_display(options)
     document = _inspect_once(known, options)
     for _ in range(_MAX_READINGS - 1):
@@ -161,14 +159,10 @@ def _inspect_settled(options: argparse.Namespace) -> Document:
         time.sleep(_PAUSE_SECONDS)
         known = read_node_for_display(options)
         before, document = document, _inspect_once(known, options)
-        if _has_same_differences(before, document):
+        is_same = all(before[key] == document[key] for key in ("differences", "orphans"))
+        if is_same and before["node"]["generation"] == document["node"]["generation"]:
             return document
     return document
-
-
-def _has_same_differences(before: Document, after: Document) -> bool:
-    keys = ("differences", "orphans")
-    return before["node"]["generation"] == after["node"]["generation"] and all(before[k] == after[k] for k in keys)
 
 
 def _inspect_once(known: NodeView, options: argparse.Namespace) -> Document:

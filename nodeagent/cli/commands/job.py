@@ -1,4 +1,4 @@
-"""`nodeagent job`: asks the agent for CPUs and memory, is moved there, and becomes the command, which stays the caller's own process."""
+"""`nodeagent job`: has the agent move this process to requested CPUs and memory, and replaces it by the command."""
 
 import argparse
 import os
@@ -30,7 +30,6 @@ class JobError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]

@@ -16,7 +16,6 @@ class PinError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("unit", metavar="UNIT", help="a service, scope or slice; without a suffix it is a service")
     add_amount_arguments(parser)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""`nodeagent probe`: on which NUMA nodes pods' memory lies, and, on request, how long threads on given CPUs are held up."""
+"""`nodeagent probe`: shows the NUMA nodes of pods' memory, and on request measures the latency of CPUs."""
 
 import argparse
 import os
@@ -44,12 +44,12 @@ _SECONDS = 10
 _MOST_SECONDS = 86_400
 _MOST_BYTES = 64 * 2**20
 _BUCKETS = 1024
-"""Of 1 us each; the most that oslat has."""
+"""Number of buckets of 1 us each in oslat's histogram, the largest that oslat accepts."""
 _INTERVAL_US = 1000
 
 
 class ProbeError(NodeAgentError):
-    """What was asked for can't be measured, or isn't known."""
+    """The memory or the latency can't be determined."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     """Probe, and print what was found.
 
     Raises:
-        NodeAgentError: it cannot be found out.
+        NodeAgentError: the memory or the latency can't be determined.
     """
     _check_arguments(options)
     before = None if options.compare is None else read_earlier(options.compare)
@@ -129,10 +129,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find_exit_status(memory: Iterable[ContainerMemory]) -> int:
-    """Return the exit status.
+    """Return the exit status for the memory of containers.
 
     Raises:
-        ProbeError: of a container it isn't known where its memory is.
+        ProbeError: the NUMA placement of a container's memory is unknown.
     """
     memory = tuple(memory)
     if any(one.elsewhere for one in memory):
@@ -220,10 +220,10 @@ def _measure_here(options: argparse.Namespace) -> Latency:
 
 
 def check_free(view: NodeView, cpus: CpuSet) -> None:
-    """Make sure that these CPUs are no pod's own.
+    """Check that no pod has one of these CPUs exclusively.
 
     Raises:
-        ProbeError: they are.
+        ProbeError: a pod has one of them.
     """
     owners = [claim for claim in find_exclusive_owners(view) if not claim.cpus.isdisjoint(cpus)]
     if owners:
@@ -255,10 +255,10 @@ def _measure_in_pod(options: argparse.Namespace) -> Latency:
 
 
 def find_measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str:
-    """Return the container whose CPUs are meant.
+    """Return the container whose CPUs are measured.
 
     Raises:
-        NodeAgentError: there is none that has its own, or more than one.
+        NodeAgentError: no container has exclusive CPUs, or several have.
     """
     pod = entry.pod.full_name
     if name is not None:
@@ -282,7 +282,7 @@ def find_measured_container(view: NodeView, entry: PodEntry, name: str | None) -
 
 
 def _count_processes(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
-    """How many processes of the pod may be on these CPUs."""
+    """Count the pod's processes that may run on these CPUs."""
     tree = CgroupTree(view.cgroup_root or "")
     sharing = {
         cgroup
@@ -299,13 +299,13 @@ def _measure(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Lat
     cpus = probed.cpus
     oslat = (
         *("oslat", "--cpu-list", str(cpus), "--duration", str(seconds)),
-        # it sleeps, and a container has no other CPUs
+        # The main thread only sleeps, and a container has no other CPUs.
         *("--cpu-main-thread", str(min(cpus))),
         *("--bucket-size", str(_BUCKETS), "--zero-omit", "--quiet"),
     )
     cyclictest = (
         *("cyclictest", f"--affinity={cpus}", f"--threads={len(cpus)}", f"--duration={seconds}"),
-        # a program finds the host as it is, not as cyclictest would set it for itself
+        # Measure with the host's own settings. cyclictest would change some of them.
         *("--default-system", "--policy=other", f"--interval={_INTERVAL_US}"),
         *(f"--histogram={LONGEST_US}", "--mlockall", "--quiet"),
     )
@@ -317,10 +317,10 @@ def _measure(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Lat
 
 
 def parse_report(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: CpuSet, tool: str) -> DelaysByCpu:
-    """Read a report.
+    """Decode the report of a tool.
 
     Raises:
-        ProbeError: this version writes it in another way, or it is not about these CPUs.
+        ProbeError: the report has an unknown format, or is about other CPUs.
     """
     try:
         found = parse(report)

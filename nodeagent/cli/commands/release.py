@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nodeagent.cli.support.documents import add_output_argument, format_document
+from nodeagent.cli.support.manifest_arguments import DAY_SECONDS, SPARE_SECONDS
 from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command, is_elsewhere
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.numeric_arguments import seconds
@@ -35,11 +36,8 @@ if TYPE_CHECKING:
     from nodeagent.daemon.start.releasing import Pods
 
 _VERSION = 1
-_DAY_SECONDS = 86_400
 _PAUSE_SECONDS = 0.1
 _ANSWER_SECONDS = 10.0
-_SPARE_SECONDS = 20
-"""Time to wait in addition to the grace period, for kills, turns of the agent, and a machine under load."""
 
 
 class ReleaseError(NodeAgentError):
@@ -68,9 +66,9 @@ nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
     add_output_argument(parser)
     parser.add_argument(
         "--timeout",
-        type=seconds(0, _DAY_SECONDS),
+        type=seconds(0, DAY_SECONDS),
         metavar="SECONDS",
-        help=f"longest wait (default: the longest grace period of the pods, plus {_SPARE_SECONDS} s)",
+        help=f"longest wait (default: the longest grace period of the pods, plus {SPARE_SECONDS} s)",
     )
     add_node_arguments(parser)
     parser.epilog = """\
@@ -296,7 +294,7 @@ class _Reporter:
 
 
 def _find_deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> float:
-    wait = options.timeout if options.timeout is not None else longest_end_seconds(entries) + _SPARE_SECONDS
+    wait = options.timeout if options.timeout is not None else longest_end_seconds(entries) + SPARE_SECONDS
     return time.monotonic() + float(wait)
 
 

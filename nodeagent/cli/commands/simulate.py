@@ -31,7 +31,6 @@ next: nodeagent explain -f pod.yaml says why; docs/simulate.md (nodeagent --help
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "file", nargs="?", type=NamedFile, metavar="FILE|-", help="scenarios, one JSON object per line; - reads stdin"
     )

@@ -6,9 +6,8 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -97,8 +96,8 @@ class _TextReport:
         self._where = where
         self._totals = ScenarioTotals()
 
-    def of(self, scenario: Scenario, number: int) -> str:
-        """Render the outcome of the scenario in this line."""
+    def render(self, scenario: Scenario, number: int) -> str:
+        """Render the outcome of the scenario on this line."""
         found = replay_to_end(scenario)
         self._totals = self._totals.with_result(found)
         if self._totals.scenarios <= IN_FULL:
@@ -107,7 +106,7 @@ class _TextReport:
         line = render_line(scenario, found, number)
         return line if self._totals.scenarios > IN_FULL + 1 else f"\n{self._format_brief_heading(number)}\n{line}"
 
-    def end(self) -> str:
+    def render_totals(self) -> str:
         """Render the totals."""
         return f"\n{render_totals(self._totals)}" if self._totals.scenarios > 1 else ""
 
@@ -132,7 +131,7 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
         for number, line in _read_lines(options.file):
             scenario = instead.read(line, f"{options.file}:{number}")
             if is_reported:
-                text = words.of(scenario, number)
+                text = words.render(scenario, number)
             elif options.bench is not None:
                 text = _time_replays(scenario, number, options.bench, options.output)
             else:
@@ -143,7 +142,7 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
     if not found:
         raise SimulateInputError(options.file, "it holds no scenario")
     if is_reported:
-        sys.stdout.write(words.end())
+        sys.stdout.write(words.render_totals())
 
 
 def _read_replacements(options: argparse.Namespace) -> Replacements:
@@ -165,7 +164,7 @@ def _format_result(result: Mapping[str, object], output: str) -> str:
 def _read_lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
     """Yield every line that isn't blank, with its number."""
     try:
-        with _open_scenarios(path) as file:
+        with nullcontext(sys.stdin.buffer) if path.is_stdin else Path(path).open("rb") as file:
             number = 1
             while line := file.readline(MAX_LINE_BYTES + 1):
                 if len(line) > MAX_LINE_BYTES:
@@ -175,10 +174,6 @@ def _read_lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
                 number += 1
     except OSError as err:
         raise SimulateInputError(path, err.strerror or str(err)) from err
-
-
-def _open_scenarios(path: NamedFile) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if path.is_stdin else Path(path).open("rb")
 
 
 def _time_replays(scenario: Scenario, number: int, rounds: int, output: str) -> str:

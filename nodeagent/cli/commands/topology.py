@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read_devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
-    """Read the devices with `--devices`. None without.
+    """Read the devices if `--devices` is given, else return None.
 
     Raises:
         NodeAgentError: the devices can't be read.
@@ -119,7 +119,7 @@ def _read_devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
 
 
 def _find_device_owners(args: argparse.Namespace) -> "Owners":
-    """Return the owners of devices. Empty if unknown, for which `_find_owners` reports the reason."""
+    """Return the owners of devices. Empty if unknown; `_owners` reports the reason."""
     from nodeagent.views.topology.devices import find_device_owners
 
     try:
@@ -150,7 +150,7 @@ def _find_device_sections(
 
 
 def _format_node_resource_topology(args: argparse.Namespace) -> str:
-    """Return the document of a node with known allocations.
+    """Format the NodeResourceTopology of a node with known allocations.
 
     Raises:
         NodeAgentError: the allocations or the node's name are unknown.
@@ -167,7 +167,7 @@ def _format_node_resource_topology(args: argparse.Namespace) -> str:
 
 
 def _format_resource_slices(args: argparse.Namespace) -> str:
-    """Return the documents of a node.
+    """Format the ResourceSlices of a node.
 
     Raises:
         NodeAgentError: the node's machine, devices or name are unknown.
@@ -198,7 +198,7 @@ def _find_node_name(known: NodeView, why: str) -> str:
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """Return the owner of each CPU. None if unknown: the machine is then drawn without owners, and stderr has the reason.
+    """Return the owner of each CPU. None means unknown; stderr then has the reason.
 
     Raises:
         NodeAgentError: the named configuration can't be read, or doesn't fit the machine.

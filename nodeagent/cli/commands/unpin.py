@@ -15,7 +15,6 @@ class UnpinError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("units", nargs="+", metavar="UNIT", help="pinned units; without a suffix it is a service")
     add_wait_arguments(parser, "restored the units")
     add_output_argument(parser)

@@ -77,9 +77,7 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
 
 
 class LiveCount:
-    """Count that is repeated from one refresh to the next while the `with` block runs. Failures are returned, and the next count is
-    tried.
-    """
+    """Count that starts again at each refresh while the `with` block runs. A failure is returned, and the next count is tried."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -99,7 +97,7 @@ class LiveCount:
         self._undo.close()
 
     def end(self) -> Counted | str | None:
-        """Stop counting. Returns the result, or the reason why there is none. None means that no count was running."""
+        """Stop counting, and return the result or the reason why it failed. None means that no count was running."""
         try:
             return None if self._end is None else self._end()
         except NodeAgentError as err:
@@ -115,7 +113,7 @@ class LiveCount:
             counted: result of `end`.
 
         Returns:
-            Document of the previous count, or the reason why there is none. None means that this is the first count.
+            Document of the previous count, or the reason why it failed. None means that this is the first count.
         """
         before, self._held = self._held, find_exclusive_owners(view)
         found = describe_interference(view, before, *counted) if isinstance(counted, tuple) else counted

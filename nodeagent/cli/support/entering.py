@@ -19,7 +19,7 @@ class EntryError(NodeAgentError):
 
 
 def check_container(entry: PodEntry, name: str) -> None:
-    """Check that a pod has this container, because names must not be used as parts of a path unchecked.
+    """Check that a pod has this container. A name must be checked before it becomes part of a path.
 
     Raises:
         EntryError: the pod has no such container.

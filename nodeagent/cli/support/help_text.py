@@ -11,7 +11,7 @@ _OWN_LINE = re.compile(r"\n(?=[a-z ]+: )")
 
 
 class HelpText(argparse.RawDescriptionHelpFormatter):
-    """Formatter that wraps the prose around the arguments, and keeps indented lines as examples."""
+    """Formatter that wraps prose, and keeps indented lines, which are examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(_fill_paragraph(paragraph, width, indent) for paragraph in text.split("\n\n"))

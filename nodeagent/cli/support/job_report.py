@@ -24,7 +24,7 @@ _INTERVAL_SECONDS = 1.0
 _PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that are passed on to the command. Signals of the terminal reach it anyway, because it is in the same process group."""
 _SI_KERNEL = 0x80
-"""SI_KERNEL: the signal was not sent by a process."""
+"""`si_code` of a signal that the kernel has sent, for instance after Ctrl-C."""
 
 
 class ReportWriter:

@@ -4,7 +4,7 @@ import argparse
 
 from nodeagent.cli.support.numeric_arguments import seconds
 
-_DAY_SECONDS = 86_400
+DAY_SECONDS = 86_400
 SPARE_SECONDS = 20
 """Time to wait in addition to the grace period, for kills, turns of the agent, and a machine under load."""
 
@@ -14,7 +14,7 @@ def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--wait", action="store_true", help=f"wait until the agent has {what}")
     parser.add_argument(
         "--timeout",
-        type=seconds(0, _DAY_SECONDS),
+        type=seconds(0, DAY_SECONDS),
         metavar="SECONDS",
         help=f"with --wait: longest wait (default: the longest grace period of the pods that end, plus {SPARE_SECONDS} s)",
     )

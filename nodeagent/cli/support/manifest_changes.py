@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 _MOST_MODE = 0o644
-"""Permissions of an installed manifest. A user who could write to it could run any command as root."""
+"""Largest permissions of an installed manifest. A user who can write to a manifest can run any command as root."""
 
 
 class ManifestPlaceError(NodeAgentError):
@@ -131,9 +131,7 @@ def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
 
 
 def _find_final_decision(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
-    """Return the decision on a pod if it equals the entry's pod or its refused change. A refused change gets the form of a pod's own
-    entry.
-    """
+    """Return the decision on this very pod. A decision on a refused change gets the form of an entry of its own."""
     if entry is None or entry.deleting_since_ms is not None:
         return None
     if _is_same(entry.pod, pod):

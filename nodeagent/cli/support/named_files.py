@@ -86,9 +86,7 @@ class NamedFile(str):
         """Return the file's content, or None if the file doesn't exist.
 
         Raises:
-            StateFileError: the file can't be read, is neither a file nor a pipe, or is too large; or a pipe is empty, because its
-                writer
-                may have failed.
+            StateFileError: the file can't be read or is too large, or a pipe is empty, because its writer may have failed.
         """
         if hasattr(self, "_content"):
             return self._content

@@ -1,4 +1,4 @@
-"""Filter for all output of commands, because terminals act on control characters. It escapes those in names, and lets nodeagent's own pass.
+"""Filter for all output of commands, because terminals act on control characters. The filter escapes the control characters in names.
 
 Commands that draw on a terminal call `raw_output` or `write_coloured`.
 """

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 from nodeagent.cli.support.named_files import NamedFile, read_named
@@ -42,9 +43,10 @@ def _read_contents(
 ) -> Iterator[tuple[int, bytes | NodeAgentError]]:
     """Yield each node's capture, or the error. Files are read while hosts are being asked."""
     hosts = [place for place, word in enumerate(words) if is_host(word)]
+    ask = partial(run_on_host, command=options.remote, within_seconds=options.timeout, max_bytes=MAX_BYTES)
     executor = ThreadPoolExecutor(min(options.parallel, max(1, len(hosts))))
     try:
-        asked: dict[Future[bytes], int] = {executor.submit(_ask_host, words[place], options): place for place in hosts}
+        asked: dict[Future[bytes], int] = {executor.submit(ask, words[place]): place for place in hosts}
         for place, word in enumerate(words):
             if place not in hosts:
                 yield place, _read_file(word)
@@ -55,10 +57,6 @@ def _read_contents(
             yield asked[done], done.result() if err is None else err
     finally:
         executor.shutdown(cancel_futures=True)
-
-
-def _ask_host(host: str, options: argparse.Namespace) -> bytes:
-    return run_on_host(host, options.remote, within_seconds=options.timeout, max_bytes=MAX_BYTES)
 
 
 def _read_file(path: NamedFile) -> bytes | NodeAgentError:
@@ -83,11 +81,8 @@ def _decode_node(word: NamedFile, content: bytes | NodeAgentError, config: str |
     except NodeAgentError as err:
         return _unread_node(word, err)
     hostname = "" if capture is None else capture.hostname
-    return FleetNode(hostname or _name_of_file(word), word, topology, capture, view)
-
-
-def _name_of_file(word: NamedFile) -> str:
-    return word if is_host(word) else Path(word).name.removesuffix(".json")
+    name = hostname or (word if is_host(word) else Path(word).name.removesuffix(".json"))
+    return FleetNode(name, word, topology, capture, view)
 
 
 def _unread_node(word: NamedFile, err: NodeAgentError) -> UnreadNode:

@@ -1,4 +1,4 @@
-"""Running of a command on another host with the user's own ssh, its configuration and keys, without a password and with a time limit."""
+"""Running of a command on another host, by the user's ssh with its configuration and keys, without a password and with a time limit."""
 
 import os
 import selectors
@@ -63,9 +63,9 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
 
 
 def _read_output(process: subprocess.Popen[bytes], within_seconds: float, max_bytes: int) -> tuple[bytes, bytes] | str:
-    """Read stdout and stderr until the process has ended. Returns the reason if it takes too long or prints too much.
+    """Read stdout and stderr until the process has ended. Return the reason if it takes too long or prints too much.
 
-    Another process that it leaves behind, such as a shared connection, may keep its stderr open.
+    A process that ssh leaves behind, such as a shared connection, may keep stderr open.
     """
     assert process.stdout is not None
     assert process.stderr is not None
@@ -103,6 +103,6 @@ def _has_output(selector: selectors.BaseSelector) -> bool:
 
 
 def _last_line(complaints: bytes) -> str:
-    """Return the last line of the complaints that is no hint."""
+    """Return the last line of stderr that is no hint."""
     lines = [line.strip() for line in complaints.decode(errors="replace").splitlines()]
     return next((line for line in reversed(lines) if line and not line.startswith("hint:")), "")

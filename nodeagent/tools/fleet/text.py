@@ -1,4 +1,4 @@
-"""Text of a fleet's documents: a line for each node and each pod, or for each value that differs. Adds words and layout, but no facts."""
+"""Text of a fleet's documents: a line for each node and each pod, or for each value that differs. The text adds words and layout only."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -20,7 +20,7 @@ class Delays(Struct, frozen=True):
 
     worst_us: int
     histogram: tuple[tuple[int, int], ...]
-    """(microseconds, times), ascending. oslat counts longer delays in the last one."""
+    """(microseconds, times), ascending. oslat counts longer delays in the last pair."""
     beyond: int = 0
     """Number of delays longer than any in the histogram."""
 

@@ -17,7 +17,7 @@ _MORE_SECONDS = 120.0
 """Time in addition to the test's, because it first starts and calibrates itself on CPUs that may be busy."""
 _STACK_BYTES = 2**18
 """Stack of each thread, which rt-tests lock in memory. It counts as the container's memory."""
-# Ends with this process, however that ends: setpriv(1), prlimit(1).
+# The program is killed when this process ends: setpriv(1), prlimit(1).
 _CHILD = ("setpriv", "--pdeathsig", "KILL", "prlimit", f"--stack={_STACK_BYTES}:")
 
 
@@ -84,7 +84,7 @@ def run_tool(
 
 
 def _describe_end(status: int, said: int) -> str:
-    if status == 0:  # after SIGTERM, they write a report, too
+    if status == 0:  # the programs write a report after SIGTERM, too
         return "ended too early"
     how = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"
     return how + _read_last_output(said)

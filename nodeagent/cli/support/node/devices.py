@@ -1,4 +1,4 @@
-"""Devices of the node that a command is about. For decisions that are tried out, they are read only if one of the pods needs them."""
+"""Devices of the selected node. For decisions that are tried out, they are read only if one of the pods needs devices."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ def read_selected_devices(options: argparse.Namespace) -> "tuple[Device, ...]":
     """Read the selected node's devices.
 
     Raises:
-        NodeAgentError: they can't be read, or a named file lacks them.
+        NodeAgentError: the devices can't be read, or a named file has none.
     """
     from nodeagent.formats.kernel.pci_devices import devices_of
 
@@ -43,7 +43,7 @@ def add_selected_devices(what_if: WhatIf, pods: Iterable[Pod], options: argparse
     """Return the selected node with its devices, for decisions on these pods in addition to its own.
 
     Raises:
-        NodeAgentError: they can't be read, or a named file lacks them.
+        NodeAgentError: the devices can't be read, or a named file has none.
     """
     is_described = options.topology is not None
     return _with_devices(

@@ -1,4 +1,4 @@
-"""What is observed of a node: its pods' cgroups, the processes in them, and host processes on exclusive CPUs."""
+"""Observation of a node: its pods' cgroups, the processes in them, and host processes on exclusive CPUs."""
 
 import os
 import time
@@ -67,7 +67,7 @@ def _read_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Observ
 
 
 def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Return the processes of each container by cgroup path, and a process that is beside a container's payload.
+    """Return the processes of each container by cgroup path, and one process in each container's own cgroup instead of a child cgroup.
 
     Unreadable cgroups are left out, and are shown with 0 processes.
     """

@@ -1,4 +1,4 @@
-"""The node on which decisions are tried out: this, a copied, captured or described one, under its own or another configuration."""
+"""The node on which decisions are tried: this, a copied, captured or described one, under its own or another configuration."""
 
 import argparse
 from pathlib import Path
