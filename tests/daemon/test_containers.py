@@ -250,7 +250,7 @@ def with_card(one: str, name: str = "carded") -> Call:
 @pytest.fixture
 def carded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """On a node that gives its one card, which is used by one file."""
-    monkeypatch.setattr(device_access, "files_of", lambda address: {CARD: (OF_CARD,)}[address])
+    monkeypatch.setattr(device_access, "find_device_files", lambda address: {CARD: (OF_CARD,)}[address])
     card = Device(CARD, DeviceKind.NETWORK, 0x020000, names=("eth1",))
     desk.node = GIVING
     desk.devices = lambda topology: PlacedDevices.of((card,), topology)
@@ -276,7 +276,7 @@ def test_without_what_a_device_needs_a_container_is_not_created(carded: Desk, mo
     carded.containers.prepare = lambda held: Unprepared(f"PreStartContainer: {held[0].id} is busy")
     denied = carded.answered(with_card("c"))
     assert denied == Denial(f"container main: PreStartContainer: {CARD} is busy; the kubelet tries again")
-    monkeypatch.setattr(device_access, "files_of", gone)
+    monkeypatch.setattr(device_access, "find_device_files", gone)
     denied = carded.answered(with_card("d"))
     assert denied.reason.startswith(f"container main: device {CARD} ({NIC}): cannot use /sys/bus/pci/devices/{CARD}")
     assert carded.log.lines[-1] == ("container_denied", {"problem": denied.reason})
@@ -623,7 +623,7 @@ def test_a_container_that_is_resized_while_it_runs_keeps_the_device_that_it_was_
     def has(name: str) -> list[str]:
         return [one.id for one in carded.state.promises.of_pod(f"uid-{name}").of(DeviceHoldings).devices_of("main")]
 
-    monkeypatch.setattr(device_access, "files_of", lambda _: (OF_CARD,))
+    monkeypatch.setattr(device_access, "find_device_files", lambda _: (OF_CARD,))
     carded.answered(sharing("first", "f", "500m"))
     assert isinstance(carded.answered(sharing("second", "s", "500m")), Answer)
     carded.tree.cpusets["s"] = NODE.managers.reserved

@@ -440,7 +440,7 @@ for _ in range(10):
     served = PodResources(lambda: SimpleNamespace(state=state), {})
     connection = GrpcConnection(served.methods(), print)
     connection.receive(bytes.fromhex(sys.argv[1]))
-    answered = sum(map(len, iter(connection.to_send, b"")))
+    answered = sum(map(len, iter(connection.take_output, b"")))
 print(used_kib() - before, answered)
 """
 

@@ -151,7 +151,7 @@ from nodeagent.tools.probe.latency_tools import check_installed
 from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.scenario_replay import replay
-from nodeagent.views.wording.refusal_advice import ADVISED, advise_next_step
+from nodeagent.views.wording.refusal_advice import ADVISED_REASONS, advise_next_step
 from scripts.reference_errors import errors
 from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
 from tests.support import kernel_histograms
@@ -492,7 +492,7 @@ CASES = [
     Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
     Case("HostFileError", "no list of CPUs", lambda _: read_cpus(Setting(SettingKind.IRQ, "24"), "all\n"), "/proc/irq/24/smp_affinity_list"),
     Case("HostRecordError", "no record", lambda _: decode_record(b"nonsense\n"), "it is not JSON"),
-    Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.unbound(open_many), "Too many open files"),
+    Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.find_unbound_threads(open_many), "Too many open files"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is not JSON"),
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
@@ -644,7 +644,7 @@ def status_of(message: bytes) -> str:
     client.send_headers(1, [*pseudo, ("content-type", "application/grpc")])
     client.send_data(1, framed(message), end_stream=True)
     server.receive(client.data_to_send())
-    (answer,) = (one for one in client.receive_data(server.to_send()) if isinstance(one, ResponseReceived))
+    (answer,) = (one for one in client.receive_data(server.take_output()) if isinstance(one, ResponseReceived))
     assert answer.headers is not None
     return str(dict(answer.headers)["grpc-message"])
 
@@ -919,7 +919,7 @@ def test_every_reason_is_provoked_and_has_advice() -> None:
         *OF_RESIZES,
         UNIT_TAKEN,
     }  # of a pod that runs (tests/core/turn/test_resizes.py), with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py)
-    assert {*provoked, *elsewhere} >= ADVISED
+    assert {*provoked, *elsewhere} >= ADVISED_REASONS
 
 
 @pytest.mark.parametrize(("reason", "provoke", "named"), REASONS, ids=[row[0] for row in REASONS])

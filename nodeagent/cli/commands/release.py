@@ -26,9 +26,9 @@ from nodeagent.views.release_text import (
     Document,
     add_outcome,
     describe_plan,
+    find_longest_end_seconds,
     format_events,
     format_plan,
-    longest_end_seconds,
 )
 from nodeagent.views.wording.words import format_count
 
@@ -294,7 +294,7 @@ class _Reporter:
 
 
 def _find_deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> float:
-    wait = options.timeout if options.timeout is not None else longest_end_seconds(entries) + SPARE_SECONDS
+    wait = options.timeout if options.timeout is not None else find_longest_end_seconds(entries) + SPARE_SECONDS
     return time.monotonic() + float(wait)
 
 

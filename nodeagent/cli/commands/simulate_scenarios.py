@@ -25,7 +25,7 @@ from nodeagent.errors import NodeAgentError, printable
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import measure_adds, replay, replay_to_end
 from nodeagent.views.simulate.scenario_text import (
-    BRIEFLY,
+    BRIEF_NOTE,
     ScenarioTotals,
     render_line,
     render_scenario,
@@ -113,7 +113,7 @@ class _TextReport:
     def _format_brief_heading(self, number: int) -> str:
         path = shlex.quote(printable(self._path))
         one = "" if self._path.is_pipe else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
-        return f"{BRIEFLY}\n-o json has everything{one}\n"
+        return f"{BRIEF_NOTE}\n-o json has everything{one}\n"
 
 
 def simulate_scenarios(options: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ from nodeagent.views.topology.text import make_terminal_paint, render_topology
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import Device
-    from nodeagent.views.topology.devices import Owners
+    from nodeagent.views.topology.devices import OwnersByAddress
     from nodeagent.views.topology.parts import DeviceSection
 
 
@@ -118,7 +118,7 @@ def _read_devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
     return read_selected_devices(args)
 
 
-def _find_device_owners(args: argparse.Namespace) -> "Owners":
+def _find_device_owners(args: argparse.Namespace) -> "OwnersByAddress":
     """Return the owners of devices. Empty if unknown; `_owners` reports the reason."""
     from nodeagent.views.topology.devices import find_device_owners
 

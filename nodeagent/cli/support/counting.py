@@ -12,7 +12,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus as all_exclusive_cpus
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
-from nodeagent.edge.kernel.interrupts import interrupts
+from nodeagent.edge.kernel.interrupts import describe_interrupts
 from nodeagent.edge.kernel.tracefs import recording
 from nodeagent.edge.processes.host_processes import (
     describe_threads,
@@ -159,7 +159,7 @@ def _find_witnesses(
         members={cgroup: before[cgroup] | after[cgroup] | joined[cgroup] for cgroup in before},
         threads=known,
         running=running,
-        interrupts=interrupts({one.number for one in use.interrupts}),
+        interrupts=describe_interrupts({one.number for one in use.interrupts}),
         callers=find_caller_pids(),
-        interrupts_of={device: files.interrupt_numbers_of(device) for device in devices},
+        interrupts_by_device={device: files.interrupt_numbers_of(device) for device in devices},
     )

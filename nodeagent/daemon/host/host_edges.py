@@ -12,7 +12,7 @@ from msgspec import Struct
 from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.kernel import irqbalance, kernel_threads
-from nodeagent.edge.kernel.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus, uevents_sent
+from nodeagent.edge.kernel.host_settings import HostSettingsFiles, count_uevents, host_cpus, online_cpus, possible_cpus
 from nodeagent.edge.kernel.kernel_threads import KernelThread, ThreadKey
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
@@ -106,7 +106,7 @@ class HostEdges:
         for setting, thread in threads.items():
             if handles := _INTERRUPT_THREAD.match(thread.name):
                 interrupt = Setting(SettingKind.IRQ, handles[1])
-                found[setting] = Facts(interrupt=interrupt, follows=self._files.comes_to(interrupt))
+                found[setting] = Facts(interrupt=interrupt, follows=self._files.effective_cpus(interrupt))
         return found
 
     def _read_units(self, beside: Collection[str], known: Collection[Setting]) -> dict[Setting, CpuSet]:
@@ -147,7 +147,7 @@ class HostEdges:
         """
         possible, root = possible_cpus(self._root), self._root
         hidden, offline = possible - host_cpus(root), possible - online_cpus(root)
-        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes(), uevents=uevents_sent(root))
+        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes(), uevents=count_uevents(root))
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""
@@ -215,13 +215,13 @@ def _write_one(place: str, value: str) -> str | None:
     if not place.startswith("thread "):
         return HostSettingsFiles().write([(place, value)])[0]
     pid, _, start_ticks = place.removeprefix("thread ").partition("@")
-    return kernel_threads.move(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
+    return kernel_threads.move_thread(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
 
 
 def _threads() -> dict[Setting, KernelThread]:
     return {
         Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread
-        for key, thread in kernel_threads.unbound().items()
+        for key, thread in kernel_threads.find_unbound_threads().items()
         if thread.is_movable
     }
 

@@ -15,7 +15,7 @@ from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
-from nodeagent.edge.kernel.interrupts import interrupts_text, is_bound, softirqs_text
+from nodeagent.edge.kernel.interrupts import is_bound, read_interrupt_counters, read_softirq_counters
 from nodeagent.formats.kernel.cpu_counts import (
     CLAIMED,
     INTERRUPT_KINDS,
@@ -54,13 +54,13 @@ class CpuCounters:
             _CountedFile(
                 names.EXCLUSIVE_CPU_INTERRUPTS,
                 INTERRUPT_KINDS,
-                lambda: interrupts_text(root),
+                lambda: read_interrupt_counters(root),
                 lambda row: interrupt_kind(row, is_bound=row.label.isdecimal() and is_bound(int(row.label), root)),
             ),
             _CountedFile(
                 names.EXCLUSIVE_CPU_SOFTIRQS,
                 SOFTIRQS,
-                lambda: softirqs_text(root),
+                lambda: read_softirq_counters(root),
                 lambda row: row.label,
             ),
         )

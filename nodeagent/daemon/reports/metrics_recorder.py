@@ -71,7 +71,7 @@ class MetricsRecorder:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)
         self._totals.count(names.CGROUP_WRITES, amount=len(outcome.written))
         for _, err in outcome.failed:
-            self._totals.count(names.CGROUP_WRITE_ERRORS, names.error_label(err.errno))
+            self._totals.count(names.CGROUP_WRITE_ERRORS, names.find_error_label(err.errno))
         for what in drift:
             self._totals.count(names.DRIFT_CORRECTED, what)
         for event in decided.events:
@@ -93,7 +93,7 @@ class MetricsRecorder:
         self._totals.count(names.POD_REFUSALS, reason)
 
     def count_failed_save(self, error: int | None) -> None:
-        self._totals.count(names.STATE_SAVE_ERRORS, names.error_label(error))
+        self._totals.count(names.STATE_SAVE_ERRORS, names.find_error_label(error))
 
     def publish(
         self, view: NodeView, managers: Managers, *, decided_something: bool, manifest_problems: int, seconds: float

@@ -50,9 +50,9 @@ def plugged(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
     plugins = config.placement.cpu_plugins
     if not plugins:
         return config, ()
-    from nodeagent.edge.plugins.cpu_plugins import loaded  # noqa: PLC0415 - only where there are plugins
+    from nodeagent.edge.plugins.cpu_plugins import load_plugins  # noqa: PLC0415 - only where there are plugins
 
-    found, wrong = loaded(plugins)
+    found, wrong = load_plugins(plugins)
     return replace(config, placement=replace(config.placement, cpu_plugins=found)), wrong
 
 

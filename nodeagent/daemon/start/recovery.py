@@ -213,8 +213,8 @@ def _made_anew(
     adopted = {pod.entry.pod.uid for pod in pods}
     unknown = (one for uid, one in records.items() if uid not in adopted)
     known = {entry.pod.uid for entry in entries}
-    is_all_told = not node.config.nri_socket and not UnitRecords(node.config).look()
-    lost = find_possibly_running(unknown, evidence.observed, known, is_all_told=is_all_told)
+    has_reported_all = not node.config.nri_socket and not UnitRecords(node.config).look()
+    lost = find_possibly_running(unknown, evidence.observed, known, has_reported_all=has_reported_all)
     managers = _knowing(node, (pod.entry.pod for pod in pods), devices)
     placed = place_recovered(managers, tuple(pod.recovered for pod in pods), initial(node.managers, lost))
     state = NodeState(placed.promises, tuple(_judged(pod.entry, placed, now_ms) for pod in pods))

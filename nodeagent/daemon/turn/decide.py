@@ -79,7 +79,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         retried=retried,
         released=frozenset[str]().union(*(request.released for request in requests)),
         down=seen.domains.down,
-        is_all_told=seen.domains.is_all_told,
+        has_reported_all=seen.domains.has_reported_all,
         asked=memory.asked,
         has_room=memory.has_room or memory.adapted_to is not node.managers,
         kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),

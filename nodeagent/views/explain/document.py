@@ -209,7 +209,7 @@ def _describe_near(explained: ExplainedPod) -> list[Document]:
     there = explained.before.managers.providers.devices
     found = []
     for name in explained.trace.pod.near:
-        devices = None if there is None else there.called(name)
+        devices = None if there is None else there.find_named(name)
         nodes = NumaSet.from_ids(node for _, node in devices or () if node is not None)
         addresses = None if devices is None else [device.address for device, _ in devices]
         found.append({"devices": addresses, "name": name, "numaNodes": str(nodes)})

@@ -34,7 +34,7 @@ Document = dict[str, Any]
 
 
 class ContainerView(Struct, frozen=True):
-    """One container of an observed node."""
+    """A container with its observed state."""
 
     view: NodeView
     entry: PodEntry
@@ -188,9 +188,7 @@ def _describe_exit(ended: Exit | None) -> Document | None:
 
 
 def _describe_state(observed: ContainerView) -> Document:
-    """Describe the state: Waiting, Running, Exited or Unknown as in Kubernetes. Open is a container without a
-    command, which other processes enter.
-    """
+    """Describe the state: Waiting, Running, Exited, Unknown, or Open for a container without a command."""
     name, reason = _find_state(observed)
     status = observed.status
     return {
@@ -276,7 +274,7 @@ def _explain_sharing(observed: ContainerView, level: Isolation | None) -> str | 
 
 
 def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None, lacking: int) -> list[str]:
-    """Describe the facts that no other field has, one sentence each."""
+    """Describe further facts about a container, one sentence each."""
     notes, online = [], observed.view.node.topology.online
     if lacking:
         notes.append(

@@ -1,8 +1,7 @@
-"""All data of `nodeagent inspect` as a plain document with stable names: node, pods, containers, every difference.
+"""The document of `nodeagent inspect`, with stable names: node, pods, containers and differences.
 
-All inputs are arguments (state, configuration, observed cgroups and processes, time), so the same input has the same
-output.
-Names are camelCase, times are milliseconds since the epoch, CPU and node sets have the kernel's notation.
+The same input has the same output. Names are camelCase, times are milliseconds since the epoch, and sets of CPUs and
+NUMA nodes have the kernel's notation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +38,7 @@ UNHEALTHY = ("problems", "refused", "crashLoops", "degraded", "starved")
 
 
 def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
-    """Create the document.
+    """Describe the node, its pods, and the differences from the desired cgroups.
 
     Args:
         view: the state of the node with its observation.
@@ -313,7 +312,7 @@ def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:
 
 
 def _find_lost_devices(state: NodeState, path: str) -> list[str]:
-    """Return the devices recorded for the pod in a cgroup."""
+    """Return the IDs of the devices that records have for the pod of a cgroup."""
     pods = (
         one for one in state.promises.unrecovered if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass)
     )

@@ -93,7 +93,7 @@ def describe_comparison(first: Simulation, second: Simulation, where: str) -> Do
         "differing": [
             f"{a['namespace']}/{a['name']}"
             for a, b in pairs
-            if not a["replaced"] and _decision_only(a) != _decision_only(b)
+            if not a["replaced"] and _without_shared_cpus(a) != _without_shared_cpus(b)
         ],
         "kind": "Comparison",
         "machine": _describe_machine(first, where),
@@ -106,7 +106,7 @@ def _describe_machine(run: Simulation, where: str) -> Document:
     return describe_machine(run.after.managers.topology, run.after.managers.reserved, where)
 
 
-def _decision_only(pod: Document) -> Document:
+def _without_shared_cpus(pod: Document) -> Document:
     """Return the decision without the CPUs of shared containers, which differ with the shared pool."""
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}

@@ -13,7 +13,7 @@ from nodeagent.core.domains.runtime.answers import Response, build_response
 from nodeagent.core.domains.runtime.call_answer import answer_call
 from nodeagent.core.domains.runtime.decisions import decide_event
 from nodeagent.core.domains.runtime.instructions import Happening, Looked, Populated, Retried, Unserved
-from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
+from nodeagent.core.domains.runtime.occupants import Node as TurnNode, find_shared_pool, list_occupants, wanted_by_key
 from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -159,8 +159,10 @@ class Agent:
             for entry in self.state.runtime.entries
             for made in entry.made
         }  # fmt: skip
-        there, pool = occupants(self.state, node, seen, {}), pool_of(self.state, node)
-        found = answer_call(call, todo, promised(self.state, node), there, seen, pool, node.world.managers.reserved)
+        there, pool = list_occupants(self.state, node, seen, {}), find_shared_pool(self.state, node)
+        found = answer_call(
+            call, todo, wanted_by_key(self.state, node), there, seen, pool, node.world.managers.reserved
+        )
         if isinstance(found, Denial):
             assert found.reason
         elif call.event in {Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.STOP_CONTAINER}:

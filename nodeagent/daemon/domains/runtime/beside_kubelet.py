@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nodeagent.edge.files import state_files
-from nodeagent.edge.runtime.kubelet import kubelet_arguments
+from nodeagent.edge.runtime.kubelet import read_kubelet_arguments
 from nodeagent.formats.config.kubelet_beside import KubeletFiles, kubelet_conflicts
 
 _CONFIG, _ROOT = "/var/lib/kubelet/config.yaml", "/var/lib/kubelet"
@@ -17,7 +17,7 @@ def kubelet_problem(root: Path = Path("/")) -> str | None:
     Args:
         root: root of the host's file system.
     """
-    arguments = kubelet_arguments(root / "proc")
+    arguments = read_kubelet_arguments(root / "proc")
     state_directory = _value_of_flag("--root-dir", arguments) or _ROOT
     paths = [_value_of_flag("--config", arguments) or _CONFIG]
     if parts := _value_of_flag("--config-dir", arguments):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nodeagent.core.model.device_access import DeviceAccess, DeviceFile
 from nodeagent.core.resources.devices.holdings import HeldDevice
-from nodeagent.edge.kernel.device_files import files_of
+from nodeagent.edge.kernel.device_files import find_device_files
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.manifest.placement_variables import device_variables
 from nodeagent.formats.wire.device_plugins import access, container_variables
@@ -40,7 +40,7 @@ def access_of(
         if device.resource in plugged:
             continue
         try:
-            found |= {file.path: file for file in (files or files_of)(device.id)}
+            found |= {file.path: file for file in (files or find_device_files)(device.id)}
         except SysfsError as err:
             return f"device {device.id} ({device.resource}): {err.message}"
     parts, variables = [], dict[str, str]()

@@ -17,7 +17,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.edge.kernel.device_files import files_of
+from nodeagent.edge.kernel.device_files import find_device_files
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
@@ -76,7 +76,7 @@ class UnitDevices:
         self,
         config: Config,
         systemd: RuleKeeper | None = None,
-        files: Callable[[str], tuple[DeviceFile, ...]] = files_of,
+        files: Callable[[str], tuple[DeviceFile, ...]] = find_device_files,
     ) -> None:
         self._records = PlacementFiles(unit_device_directory(config))
         self._systemd = systemd or SystemctlRules()

@@ -71,7 +71,7 @@ class SystemdDomain:
         return DomainView(
             cgroups,
             down=self._cgroups.last_read.down,
-            is_all_told=not self._unclear,
+            has_reported_all=not self._unclear,
             problems=tuple(
                 Problem(unit.problem, owner_fields(look.state, unit.path))
                 for unit in self._cgroups.last_read.unknown
