@@ -62,8 +62,9 @@ def _format_page(command: Command, purpose: str) -> str:
         f".SH NAME\n{_escape_line(name)} \\- {_escape_line(purpose)}",
         f".SH SYNOPSIS\n{_escape_line(command.usage)}",
         f".SH DESCRIPTION\n{_escape_line(command.description)}",
-        *_format_arguments("OPTIONS", (*command.places, *command.options)),
     ]
+    if items := _format_items((*command.places, *command.options)):
+        parts += [".SH OPTIONS", *items]
     if command.subcommands:
         parts.append(".SH COMMANDS")
         for one in command.subcommands:
@@ -89,11 +90,6 @@ def _format_page(command: Command, purpose: str) -> str:
 
 
 _NOTES = ".SH NOTES\n"
-
-
-def _format_arguments(title: str, arguments: tuple[Argument, ...]) -> list[str]:
-    items = _format_items(arguments)
-    return [f".SH {title}", *items] if items else []
 
 
 def _format_items(arguments: tuple[Argument, ...]) -> list[str]:

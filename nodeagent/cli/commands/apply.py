@@ -5,8 +5,7 @@ rest.
 import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
-from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
-from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.manifest_arguments import add_manifests_argument, add_wait_arguments, check_timeout
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 
 _EPILOG = """\
@@ -27,13 +26,7 @@ next: nodeagent inspect POD shows its CPUs, nodeagent delete FILE ends it; nodea
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files",
-        nargs="+",
-        type=NamedFile,
-        metavar="FILE|-|DIR",
-        help="a manifest, - for stdin, or a directory of manifests",
-    )
+    add_manifests_argument(parser)
     parser.add_argument(
         "--force",
         action="store_true",

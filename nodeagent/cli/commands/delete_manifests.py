@@ -135,11 +135,11 @@ def _find_by_path(word: NamedFile, held: Iterable[InstalledFile]) -> InstalledFi
     """Find the installed manifest that was named by its path."""
     if word.is_pipe:
         return None
-    path = os.path.realpath(Path(word).parent)
-    return next((file for file in held if f"{path}/{Path(word).name}" == _real(file.path)), None)
+    wanted = _resolve_parent(word)
+    return next((file for file in held if _resolve_parent(file.path) == wanted), None)
 
 
-def _real(path: str) -> str:
+def _resolve_parent(path: str) -> str:
     return f"{os.path.realpath(Path(path).parent)}/{Path(path).name}"
 
 

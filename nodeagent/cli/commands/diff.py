@@ -4,7 +4,7 @@ import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.exit_status import EXIT_USAGE
-from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.manifest_arguments import add_manifests_argument
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.errors import NodeAgentError
 
@@ -29,13 +29,7 @@ class DiffError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files",
-        nargs="+",
-        type=NamedFile,
-        metavar="FILE|-|DIR",
-        help="a manifest, - for stdin, or a directory of manifests",
-    )
+    add_manifests_argument(parser)
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = _EPILOG

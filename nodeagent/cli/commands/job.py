@@ -6,7 +6,7 @@ import pwd
 import re
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, run_command
 from nodeagent.cli.support.named_files import named_path
@@ -15,9 +15,6 @@ from nodeagent.cli.support.pod_amounts import add_amount_arguments, read_amounts
 from nodeagent.edge.cgroups.cgroup_entry import forget_affinity, own_cpus
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
-
-if TYPE_CHECKING:
-    from nodeagent.cli.support.job_report import ReportWriter
 
 _LONGEST_STEM = 40
 """Longest part of a generated name that comes from the command. With the process id, the name is well below a pod's 253 characters."""
@@ -81,7 +78,11 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("name a command after --, such as: -- make")
     try:
         user = _find_user(options.user)
-        writer = _start_report_writer() if options.report else None
+        writer = None
+        if options.report:
+            from nodeagent.cli.support.job_report import ReportWriter
+
+            writer = ReportWriter.start()
         answer = _enter_job(options, options.name or _generate_name(command[0]))
         os.environ.update(answer["environment"])
         status = None if writer is None else writer.attend(answer)
@@ -100,12 +101,6 @@ def _generate_name(command: str) -> str:
     """Generate a name for the pod from the command and the process id, which the command keeps."""
     stem = re.sub(r"[^a-z0-9]+", "-", os.path.basename(command).lower())[:_LONGEST_STEM].strip("-")  # noqa: PTH119 - a word
     return f"{stem or 'job'}-{os.getpid()}"
-
-
-def _start_report_writer() -> "ReportWriter":
-    from nodeagent.cli.support.job_report import ReportWriter
-
-    return ReportWriter.start()
 
 
 def _enter_job(options: argparse.Namespace, name: str) -> Mapping[str, Any]:

@@ -104,16 +104,15 @@ class _TextReport:
             gap = "\n" if self._totals.scenarios > 1 else ""
             return gap + render_scenario(scenario, found, number, self._where)
         line = render_line(scenario, found, number)
-        return line if self._totals.scenarios > IN_FULL + 1 else f"\n{self._format_brief_heading(number)}\n{line}"
+        if self._totals.scenarios > IN_FULL + 1:
+            return line
+        path = shlex.quote(printable(self._path))
+        one = "" if self._path.is_pipe else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
+        return f"\n{BRIEF_NOTE}\n-o json has everything{one}\n\n{line}"
 
     def render_totals(self) -> str:
         """Render the totals."""
         return f"\n{render_totals(self._totals)}" if self._totals.scenarios > 1 else ""
-
-    def _format_brief_heading(self, number: int) -> str:
-        path = shlex.quote(printable(self._path))
-        one = "" if self._path.is_pipe else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
-        return f"{BRIEF_NOTE}\n-o json has everything{one}\n"
 
 
 def simulate_scenarios(options: argparse.Namespace) -> None:

@@ -2,11 +2,18 @@
 
 import argparse
 
+from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.numeric_arguments import seconds
 
 DAY_SECONDS = 86_400
 SPARE_SECONDS = 20
 """Time to wait in addition to the grace period, for kills, turns of the agent, and a machine under load."""
+
+
+def add_manifests_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names manifests."""
+    what = "a manifest, - for stdin, or a directory of manifests"
+    parser.add_argument("files", nargs="+", type=NamedFile, metavar="FILE|-|DIR", help=what)
 
 
 def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:

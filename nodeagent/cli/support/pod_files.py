@@ -116,7 +116,13 @@ def _read_contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
     files = require_complete(scan, path)
     if not files:
         raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {shlex.quote(path)}`")
-    return [_check_content(path, file) for file in files]
+    found = []
+    for file in files:
+        if file.content is None:
+            why = file.problem or f"{path}/{file.name} can't be read"
+            raise PodFileError(why, hint=f"see `ls -l {shlex.quote(path)}`")
+        found.append((path if file.name == path else f"{path}/{file.name}", file.content))
+    return found
 
 
 def require_complete(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
@@ -131,12 +137,6 @@ def require_complete(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
             hint=f"run the same command again; `inotifywait -m {shlex.quote(path)}` shows what changes there",
         )
     return scan.files
-
-
-def _check_content(path: str, file: ManifestFile) -> tuple[str, bytes]:
-    if file.content is None:
-        raise PodFileError(file.problem or f"{path}/{file.name} can't be read", hint=f"see `ls -l {shlex.quote(path)}`")
-    return (path if file.name == path else f"{path}/{file.name}"), file.content
 
 
 def parse_pods(name: str, content: bytes) -> tuple[ManifestPod, ...]:

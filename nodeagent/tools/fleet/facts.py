@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.core.model.topology import Topology
 from nodeagent.formats.config.effective_config import config_document
 from nodeagent.formats.kernel.settings import CGROUPS, KUBELET_STATE, PODS_UNIT, SERVICES, Settings
 from nodeagent.formats.kernel.sysfs_sample import CPUS
@@ -37,14 +37,18 @@ def find_facts(node: FleetNode) -> Iterator[Fact]:
         yield Fact(MACHINE, name, value or _NONE)
     sizes = tuple((numa.id, numa.memory_bytes) for numa in node.topology.numa)
     yield Fact(MACHINE, "memory of NUMA nodes", "", sizes)
-    pages = [(numa.id, _format_hugepages(numa) or _NONE) for numa in node.topology.numa]
+    pages = []
+    for numa in node.topology.numa:
+        sizes_of_node = (f"{name} {format_bytes(amount)}" for name, amount in numa.hugepages if amount)
+        pages.append((numa.id, ", ".join(sizes_of_node) or _NONE))
     yield Fact(MACHINE, "huge pages of NUMA nodes", format_by_numa_node(pages))
     if node.capture is not None:
         yield Fact(KERNEL, "release", node.capture.kernel or "unknown")
         for name, value in _find_kernel_facts(node.capture.settings, node.topology.online):
             yield Fact(KERNEL, name, value or _NONE)
         yield Fact(SERVICE, "nodeagent", node.capture.nodeagent)
-        yield Fact(SERVICE, "the agent", _format_agent(node))
+        agent = _NONE if node.view is None else "runs" if node.view.is_live else "does not run"
+        yield Fact(SERVICE, "the agent", agent)
         for name, value in _find_service_facts(node.capture.settings):
             yield Fact(SERVICE, name, value)
     if node.view is not None:
@@ -94,10 +98,6 @@ def _format_caches(found: Iterable[tuple[int | None, CpuSet]]) -> str:
     )
 
 
-def _format_hugepages(node: NumaNode) -> str:
-    return ", ".join(f"{name} {format_bytes(amount)}" for name, amount in node.hugepages if amount)
-
-
 def _find_kernel_facts(settings: Settings, online: CpuSet) -> Iterator[tuple[str, str]]:
     files = settings.sample.files
     if (cmdline := files.get("proc/cmdline")) is not None:
@@ -133,12 +133,6 @@ def _find_service_facts(settings: Settings) -> Iterator[tuple[str, str]]:
         events = files.get(f"{CGROUPS}/system.slice/{name}.service/cgroup.events", "")
         yield name, "runs" if "populated 1" in events else _NONE
     yield "kubelet's CPU state", "there" if KUBELET_STATE in files else _NONE
-
-
-def _format_agent(node: FleetNode) -> str:
-    if node.view is None:
-        return _NONE
-    return "runs" if node.view.is_live else "does not run"
 
 
 def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -50,7 +50,8 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
     printed, complaints = answer
     if status == 0:
         return printed
-    said = _last_line(complaints)
+    lines = [line.strip() for line in complaints.decode(errors="replace").splitlines()]
+    said = next((line for line in reversed(lines) if line and not line.startswith("hint:")), "")
     if status == _OWN_STATUS:
         raise SshError(
             f"{host}: {said or 'ssh failed'}",
@@ -77,7 +78,7 @@ def _read_output(process: subprocess.Popen[bytes], within_seconds: float, max_by
             for stream in (process.stdout, process.stderr, ended):
                 selector.register(stream, selectors.EVENT_READ)
             needed = {process.stdout.fileno(), ended}
-            while needed or _has_output(selector):
+            while needed or (selector.get_map() and selector.select(0)):  # until all output is read
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready or time.monotonic() > deadline:
                     return f"no complete answer within {within_seconds:g} s"
@@ -95,14 +96,3 @@ def _read_output(process: subprocess.Popen[bytes], within_seconds: float, max_by
     finally:
         os.close(ended)
     return bytes(printed), bytes(complaints)
-
-
-def _has_output(selector: selectors.BaseSelector) -> bool:
-    """Whether there is unread output."""
-    return bool(selector.get_map()) and bool(selector.select(0))
-
-
-def _last_line(complaints: bytes) -> str:
-    """Return the last line of stderr that is no hint."""
-    lines = [line.strip() for line in complaints.decode(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line and not line.startswith("hint:")), "")

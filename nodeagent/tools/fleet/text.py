@@ -30,18 +30,14 @@ def render_inspection(document: Document, width: int = WIDTH) -> str:
     lines += ["", *format_table(rows, width)]
     if document["pods"]:
         pods = [["POD", "NODE", "STATE", "CPUS", "NUMA"]]
-        pods += [
-            [
-                f"{pod['namespace']}/{pod['name']}",
-                pod["node"],
-                _format_state(pod),
-                _format_cpus(pod),
-                pod["numaNodes"] or _NO_VALUE,
-            ]
-            for pod in document["pods"]
-        ]
+        for pod in document["pods"]:
+            state = pod["phase"] if pod["reason"] is None else f"{pod['phase']}: {pod['reason']}"
+            cpus = " + ".join(part for part in (pod["cpus"], "shared" if pod["shares"] else "") if part) or _NO_VALUE
+            pods.append([f"{pod['namespace']}/{pod['name']}", pod["node"], state, cpus, pod["numaNodes"] or _NO_VALUE])
         lines += ["", *format_table(pods, width)]
-    lines += ["", *break_text(_format_verdict(document), width), *_format_capture_times(document, width)]
+    lines += ["", *break_text(_format_verdict(document), width)]
+    if times := sorted({node["copiedAt"] for node in document["nodes"] if node["copiedAt"] is not None}):
+        lines += break_text(f"captured: {times[0] if len(times) == 1 else f'{times[0]} to {times[-1]}'}", width)
     return _join_lines(lines)
 
 
@@ -55,14 +51,6 @@ def _format_health(node: Document) -> str:
     return f"{node['health']}; its cgroups were not captured"
 
 
-def _format_state(pod: Document) -> str:
-    return str(pod["phase"]) if pod["reason"] is None else f"{pod['phase']}: {pod['reason']}"
-
-
-def _format_cpus(pod: Document) -> str:
-    return " + ".join(part for part in (pod["cpus"], "shared" if pod["shares"] else "") if part) or _NO_VALUE
-
-
 def _format_verdict(document: Document) -> str:
     wrong = document["summary"]["unhealthy"]
     unknown = sum(node["healthy"] is None for node in document["nodes"])
@@ -71,14 +59,6 @@ def _format_verdict(document: Document) -> str:
         return f"nothing needs attention{without}"
     verb = "needs" if wrong == 1 else "need"
     return f"{format_count(wrong, 'node')} {verb} attention (nodeagent inspect, there or with --machine FILE, says more){without}"
-
-
-def _format_capture_times(document: Document, width: int) -> Iterator[str]:
-    """Format the times of the captures."""
-    times = sorted({node["copiedAt"] for node in document["nodes"] if node["copiedAt"] is not None})
-    if times:
-        span = times[0] if len(times) == 1 else f"{times[0]} to {times[-1]}"
-        yield from break_text(f"captured: {span}", width)
 
 
 def render_capacity(document: Document, width: int = WIDTH) -> str:
