@@ -91,9 +91,9 @@ def _parse_options(words: list[str]) -> argparse.Namespace:
     options, unknown = parser.parse_known_args(words)
     if unknown:
         getattr(options, "parser", known[options.command]).refuse(unknown)
-    from nodeagent.cli.support.named_files import readers_of_stdin
+    from nodeagent.cli.support.named_files import count_stdin_readers
 
-    if readers_of_stdin(options) > 1:
+    if count_stdin_readers(options) > 1:
         getattr(options, "parser", known[options.command]).error("only one argument can be - or /dev/stdin")
     return options
 

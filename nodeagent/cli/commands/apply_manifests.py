@@ -14,10 +14,10 @@ from nodeagent.cli.support.manifest_changes import (
     ManifestPlace,
     find_decision,
     find_undecided,
+    format_unwritable_hint,
     plan_changes,
     read_installed,
     read_manifest_node,
-    unwritable_hint,
     write_changes,
 )
 from nodeagent.cli.support.manifest_decisions import (
@@ -73,7 +73,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     """
     place, _ = read_manifest_node(options)
     check_wait(options, place)
-    hint = unwritable_hint(place, "nodeagent", *words)
+    hint = format_unwritable_hint(place, "nodeagent", *words)
     with locked_manifests(place.directory, hint):
         place, node = read_manifest_node(options)  # read again, because they may have changed before the lock
         changes, document = _try_changes("Apply", files, place, node)

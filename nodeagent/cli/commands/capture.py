@@ -11,7 +11,7 @@ from nodeagent import __version__
 from nodeagent.cli.support.documents import add_out_argument, write_out
 from nodeagent.cli.support.node.arguments import add_node_arguments, is_copied
 from nodeagent.cli.support.node.copied_node import read_hostname
-from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.observation import add_observation
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file
 from nodeagent.daemon.start.startup import StartError
@@ -66,7 +66,7 @@ def _capture(options: argparse.Namespace) -> Capture:
     topology_of(sample)  # fails if the files don't describe a machine
     known = _read_agent_state(options)
     if known is not None:
-        observation = with_observation(known, host_processes=True).observed
+        observation = add_observation(known, host_processes=True).observed
     else:
         at_ms = 0 if is_copied(options) else time.time_ns() // 1_000_000
         observation = Observation(at_ms, os.sysconf("SC_PAGE_SIZE"))

@@ -14,10 +14,10 @@ from nodeagent.cli.support.manifest_changes import (
     InstalledFile,
     ManifestPlace,
     ManifestPlaceError,
+    format_unwritable_hint,
     locate_manifests,
     read_installed,
     remove_manifest,
-    unwritable_hint,
 )
 from nodeagent.cli.support.manifest_decisions import WaitError, check_wait, wait_for_agent
 from nodeagent.cli.support.named_files import NamedFile
@@ -59,7 +59,7 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     """
     place = _find_place(options)
     check_wait(options, place)
-    hint = unwritable_hint(place, "nodeagent", *typed)
+    hint = format_unwritable_hint(place, "nodeagent", *typed)
     with locked_manifests(place.directory, hint):
         place = _find_place(options)  # read again, because they may have changed before the lock
         held = read_installed(place)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from nodeagent.cli.support.actions import add_actions
-from nodeagent.cli.support.colour import terminal_width
+from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import Document, add_output_argument, render_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED
 from nodeagent.cli.support.named_files import NamedFile
@@ -103,7 +103,7 @@ def _capacity(options: argparse.Namespace) -> int:
     from nodeagent.cli.support.pod_files import read_pods
     from nodeagent.cli.support.progress import Progress
     from nodeagent.core.explain.capacity_search import search_capacity
-    from nodeagent.tools.fleet.capacity import fleet_capacity
+    from nodeagent.tools.fleet.capacity import describe_capacity
 
     pods = read_pods(options.manifests)
     nodes, unread = read_nodes(options)
@@ -117,7 +117,7 @@ def _capacity(options: argparse.Namespace) -> int:
                 devices = None if node.capture is None else node.capture.devices
                 there = add_captured_devices(create_what_if_node(node.view).what_if, pods, devices)
                 found.append((node, search_capacity(there, pods, progress.step)))
-    document = fleet_capacity(found, pods, unread)
+    document = describe_capacity(found, pods, unread)
     _print_document(document, options, unread)
     return _find_exit_status(unread, 0 if document["summary"]["fitting"] else EXIT_REFUSED)
 
@@ -137,7 +137,7 @@ def _print_document(document: Document, options: argparse.Namespace, unread: Seq
     """Print the document, and below it the nodes that could not be read, where they aren't overlooked."""
     render = {"inspect": render_inspection, "capacity": render_capacity, "diff": render_difference}[options.action]
     if document["nodes"] or options.output != "text":
-        width = terminal_width() or WIDTH
+        width = find_terminal_width() or WIDTH
         sys.stdout.write(render_document(document, options.output, lambda one: render(one, width)))
         sys.stdout.flush()
     reasons: dict[tuple[str, str], list[UnreadNode]] = {}

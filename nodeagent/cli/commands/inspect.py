@@ -4,11 +4,11 @@ import argparse
 import sys
 import time
 
-from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
+from nodeagent.cli.support.colour import add_color_argument, find_terminal_width, wants_colour
 from nodeagent.cli.support.documents import format_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
 from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command
-from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.observation import add_observation
 from nodeagent.cli.support.node.selected import read_node_for_display
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.cli.support.printable_output import write_coloured
@@ -171,7 +171,7 @@ def _inspect_once(known: NodeView, options: argparse.Namespace) -> Document:
         if options.pod is None
         else find_pods(known.state, options.pod, format_inspect_command(options))
     )
-    looked = with_observation(known, host_processes=options.pod is None and not options.no_host_processes)
+    looked = add_observation(known, host_processes=options.pod is None and not options.no_host_processes)
     return inspect_node(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
 
 
@@ -182,5 +182,5 @@ def _render(document: Document, options: argparse.Namespace) -> str:
         case "wide":
             return render_wide(document)
         case _:
-            width = terminal_width() or WIDTH
+            width = find_terminal_width() or WIDTH
             return render(document, width) if options.pod is None else render_in_full(document, width)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
+from nodeagent.cli.support.colour import add_color_argument, find_terminal_width, wants_colour
 from nodeagent.cli.support.counting import InterferenceError, count_interference
 from nodeagent.cli.support.documents import Document, add_output_argument, format_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(format_document(document, options.output))
     else:
         colours = wants_colour(options.color)
-        text = render_interference(document, terminal_width() or WIDTH, coloured=colours)
+        text = render_interference(document, find_terminal_width() or WIDTH, coloured=colours)
         (write_coloured if colours else sys.stdout.write)(text)
     if not is_alone(document):
         return EXIT_DIFFERENCE

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from nodeagent.cli.support.colour import terminal_width
+from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import add_output_argument, format_document
 from nodeagent.cli.support.entering import check_container, find_expected_cpus
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output != "text":
         sys.stdout.write(format_document(describe_probe(memory, latency, before), options.output))
     else:
-        width = terminal_width() or WIDTH
+        width = find_terminal_width() or WIDTH
         parts = [] if memory is None else [render_memory(memory, width)]
         parts += [] if latency is None else [render_latency(latency, before, width)]
         sys.stdout.write("\n".join(parts))

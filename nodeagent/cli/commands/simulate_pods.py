@@ -10,8 +10,8 @@ from nodeagent.cli.support.documents import format_xml, render_document
 from nodeagent.cli.support.node.devices import add_selected_devices
 from nodeagent.cli.support.node.what_if import (
     WhatIfNode,
-    chosen_errata,
     create_empty_node,
+    find_errata,
     read_what_if_machine,
     read_what_if_node,
 )
@@ -107,7 +107,7 @@ def _compare_configurations(options: argparse.Namespace, pods: Sequence[Pod]) ->
         raise SimulateError("there is no pod to decide on", hint="name manifests with --file")
     first, second = (
         _decide_all(
-            _add_devices(create_empty_node(machine, config, path, chosen_errata(options)), every, options),
+            _add_devices(create_empty_node(machine, config, path, find_errata(options)), every, options),
             path,
             every,
             ended,

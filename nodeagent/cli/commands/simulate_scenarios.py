@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import format_document, format_json_line
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.node.what_if import WhatIfMachine, chosen_errata, create_empty_node, read_what_if_machine
+from nodeagent.cli.support.node.what_if import WhatIfMachine, create_empty_node, find_errata, read_what_if_machine
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
@@ -145,14 +145,14 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
 
 
 def _read_replacements(options: argparse.Namespace) -> Replacements:
-    errata = None if options.errata is None else chosen_errata(options)
+    errata = None if options.errata is None else find_errata(options)
     config = None if options.config is None else load_config(options.config)
     if options.root is options.machine is options.topology is None:
         return Replacements(None, config, errata)
     machine = read_what_if_machine(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:
         # fails once for all scenarios if they don't fit each other
-        create_empty_node(machine, config, options.config, chosen_errata(options))
+        create_empty_node(machine, config, options.config, find_errata(options))
     return Replacements(machine, config, errata)
 
 

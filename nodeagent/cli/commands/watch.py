@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from msgspec.structs import replace
 
 from nodeagent.cli.support.counting import LiveCount
-from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.observation import add_observation
 from nodeagent.cli.support.node.this_node import read_this_node_for_display
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
@@ -69,7 +69,7 @@ class Watcher:
         """
         began = time.monotonic()
         counted = None if self._count is None else self._count.end()
-        known = with_observation(self._known(self._read), host_processes=False)
+        known = add_observation(self._known(self._read), host_processes=False)
         document = inspect_node(known)
         sample = _read_sample(known)
         since = None if self._last is None else rates(self._last.sample, sample)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nodeagent.cli.support.node.observation import with_cgroups
+from nodeagent.cli.support.node.observation import add_cgroups
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import Obstacle, find_obstacle, find_unkept
@@ -60,7 +60,7 @@ def find_placement(known: NodeView, entry: PodEntry, container: str) -> Containe
 
 def _compute_desired(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:
     """Read the cgroups, and compute their desired values."""
-    view = with_cgroups(known)
+    view = add_cgroups(known)
     kernel = view.kernel
     if entry.is_active and kernel is None:
         problems = "; ".join((*view.problems, *view.observed.problems))

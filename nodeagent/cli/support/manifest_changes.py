@@ -410,7 +410,7 @@ def write_changes(changes: Iterable[FileChange], hint: str) -> None:
 
     Args:
         changes: planned changes.
-        hint: next step if a write fails; see `unwritable_hint`.
+        hint: next step if a write fails; see `format_unwritable_hint`.
 
     Raises:
         StateFileError: a file could not be written. Those before it are installed.
@@ -420,7 +420,7 @@ def write_changes(changes: Iterable[FileChange], hint: str) -> None:
             state_files.write_atomically(change.path, change.content, mode=change.mode, hint=hint)
 
 
-def unwritable_hint(place: ManifestPlace, *command: str) -> str:
+def format_unwritable_hint(place: ManifestPlace, *command: str) -> str:
     """Return the next step for a command that can't write or remove manifests."""
     directory = place.directory if Path(place.directory).is_dir() else str(Path(place.directory).parent)
     quoted = shlex.quote(directory)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
-from nodeagent.cli.support.printable_output import raw_output
+from nodeagent.cli.support.printable_output import find_raw_output
 
 _ENTER = "\x1b[?1049h\x1b[?25l"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -101,7 +101,7 @@ class Terminal:
 
 
 def _write(text: str) -> None:
-    stream = raw_output()
+    stream = find_raw_output()
     stream.write(text)
     stream.flush()
 

@@ -12,7 +12,7 @@ Document = dict[str, Any]
 VERSION = 1
 
 
-def fleet_capacity(
+def describe_capacity(
     found: Sequence[tuple[FleetNode, Capacity]], pods: Sequence[Pod], unread: Sequence[UnreadNode] = ()
 ) -> Document:
     """Describe the room on each node.
