@@ -533,7 +533,7 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
     monkeypatch.setattr(this_node, "LAST_CONFIG_PATH", str(last))
     socket = ["--socket", str(host.socket)]
     assert "cpuManagerPolicy" in failed(run("inspect", *socket)), "it never ran"
-    Recorder(str(host.directory), make_log()).keep_config(parse_config(host.config.read_bytes(), str(host.config)))
+    Recorder(str(host.directory), make_log()).save_config(parse_config(host.config.read_bytes(), str(host.config)))
     status, out, err = run("inspect", *socket)
     assert (status, err) == (0, "")
     assert "default/web" in out

@@ -591,7 +591,7 @@ def test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_tha
     monkeypatch.setattr(node_builder, "discover", lambda *_: agent.node)
     monkeypatch.setattr(releasing, "find_pods_cgroup", lambda *_: stopped)
     monkeypatch.setattr(releasing, "load_agent", lambda *_: agent)
-    monkeypatch.setattr(releasing, "put_host_settings_back", lambda *_, **more: put_back.append(more) or 3)
+    monkeypatch.setattr(releasing, "restore_host_settings", lambda *_, **more: put_back.append(more) or 3)
     config = daemon.directory / "config.yaml"
     config.write_text("cpuManagerPolicy: none\n")
     assert main(["release", "--all", "--config", str(config)]) == 1
@@ -635,4 +635,4 @@ def test_the_agents_own_files_are_named_and_no_other(tmp_path: Path) -> None:
     }  # fmt: skip
     for name in (*ours, "notes", "nodeagent_state.bak"):
         (tmp_path / name).write_text("")
-    assert {os.path.basename(path) for path in releasing.own_files(config)} == ours  # noqa: PTH119 - a text
+    assert {os.path.basename(path) for path in releasing.find_own_files(config)} == ours  # noqa: PTH119 - a text

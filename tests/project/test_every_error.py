@@ -104,7 +104,7 @@ from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET, PodsApi
 from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
 from nodeagent.daemon.domains.runtime.runtime_link import Push
 from nodeagent.daemon.plugins.device_plugins import DEVICE_PLUGIN
-from nodeagent.daemon.start.recovery import recorded_devices
+from nodeagent.daemon.start.recovery import read_recorded_devices
 from nodeagent.daemon.start.releasing import find_pods_cgroup
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.edge.cgroups.cgroup_entry import join
@@ -632,7 +632,7 @@ def of_kubelet(directory: Path, pod: bytes) -> str:
     pods = PodsApi(directory / "s", log, is_expected=True)
     with serving(directory / "s") as kubelet:
         kubelet.raw = pod
-        pods.unknown_of(["uid"], time.monotonic() + 60)
+        pods.ask_unknown(["uid"], time.monotonic() + 60)
     return pods.problem
 
 
@@ -704,7 +704,7 @@ def refused_for_a_device_plugin(error: DevicePluginFailedError) -> str:
 def damaged_devices(directory: Path) -> str:
     (directory / "kubelet_internal_checkpoint").write_text('{"Checksum":1}')
     problems: list[str] = []
-    assert recorded_devices(directory, problems, []) == {}
+    assert read_recorded_devices(directory, problems, []) == {}
     return problems[0]
 
 

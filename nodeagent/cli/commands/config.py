@@ -23,7 +23,7 @@ from nodeagent.cli.support.node.arguments import (
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file, read_topology
 from nodeagent.cli.support.places import DEFAULT_SOCKET
-from nodeagent.daemon.start.node_builder import unsuited
+from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
@@ -130,7 +130,7 @@ def _validate(options: argparse.Namespace) -> int:
         )
     topology = None if options.alone else read_topology(options)
     config, findings = judged_config(
-        judged.content, judged.source, lambda config: () if topology is None else unsuited(config, topology)
+        judged.content, judged.source, lambda config: () if topology is None else find_unsuited(config, topology)
     )
     if not judged.is_text:
         findings = tuple(replace(finding, line=None) for finding in findings)

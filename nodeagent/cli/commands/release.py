@@ -134,7 +134,7 @@ def _restore_host_settings(options: argparse.Namespace) -> int:
         # Only the state directory is needed here. Restoring the host's settings is worth guessing the default one.
         print(f"{err.message}; using the default state directory", file=sys.stderr)
         config = Config()
-    count = releasing.put_host_settings_back(config)
+    count = releasing.restore_host_settings(config)
     print(f"restored {format_count(count, 'setting')} of the host" if count else "nothing to restore")
     return 0
 
@@ -325,7 +325,7 @@ def _plan_without_agent(options: argparse.Namespace, known: NodeView | NodeAgent
             if options.all and known.cgroup_root is not None:
                 answer.removal(cgroups=known.cgroup_root)
         if options.purge:
-            for path in releasing.own_files(load_config(options.config or DEFAULT_CONFIG)):
+            for path in releasing.find_own_files(load_config(options.config or DEFAULT_CONFIG)):
                 answer.removal(file=path)
     return 0
 
@@ -354,12 +354,12 @@ def _release_without_agent(options: argparse.Namespace, answer: _ReleaseReport) 
                 answer.plan(agent.state, entries)
                 reporter = _Reporter(answer, agent.state, frozenset(e.pod.uid for e in active))
                 releasing.drain(agent, reporter, _find_deadline(options, active))
-            if releasing.put_host_settings_back(node.config, forget=True):
+            if releasing.restore_host_settings(node.config, forget=True):
                 answer.say("restored the CPUs of the host's interrupts, work queues and units")
             if pods is not None:  # last, because it is refused while other processes are in the cgroups
                 _remove_cgroups(pods, answer)
             if options.purge:
-                for path in releasing.own_files(node.config):
+                for path in releasing.find_own_files(node.config):
                     state_files.remove(path)
                     answer.removal(file=path)
             else:

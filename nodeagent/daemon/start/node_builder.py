@@ -10,7 +10,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.daemon.start.startup import StartError, config_content
+from nodeagent.daemon.start.startup import StartError, read_config_text
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.formats.kernel.sysfs import topology_of
 
@@ -19,65 +19,60 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
     """Read the configuration and the machine.
 
     Raises:
-        StartError: the configuration is missing or invalid, or does not fit this machine: kubelet would not start either, with these words.
-            The message has every finding, one per line.
+        StartError: the configuration is missing, invalid, or doesn't fit this machine. kubelet would not start either, and its words are
+            used. The message has one finding per line.
     """
     from nodeagent.formats.config.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
-    content, topology = config_content(path), topology_of(read_machine(root))
-    config, findings = judged_config(content, path, lambda config: unsuited(config, topology))
+    content, topology = read_config_text(path), topology_of(read_machine(root))
+    config, findings = judged_config(content, path, lambda config: find_unsuited(config, topology))
     if config is None or findings:
         raise StartError(
             "\n".join(map(str, findings)),
             hint=f"correct {path}, or what it names, then `systemctl restart nodeagent` (or reload)",
         )
-    node = on_machine(plugged(config)[0], topology)
+    node = on_machine(load_plugins(config)[0], topology)
     assert isinstance(node, NodeSetup), "the machine has been asked"
     return node
 
 
-def unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Explain what in a configuration, valid by itself or not, does not fit a machine, or names what is not installed there."""
-    config, missing = plugged(config)
+def find_unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
+    """Explain which settings don't fit a machine or name plugins that can't be loaded. The configuration may be invalid in other ways."""
+    config, missing = load_plugins(config)
     node = on_machine(config, topology)
     known = misconfigured(config.placement)
     found = () if isinstance(node, NodeSetup) else tuple(refused for refused in node if refused not in known)
     return (*found, *missing)
 
 
-def plugged(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
-    """Load the CPU plugins that a configuration names, for who is to decide; and say which can't be loaded."""
+def load_plugins(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
+    """Load the CPU plugins of a configuration. Also return the plugins that can't be loaded."""
     plugins = config.placement.cpu_plugins
     if not plugins:
         return config, ()
-    from nodeagent.edge.plugins.cpu_plugins import load_plugins  # noqa: PLC0415 - only where there are plugins
+    from nodeagent.edge.plugins.cpu_plugins import load_plugins as load  # noqa: PLC0415 - only where there are plugins
 
-    found, wrong = load_plugins(plugins)
+    found, wrong = load(plugins)
     return replace(config, placement=replace(config.placement, cpu_plugins=found)), wrong
 
 
 def begin_turn(node: NodeSetup, alive: Callable[[], None]) -> None:
-    """Let CPU plugins have the time for a turn, or for a start, from now on; each of their answers is a sign of life."""
+    """Give CPU plugins their time for a turn or a start. `alive` is called after each of their answers."""
     for plugin in node.managers.providers.of(CpuResource).manager.plugins:
         if plugin.code is not None:
             plugin.code.begin_turn(alive)
 
 
 def discover(config: Config, source: str) -> NodeSetup:
-    """Read this machine and build the managers; otherwise like `node_of`."""
+    """Read this machine and build the node. Raises StartError as `node_of` does."""
     return node_of(config, topology_of(read_machine()), source)
 
 
 def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
-    """Build the managers.
-
-    Args:
-        config: as read.
-        topology: the machine.
-        source: the configuration file, or what else it came from.
+    """Build the managers of a node. `source` is the file or other origin of the configuration, for messages.
 
     Raises:
-        StartError: they don't fit each other.
+        StartError: the configuration doesn't fit the machine.
     """
     node = on_machine(config, topology)
     if isinstance(node, NodeSetup):

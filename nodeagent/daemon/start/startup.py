@@ -7,11 +7,9 @@ from nodeagent.errors import NodeAgentError
 
 STATE_FILE = "nodeagent_state"
 LAST_CONFIG = "last_config.yaml"
-"""The configuration that the agent last ran with, in the state directory: for commands, when no agent runs and its configuration is
-invalid.
-"""
+"""The agent's last configuration, in the state directory. Commands use it while no agent runs and the configuration is invalid."""
 EX_CONFIG = 78
-"""sysexits.h: something in the configuration or the state that starting again can't fix."""
+"""Exit status for errors that a restart can't fix (sysexits.h)."""
 MAX_CONFIG_BYTES = 1 << 20
 CPU_CHECKPOINT = "cpu_manager_state"
 MEMORY_CHECKPOINT = "memory_manager_state"
@@ -32,18 +30,13 @@ def _regular_file(path: str, max_bytes: int) -> bytes | None:
     return state_files.read(path, max_bytes=max_bytes, follow_symlinks=True)
 
 
-def config_content(
+def read_config_text(
     path: str, *, absent_hint: str = ABSENT_HINT, read: Callable[[str, int], bytes | None] = _regular_file
 ) -> bytes:
-    """Read the configuration's text.
-
-    Args:
-        path: the file.
-        absent_hint: what to do if it doesn't exist.
-        read: returns a file's content, up to a number of bytes, or None if there is no file.
+    """Read the text of the configuration. `read` returns the content of a file up to a size, or None if there is no file.
 
     Raises:
-        StartError: it is missing, or cannot be read.
+        StartError: the file is missing or can't be read.
     """
     try:
         content = read(path, MAX_CONFIG_BYTES)
@@ -55,10 +48,10 @@ def config_content(
 
 
 def read_file(path: str, max_bytes: int) -> bytes | None:
-    """Return the file's content; None: it doesn't exist.
+    """Return the content of a file. None means that it doesn't exist.
 
     Raises:
-        StartError: it cannot be read.
+        StartError: the file can't be read.
     """
     try:
         return state_files.read(path, max_bytes=max_bytes)

@@ -10,9 +10,9 @@ from nodeagent.cli.support.places import PODS_CGROUP
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.config import Config
-from nodeagent.daemon.reports.problems import withheld_problem
+from nodeagent.daemon.reports.problems import describe_withheld
 from nodeagent.daemon.start.node_builder import discover
-from nodeagent.daemon.turn.machine import without_withheld
+from nodeagent.daemon.turn.machine import remove_withheld_cpus
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
@@ -51,8 +51,8 @@ def read_saved_node(config: Config, config_path: str, down: ApiUnavailable) -> N
     problems = [f"the agent is not running: {down.message}", *find_misfits(node, saved, path)]
     root, pids = _ask_launcher(node, problems)
     if root is not None:
-        node, kept = without_withheld(node, CgroupTree(root))
-        problems += [withheld_problem(kept)] if kept.cpus else []
+        node, kept = remove_withheld_cpus(node, CgroupTree(root))
+        problems += [describe_withheld(kept)] if kept.cpus else []
     return NodeView(
         node, saved.state, root, pids, tuple(problems), policies=saved.policies, hostname=os.uname().nodename
     )

@@ -23,7 +23,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.start.node_builder import plugged
+from nodeagent.daemon.start.node_builder import load_plugins
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_spec import topology_from_spec
@@ -201,7 +201,7 @@ def _require_fit(node: NodeSetup | tuple[StartRefused, ...], source: str, errata
 
 def _load_plugins(node: NodeSetup, source: str) -> NodeSetup:
     """Load the node's CPU plugins, because its decisions depend on them."""
-    config, missing = plugged(node.config)
+    config, missing = load_plugins(node.config)
     if not missing:
         return with_plugins(node, config.placement.cpu_plugins) if config.placement.cpu_plugins else node
     raise WhatIfError(
