@@ -201,10 +201,10 @@ def _accept_state(before: NodeState, after: NodeState) -> Start:
 
 def _recover_pod(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> RecoveredPod:
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
-    runs = entry.is_requested_per_container or any(group is not None and group.is_populated for group in groups)
+    runs = any(group is not None and group.is_populated for group in groups)
     ends = not runs and entry.deleting_since_ms is not None
     # An inactive unit has the agent's settings, which would stay if its pod were refused.
-    return RecoveredPod(entry.pod, held, stays=runs or entry.pins_units, ends=ends)
+    return RecoveredPod(entry.pod, held, stays=runs or entry.keeps_without_processes, ends=ends)
 
 
 def _refuse_if_rejected(entry: PodEntry, placed: PlacedPods, now_ms: int) -> PodEntry:

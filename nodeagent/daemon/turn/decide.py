@@ -57,7 +57,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     retried = memory.to_retry.union(*(request.retried for request in requests))
     asks = needs_device_scan(
         list_manifests(seen.sources),
-        memory.state.entries,
+        memory.state,
         retried,
         gives=bool(node.config.placement.devices),
         for_room=node.config.retries_for_room,

@@ -49,12 +49,14 @@ class Effect(Enum):
     """Consequence of a legal event."""
 
     NOTHING = "nothing"
-    OFFER = "place it if it asks for what its key holds, refuse it if that was refused before, else decide on it"
+    OFFER = (
+        "place it if its key holds the requested amounts, refuse a request that was refused before, else decide on it"
+    )
     OFFER_CHANGE = "do the same with the amounts of the update"
-    LET_START = "let it start if its cgroup is right and nobody else is on its CPUs"
+    LET_START = "let it start if its cgroup is right and no other process is on its CPUs"
     DENY_START = "deny the start, because it was not placed"
-    COMPARE = "compare what it has with what is promised to its key"
-    COUNT_AND_COMPARE = "compare, and count it as begun unasked unless it has what is promised"
+    COMPARE = "compare its values with the allocation of its key"
+    COUNT_AND_COMPARE = "compare, and count it as started without a call unless it has its allocation"
 
 
 Transition = tuple[Stage | None, Effect]
@@ -72,7 +74,7 @@ _LISTED: dict[ContainerEvent, Transition] = {
     _E.LISTED_STOPPED: (_S.STOPPED, Effect.NOTHING),
     _E.UNLISTED: (_S.REMOVED, Effect.NOTHING),
 }
-_BEGUN_UNASKED: dict[ContainerEvent, Transition] = {
+_STARTED_WITHOUT_CALL: dict[ContainerEvent, Transition] = {
     _E.SEEN_RUNNING: (_S.STARTED, Effect.COUNT_AND_COMPARE),
     _E.LISTED_RUNNING: (_S.STARTED, Effect.COUNT_AND_COMPARE),
 }
@@ -87,7 +89,7 @@ TABLE: Mapping[Condition, Mapping[ContainerEvent, Transition]] = MappingProxyTyp
             _E.STOP: (None, Effect.NOTHING),
             _E.REMOVE: (None, Effect.NOTHING),
             **_LISTED,
-            **_BEGUN_UNASKED,
+            **_STARTED_WITHOUT_CALL,
         },
         _C.CREATED: {
             _E.CREATE: (_S.CREATED, Effect.OFFER),
@@ -95,7 +97,7 @@ TABLE: Mapping[Condition, Mapping[ContainerEvent, Transition]] = MappingProxyTyp
             _E.UPDATE: (_S.CREATED, Effect.OFFER_CHANGE),
             **_ENDS,
             **_LISTED,
-            **_BEGUN_UNASKED,
+            **_STARTED_WITHOUT_CALL,
         },
         _C.CREATED_PLACED: {
             _E.CREATE: (_S.CREATED, Effect.OFFER),
@@ -103,7 +105,7 @@ TABLE: Mapping[Condition, Mapping[ContainerEvent, Transition]] = MappingProxyTyp
             _E.UPDATE: (_S.CREATED, Effect.OFFER_CHANGE),
             **_ENDS,
             **_LISTED,
-            **_BEGUN_UNASKED,
+            **_STARTED_WITHOUT_CALL,
         },
         _C.STARTED: {
             _E.START: (_S.STARTED, Effect.DENY_START),
