@@ -45,7 +45,7 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
     CheckpointError,
     checkpoint_document,
-    converted,
+    convert_checkpoint,
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, read_cpu_contents
@@ -371,7 +371,7 @@ def any_checkpoint(content: bytes) -> Hashable:
     answers: list[Hashable] = [found.version, kind_of(found.problem)]
     for to in WRITABLE:
         try:
-            written = converted(found, to, versions.IDS, lossy=True)
+            written = convert_checkpoint(found, to, versions.IDS, lossy=True)
         except CheckpointError as err:
             answers.append(refusal(err))
         else:

@@ -13,7 +13,7 @@ from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.documents import add_out_argument, add_output_argument, render_document, write_out
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import NamedFile, read_named
-from nodeagent.formats.checkpoint.agreement import Disagreement, check_state, disagreements
+from nodeagent.formats.checkpoint.agreement import Disagreement, check_state, find_disagreements
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
     Checkpoint,
@@ -21,7 +21,7 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     Containers,
     Document,
     checkpoint_document,
-    converted,
+    convert_checkpoint,
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES
@@ -110,7 +110,7 @@ def _compared(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[Disa
     with _named(options.state):
         check_state(state)
     with _named(options.file):
-        return disagreements(checkpoint, state)
+        return find_disagreements(checkpoint, state)
 
 
 def _print(document: Document, options: argparse.Namespace, lines: Iterable[str]) -> None:
@@ -144,7 +144,7 @@ def _content(path: str) -> bytes:
 def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
     containers = {} if options.containers is None else _containers(options.containers)
     with _named(options.file):
-        content = converted(checkpoint, options.to, containers, lossy=options.lossy)
+        content = convert_checkpoint(checkpoint, options.to, containers, lossy=options.lossy)
     write_out(options.out, content, replaces=False)
     return 0
 

@@ -27,7 +27,7 @@ from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, 
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config.config_yaml import judged_config
-from nodeagent.formats.config.kubelet_migration import migrated
+from nodeagent.formats.config.kubelet_migration import migrate_config
 from nodeagent.formats.syntax.findings import DocumentError, Finding
 
 VERSION = 1
@@ -236,7 +236,7 @@ def _show(options: argparse.Namespace) -> int:
 def _migrate(options: argparse.Namespace) -> int:
     content = read_config(options.file, absent_hint=_absent(options.file))
     try:
-        migration = migrated(content, options.file)
+        migration = migrate_config(content, options.file)
     except DocumentError as err:
         what = "what is piped in" if is_pipe(options.file) else options.file
         raise StartError(

@@ -1,10 +1,8 @@
-"""kubelet's file kubelet_internal_checkpoint, which has the devices of each container: encoded byte for byte, and
-decoded.
+"""kubelet's file kubelet_internal_checkpoint with the devices of each container: encoded byte for byte, and decoded.
 
 The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not
-over the file's
-bytes. kubelet writes its entries in the order of a Go map; here they are sorted. A device near several NUMA nodes is
-listed for each.
+over the file's bytes. kubelet writes its entries in the order of a Go map; here they are sorted. A device near several
+NUMA nodes is listed for each.
 """
 
 import base64
@@ -47,14 +45,18 @@ def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
         promises: the allocations with the devices of each container.
         pools: the available devices, of which the healthy ones are registered.
     """
-    entries = [
-        _Entry(uid, name, resource, _group_by_node(devices), pod.answer_of(name, resource) or b"")
-        for uid, pod in pods_with_devices(promises)
-        for name, own in pod.devices
-        for resource, devices in _group_by_resource(
-            one for one in own if not one.claim
-        ).items()  # the file has no devices of claims
-    ]
+    entries = []
+    for uid, pod in pods_with_devices(promises):
+        for name, own in pod.devices:
+            ids: dict[str, dict[int, list[str]]] = {}
+            for device in own:
+                if device.claim:
+                    continue  # the file has no devices of claims
+                for node in device.nodes or (_NOWHERE,):
+                    ids.setdefault(device.resource, {}).setdefault(node, []).append(device.id)
+            for resource, by_node in ids.items():
+                listed_ids = tuple((node, tuple(listed)) for node, listed in sorted(by_node.items()))
+                entries.append(_Entry(uid, name, resource, listed_ids, pod.answer_of(name, resource) or b""))
     registered = {pool.resource: tuple(device.id for device in pool.healthy) for pool in pools}
     listed = ",".join(_format_entry(entry) for entry in entries)
     given = ",".join(f"{quoted(name)}:{_format_list(ids)}" for name, ids in sorted(registered.items()))
@@ -93,7 +95,7 @@ class DeviceContents(Struct, frozen=True):
             uid: NOTHING.having(
                 DeviceHoldings(
                     devices=tuple(
-                        (name, tuple(sorted(devices, key=lambda one: (one.resource, one.id))))
+                        (name, tuple(sorted(devices, key=lambda held: (held.resource, held.id))))
                         for name, devices in sorted(containers.items())
                     ),
                     answers=tuple(
@@ -135,21 +137,6 @@ def read_device_contents(document: object) -> DeviceContents:
     )
 
 
-def _group_by_resource(devices: Iterable[HeldDevice]) -> dict[str, list[HeldDevice]]:
-    found: dict[str, list[HeldDevice]] = {}
-    for device in devices:
-        found.setdefault(device.resource, []).append(device)
-    return found
-
-
-def _group_by_node(devices: Iterable[HeldDevice]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    found: dict[int, list[str]] = {}
-    for device in devices:
-        for node in device.nodes or (_NOWHERE,):
-            found.setdefault(node, []).append(device.id)
-    return tuple((node, tuple(ids)) for node, ids in sorted(found.items()))
-
-
 def _format_entry(entry: _Entry) -> str:
     # Go sorts the keys of a map as strings.
     ids = ",".join(f'"{node}":{_format_list(ids)}' for node, ids in sorted(entry.ids, key=lambda one: str(one[0])))
@@ -183,18 +170,16 @@ def _parse_entry(value: object) -> _Entry:
 
 
 def _compute_checksum(entries: Iterable[_Entry], registered: Mapping[str, Iterable[str]]) -> int:
-    listed = [_dump_entry(entry) for entry in entries]
+    listed = []
+    for entry in entries:
+        ids = " ".join(f"{node}:[{' '.join(ids)}]" for node, ids in entry.ids)
+        listed.append(
+            f"{{PodUID:(string){entry.uid} ContainerName:(string){entry.container} ResourceName:(string){entry.resource} "
+            f"DeviceIDs:(checkpoint.DevicesPerNUMA)map[{ids}] AllocResp:([]uint8)[{' '.join(map(str, entry.answer))}]}}"
+        )
     given = " ".join(f"{name}:[{' '.join(ids)}]" for name, ids in sorted(registered.items()))
     whole = f"[{' '.join(listed)}]" if listed else "<nil>"
     return fnv1a_32(
         "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)"
         f"{whole} RegisteredDevices:(map[string][]string)map[{given}]}}"
-    )
-
-
-def _dump_entry(entry: _Entry) -> str:
-    ids = " ".join(f"{node}:[{' '.join(ids)}]" for node, ids in entry.ids)
-    return (
-        f"{{PodUID:(string){entry.uid} ContainerName:(string){entry.container} ResourceName:(string){entry.resource} "
-        f"DeviceIDs:(checkpoint.DevicesPerNUMA)map[{ids}] AllocResp:([]uint8)[{' '.join(map(str, entry.answer))}]}}"
     )

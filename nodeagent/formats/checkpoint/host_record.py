@@ -4,7 +4,6 @@ A sealed file (`sealed.py`) with the record as JSON with sorted keys.
 """
 
 import json
-from collections.abc import Mapping
 
 from nodeagent.core.host.settings import Change, Record, Setting, SettingKind
 from nodeagent.errors import NodeAgentError
@@ -48,16 +47,12 @@ def decode_record(content: bytes) -> tuple[str, Record]:
     """
     try:
         document = unsealed(content, FORMAT, VERSION, _WAY_OUT)
-        instances = document.optional("instances")
-        of = {} if instances is None else dict(instances.by_name(JsonValue.whole))
-        settings = document.field("settings").each(lambda row: _decode_setting(row, of))
-        return document.field("boot").text(), dict(settings)
+        instances = dict(document.read_optional("instances", lambda listed: listed.by_name(JsonValue.whole), ()))
+        changes: dict[Setting, Change] = {}
+        for kind, name, before, ours in document.field("settings").each(lambda row: row.row(4)):
+            setting = Setting(kind.one_of(SettingKind), name.text())
+            instance = instances.get(setting.name) if setting.kind in _WITH_INSTANCE else None
+            changes[setting] = Change(before.cpus(), ours.each(JsonValue.cpus), instance)
+        return document.field("boot").text(), changes
     except (SealError, MisfitError) as err:
         raise HostRecordError(f"the record of changed host settings cannot be read: {err}", hint=_WAY_OUT) from err
-
-
-def _decode_setting(row: JsonValue, instances: Mapping[str, int]) -> tuple[Setting, Change]:
-    kind, name, before, ours = row.row(4)
-    setting = Setting(kind.one_of(SettingKind), name.text())
-    instance = instances.get(setting.name) if setting.kind in _WITH_INSTANCE else None
-    return setting, Change(before.cpus(), ours.each(JsonValue.cpus), instance)

@@ -40,10 +40,14 @@ def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> 
         promises: the allocations to store.
         pod_level: the gate PodLevelResourceManagers, with which version 2 is written instead of 1.
     """
-    machine = ",".join(
-        [_encode_node(node) for node in sorted(memory_accounts(promises), key=lambda node: str(node.id))]
+    accounts = memory_accounts(promises)
+    machine = ",".join([_encode_node(node) for node in sorted(accounts, key=lambda node: str(node.id))])
+    machine_dump = " ".join(
+        [
+            _dump_raw_node(str(node.id), node.assignments, _dump_tables(node.tables), f"[{_join_ids(node.cells, ' ')}]")
+            for node in accounts
+        ]
     )
-    machine_dump = " ".join([_dump_node(node) for node in memory_accounts(promises)])
     entries, entries_dump = promises.pods.fold(_ENTRIES)
     members = [f'"policyName":{quoted(policy)}', f'"machineState":{{{machine}}}']
     if entries:
@@ -79,10 +83,6 @@ def _encode_node(node: MemoryNode) -> str:
         ]
     )
     return f'"{node.id}":{{"numberOfAssignments":{node.assignments},"memoryMap":{{{tables}}},"cells":[{_join_ids(node.cells, ",")}]}}'
-
-
-def _dump_node(node: MemoryNode) -> str:
-    return _dump_raw_node(str(node.id), node.assignments, _dump_tables(node.tables), f"[{_join_ids(node.cells, ' ')}]")
 
 
 def _dump_raw_node(key: str, assignments: int, tables: str, cells: str) -> str:
@@ -283,16 +283,15 @@ def _parse_table(value: object) -> MemoryTable | None:
 
 
 def _parse_blocks(value: object) -> _RawBlocks:
-    return sequence(value, _parse_block)
+    def parse_block(block: object) -> _RawBlock:
+        found = fields(block, ("numaAffinity", "type", "size"))
+        return _RawBlock(
+            sequence(found["numaAffinity"], _parse_node_number),
+            string(found["type"]),
+            integer(found["size"], low=0, high=_MAX_UINT64),
+        )
 
-
-def _parse_block(value: object) -> _RawBlock:
-    found = fields(value, ("numaAffinity", "type", "size"))
-    return _RawBlock(
-        sequence(found["numaAffinity"], _parse_node_number),
-        string(found["type"]),
-        integer(found["size"], low=0, high=_MAX_UINT64),
-    )
+    return sequence(value, parse_block)
 
 
 def _dump_raw_machine(machine: dict[int, _RawNode | None] | None) -> str:

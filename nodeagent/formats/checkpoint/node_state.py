@@ -88,15 +88,17 @@ class StateEncoder:
 
 
 def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
+    """Encode a state file."""
     return StateEncoder().encode(state, policies)
 
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
     """Return the state as JSON values, including secrets. It is the second line of the file."""
+    pods = {uid: _pod_document(pod) for uid, pod in state.promises.pods}
     return {
         "generation": state.generation,
         "policies": dict(policies),
-        "promises": _promises_document(state.promises),
+        "promises": {**_books_document(state.promises), "pods": pods},
         "entries": [_entry_document(entry) for entry in state.entries],
         **({} if (found := _runtime_document(state.runtime)) is None else {"runtime": found}),
     }
@@ -145,11 +147,18 @@ def state_from_document(document: object) -> SavedState:
 def _saved_state(document: JsonValue) -> SavedState:
     try:
         runtime = document.optional("runtime")
+        registry = Registry()
+        if runtime is not None:
+            from nodeagent.formats.checkpoint.runtime_registry import (  # noqa: PLC0415 - most states have none
+                registry_from_document,
+            )
+
+            registry = registry_from_document(runtime)
         state = NodeState(
             promises=_promises(document.field("promises")),
             entries=document.field("entries").each(_entry),
             generation=document.field("generation").whole(),
-            runtime=Registry() if runtime is None else _runtime(runtime),
+            runtime=registry,
         )
         return SavedState(state, dict(document.field("policies").by_name(JsonValue.text)))
     except MisfitError as err:
@@ -164,16 +173,6 @@ def _runtime_document(registry: Registry) -> Document | None:
     return registry_document(registry)
 
 
-def _runtime(document: JsonValue) -> Registry:
-    from nodeagent.formats.checkpoint.runtime_registry import registry_from_document  # noqa: PLC0415 - most states have none
-
-    return registry_from_document(document)
-
-
-def _promises_document(promises: Promises) -> Document:
-    return {**_books_document(promises), "pods": {uid: _pod_document(pod) for uid, pod in promises.pods}}
-
-
 def _books_document(promises: Promises) -> Document:
     """Return everything except the pods."""
     document = encode_books(promises)
@@ -185,16 +184,17 @@ def _books_document(promises: Promises) -> Document:
 
 
 def _promises(document: JsonValue) -> Promises:
-    unrecovered = document.optional("lostPods")
     pods: PodMap[PodPromises] = PodMap()
     for uid, pod in document.field("pods").by_name(_pod):
         pods = pods.put(uid, pod)
-    found = Promises(pods, () if unrecovered is None else unrecovered.each(_unrecovered_pod))
-    return decode_books(document, found)
-
-
-def _unrecovered_pod(item: JsonValue) -> UnrecoveredPod:
-    return UnrecoveredPod(item.field("uid").text(), _pod(item.field("held")), item.field("name").text())
+    unrecovered = document.read_optional(
+        "lostPods",
+        lambda listed: listed.each(
+            lambda item: UnrecoveredPod(item.field("uid").text(), _pod(item.field("held")), item.field("name").text())
+        ),
+        (),
+    )
+    return decode_books(document, Promises(pods, unrecovered))
 
 
 def _pod_document(pod: PodPromises) -> Document:
@@ -210,13 +210,9 @@ _POD_TEXTS: Fold[PodPromises, tuple[str, ...]] = Fold(
 
 
 def _pod(document: JsonValue) -> PodPromises:
-    hints = document.optional("hints")
-    return replace(decode_holdings(document), hints=() if hints is None else hints.by_name(_hint))
-
-
-def _hint(item: JsonValue) -> Hint:
-    mask, preferred = item.row(2)
-    return Hint(mask.or_none(JsonValue.nodes), preferred.flag())
+    rows = document.read_optional("hints", lambda hints: hints.by_name(lambda hint: hint.row(2)), ())
+    hints = tuple((name, Hint(mask.or_none(JsonValue.nodes), preferred.flag())) for name, (mask, preferred) in rows)
+    return replace(decode_holdings(document), hints=hints)
 
 
 def _entry_document(entry: PodEntry) -> Document:
@@ -244,21 +240,25 @@ def _entry_document(entry: PodEntry) -> Document:
 
 
 def _entry(document: JsonValue) -> PodEntry:
-    refusal, outcome, deleting = (document.optional(name) for name in ("refusal", "outcome", "deletingSinceMs"))
-    released, change, idle = (document.optional(name) for name in ("released", "refusedChange", "idle"))
     pod, containers = _manifest_pod(document.field("pod")), document.field("containers")
+    source = document.read_optional("podSource", JsonValue.text, MANIFEST_DIRECTORY)
+    domain = document.read_optional("domain", JsonValue.text, _domain_of_source(source))
     entry = PodEntry(
         pod=pod,
         qos=document.field("qos").one_of(QosClass),
-        origin=_origin(document),
+        origin=Origin(document.field("source").text(), source, domain),
         decided_at_ms=document.field("decidedAtMs").whole(),
-        refusal=None if refusal is None else _refusal(refusal),
+        refusal=document.read_optional("refusal", _refusal, None),
         containers=containers.each(_status),
-        deleting_since_ms=None if deleting is None else deleting.whole(),
-        is_released=released is not None and released.flag(),
-        refused_change=None if change is None else _refused_change(change),
-        outcome=None if outcome is None else outcome.one_of(Phase),
-        idle=None if idle is None else _idle(idle),
+        deleting_since_ms=document.read_optional("deletingSinceMs", JsonValue.whole, None),
+        is_released=document.read_optional("released", JsonValue.flag, default=False),
+        refused_change=document.read_optional(
+            "refusedChange",
+            lambda change: RefusedChange(_manifest_pod(change.field("pod")), _refusal(change.field("refusal"))),
+            None,
+        ),
+        outcome=document.read_optional("outcome", lambda outcome: outcome.one_of(Phase), None),
+        idle=document.read_optional("idle", lambda idle: Idle(idle.read_optional("refusal", _refusal, None)), None),
     )
     expected = [] if entry.refusal else [container.name for container in pod.containers]
     if [status.name for status in entry.containers] != expected:
@@ -266,14 +266,8 @@ def _entry(document: JsonValue) -> PodEntry:
     return entry
 
 
-def _origin(entry: JsonValue) -> Origin:
-    name, source, domain = entry.field("source").text(), entry.optional("podSource"), entry.optional("domain")
-    known = MANIFEST_DIRECTORY if source is None else source.text()
-    return Origin(name, known, _domain_of_source(known) if domain is None else domain.text())
-
-
 def _domain_of_source(source: str) -> str:
-    """Return the domain of a pod that states none, as those of 0.1."""
+    """Return the domain of an entry without a domain, as version 0.1 wrote them."""
     return source if source == "containerd" else OWN
 
 
@@ -288,21 +282,13 @@ def _refusal_document(refusal: Waiting) -> list[Any]:
     return [refusal.reason, refusal.message, refusal.at_ms]
 
 
-def _refused_change(document: JsonValue) -> RefusedChange:
-    return RefusedChange(_manifest_pod(document.field("pod")), _refusal(document.field("refusal")))
-
-
-def _idle(document: JsonValue) -> Idle:
-    refusal = document.optional("refusal")
-    return Idle(None if refusal is None else _refusal(refusal))
-
-
 def _refusal(item: JsonValue) -> Waiting:
     reason, message, at_ms = item.row(3)
     return Waiting(reason.text(), message.text(), at_ms.whole())
 
 
 def _status_document(status: ContainerStatus) -> Document:
+    before = status.unit_before
     counts = {
         "attempt": status.attempt,
         "backoffStep": status.backoff_step,
@@ -316,7 +302,7 @@ def _status_document(status: ContainerStatus) -> Document:
         "stopByMs": status.stop_by_ms,
         "toRestart": status.is_to_restart or None,
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
-        "unitBefore": None if status.unit_before is None else _unit_document(status.unit_before),
+        "unitBefore": before and {"cpus": str(before.allowed_cpus), "mems": str(before.allowed_memory_nodes)},
         "cgroup": status.cgroup,
     }
     return {key: value for key, value in rest.items() if value is not None} | {
@@ -325,41 +311,28 @@ def _status_document(status: ContainerStatus) -> Document:
 
 
 def _status(document: JsonValue) -> ContainerStatus:
-    started, stop_by = document.optional("startedAtMs"), document.optional("stopByMs")
-    ended, last = document.optional("exit"), document.optional("lastExit")
-    to_restart = document.optional("toRestart")
-    had, unit, cgroup = (document.optional(name) for name in ("hadCPUs", "unitBefore", "cgroup"))
     return ContainerStatus(
         name=document.field("name").text(),
-        attempt=_count(document, "attempt"),
-        started_at_ms=None if started is None else started.whole(),
-        exit=None if ended is None else _exit(ended),
-        last_exit=None if last is None else _exit(last),
-        backoff_step=_count(document, "backoffStep"),
-        stop_by_ms=None if stop_by is None else stop_by.whole(),
-        is_to_restart=to_restart is not None and to_restart.flag(),
-        oom_kills_seen=_count(document, "oomKillsSeen"),
-        had_cpus=None if had is None else had.cpus(),
-        unit_before=None if unit is None else UnitSettings(unit.field("cpus").cpus(), unit.field("mems").nodes()),
-        cgroup=None if cgroup is None else cgroup.text(),
+        attempt=document.read_optional("attempt", JsonValue.whole, 0),
+        started_at_ms=document.read_optional("startedAtMs", JsonValue.whole, None),
+        exit=document.read_optional("exit", _exit, None),
+        last_exit=document.read_optional("lastExit", _exit, None),
+        backoff_step=document.read_optional("backoffStep", JsonValue.whole, 0),
+        stop_by_ms=document.read_optional("stopByMs", JsonValue.whole, None),
+        is_to_restart=document.read_optional("toRestart", JsonValue.flag, default=False),
+        oom_kills_seen=document.read_optional("oomKillsSeen", JsonValue.whole, 0),
+        had_cpus=document.read_optional("hadCPUs", JsonValue.cpus, None),
+        unit_before=document.read_optional(
+            "unitBefore", lambda unit: UnitSettings(unit.field("cpus").cpus(), unit.field("mems").nodes()), None
+        ),
+        cgroup=document.read_optional("cgroup", JsonValue.text, None),
     )
-
-
-def _unit_document(settings: UnitSettings) -> Document:
-    return {"cpus": str(settings.allowed_cpus), "mems": str(settings.allowed_memory_nodes)}
-
-
-def _count(document: JsonValue, name: str) -> int:
-    found = document.optional(name)
-    return 0 if found is None else found.whole()
 
 
 def _exit_document(ended: Exit | None) -> list[Any] | None:
-    return (
-        None
-        if ended is None
-        else [ended.finished_at_ms, ended.code, ended.signal, ended.is_oom_kill, ended.start_error]
-    )
+    if ended is None:
+        return None
+    return [ended.finished_at_ms, ended.code, ended.signal, ended.is_oom_kill, ended.start_error]
 
 
 def _exit(item: JsonValue) -> Exit:

@@ -100,11 +100,17 @@ def judged_config(
         findings.add(root.line, "", "", "must be an object of fields")
         return None, findings.all()
     config = _ConfigReader(Fields(root, "", findings), findings).read()
-    wrong = _find_wrong_fields(findings)
+    wrong = {re.split(r"[.\[]", path)[0] for path in findings.fields()}
     options = [refused for refused in misconfigured(config.placement) if refused.about in _OPTIONS]
     for refused in (*options, *judge(config)):
         if wrong.isdisjoint(refused.rests_on):
-            _add_refused(findings, root, refused)
+            field, entry = refused.about, refused.entry
+            given = next((name for name in (field, *refused.rests_on) if root.get(name) is not None), None)
+            line = None
+            if given is not None:
+                line = line_at(root, (given,) if entry is None or given != field else (given, entry))
+            path = field if entry is None else f"{field}[{entry}]"
+            findings.add(line, path, "", refused.allowed or refused.message, refused.text)
     return config, findings.all()
 
 
@@ -114,20 +120,6 @@ def known_fields() -> frozenset[str]:
     fields = Fields(MapNode(), "", findings)
     _ConfigReader(fields, findings).read()
     return frozenset(fields.known) - set(config_schema.KUBELET_UNUSED)
-
-
-def _find_wrong_fields(findings: Findings) -> frozenset[str]:
-    """Return the document's top-level fields with a finding in or below them."""
-    return frozenset(re.split(r"[.\[]", path)[0] for path in findings.fields())
-
-
-def _add_refused(findings: Findings, root: MapNode, refused: StartRefused) -> None:
-    field, entry = refused.about, refused.entry
-    given = next((name for name in (field, *refused.rests_on) if root.get(name) is not None), None)
-    line = None if given is None else line_at(root, (given,) if entry is None or given != field else (given, entry))
-    findings.add(
-        line, field if entry is None else f"{field}[{entry}]", "", refused.allowed or refused.message, refused.text
-    )
 
 
 class _ConfigReader:
@@ -256,7 +248,14 @@ class _ConfigReader:
             return (None if given and not merge else Config().eviction_memory_bytes), None
         if text.endswith("%"):
             return None, self._read_percentage(text)
-        return self._read_threshold(text), None
+        try:
+            amount = Quantity.parse(text)
+        except QuantitySyntaxError:
+            self._fields.report("evictionHard", no_quantity(text), text)
+            return None, None
+        if amount.nano < 0:
+            self._fields.report("evictionHard", f"eviction threshold memory.available must be positive: {text}")
+        return amount.value(), None
 
     def _read_percentage(self, text: str) -> str | None:
         number = text.removesuffix("%")
@@ -272,16 +271,6 @@ class _ConfigReader:
                 "evictionHard", f"eviction percentage threshold memory.available must be <= 100%: {text}"
             )
         return None if text in {"0%", "100%"} else number
-
-    def _read_threshold(self, text: str) -> int | None:
-        try:
-            amount = Quantity.parse(text)
-        except QuantitySyntaxError:
-            self._fields.report("evictionHard", no_quantity(text), text)
-            return None
-        if amount.nano < 0:
-            self._fields.report("evictionHard", f"eviction threshold memory.available must be positive: {text}")
-        return amount.value()
 
     def _read_placement(self, reader: PlacementReader, amounts: Config) -> Placement:
         """Read the placement. `amounts` has the reservations; a percentage threshold is added once the machine is known."""
@@ -314,7 +303,10 @@ class _ConfigReader:
                 self._fields.report(
                     "featureGates", f"cannot set feature gate {name} to false, feature is locked to true"
                 )
-            elif name not in _OUR_GATES and _is_misspelt(name):
+            elif name not in _OUR_GATES and difflib.get_close_matches(
+                name.casefold(), [gate.casefold() for gate in _OUR_GATES], n=1, cutoff=0.9
+            ):
+                # Probably a typo of one of the agent's gates, and not one of kubelet's other gates.
                 self._fields.report("featureGates", f"unknown feature gate{nearest(name, _OUR_GATES)}", name)
             elif name not in GATES_OF_A_STAGE:
                 self._reported.append(f"featureGates[{name}]")
@@ -437,10 +429,9 @@ class _ConfigReader:
         return path
 
     def _read_kubelet_pods(self, default: str) -> str:
-        key = "kubeletPodsSocket"
-        if self._fields.has(key) and self._fields.string(key) == "":
-            return ""
-        return self._read_socket(key) or default
+        return (
+            "" if self._fields.string("kubeletPodsSocket") == "" else self._read_socket("kubeletPodsSocket") or default
+        )
 
     def _read_manifest_directory(self, default: str) -> str:
         kubelets, own = self._read_path("staticPodPath"), self._read_path("manifestDirectory")
@@ -449,14 +440,13 @@ class _ConfigReader:
         return own or kubelets or default
 
     def _read_cgroup_root(self, *, is_kubelets: bool) -> str | None:
-        key = "cgroupRoot"
-        text = self._fields.string(key)
-        # kubelet's field is the name of a cgroup, the agent's is a directory. In a kubelet file, only a directory is
-        # used.
+        text = self._fields.string("cgroupRoot")
+        # kubelet's field is the name of a cgroup, and the agent's is a directory. In a kubelet file, other values than
+        # a directory have no effect.
         if is_kubelets and text and not text.startswith("/sys/fs/cgroup/"):
-            self._reported.append(key)
+            self._reported.append("cgroupRoot")
             return None
-        return self._read_path(key)
+        return self._read_path("cgroupRoot")
 
     def _read_metrics_address(self, default: str) -> str:
         key = "metricsBindAddress"
@@ -486,22 +476,15 @@ class _ConfigReader:
             )
 
     def _check_directories(self, config: Config) -> None:
-        taken: dict[str, str] = {}
-        rows = (
+        key_by_path: dict[str, str] = {}
+        for key, path in (
             ("stateDirectory", config.state_directory),
             ("runtimeDirectory", config.runtime_directory),
             ("manifestDirectory", config.static_pod_path),
             ("logDirectory", config.log_directory),
-        )
-        for key, path in rows:
-            other = taken.setdefault(path, key)
-            if other != key:
+        ):
+            if (other := key_by_path.setdefault(path, key)) != key:
                 self._fields.report(key, f"must differ from {other}", path)
-
-
-def _is_misspelt(name: str) -> bool:
-    """Tell whether an unknown gate is probably a typo of one of the agent's, and not one of kubelet's other gates."""
-    return bool(difflib.get_close_matches(name.casefold(), [gate.casefold() for gate in _OUR_GATES], n=1, cutoff=0.9))
 
 
 def _is_loopback(host: str) -> bool:

@@ -45,7 +45,7 @@ def imported(content: bytes, path: str) -> tuple[str, ...]:
         ContainerdConfigError: the file can't be read.
     """
     found = _parse_table(content, path).get("imports", [])
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    if not isinstance(found, list) or not all(isinstance(pattern, str) for pattern in found):
         raise ContainerdConfigError(f"{path}: imports must be a list of paths")
     return tuple(found)
 

@@ -85,7 +85,17 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
     }
     if claim.cards:
         status["devices"] = [
-            {"driver": CARD_DRIVER, "pool": node, "device": card_name(card.id), "data": _format_card(card)}
+            {
+                "driver": CARD_DRIVER,
+                "pool": node,
+                "device": card_name(card.id),
+                "data": {
+                    "address": card.id,
+                    "kind": card.kind,
+                    "names": list(card.names),
+                    "numaNodes": str(card.nodes),
+                },
+            }
             for card in claim.cards
         ]
     document = {
@@ -98,10 +108,6 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
     return json.dumps(document, indent=2).encode() + b"\n"
 
 
-def _format_card(card: HeldDevice) -> dict[str, object]:
-    return {"address": card.id, "kind": card.kind, "names": list(card.names), "numaNodes": str(card.nodes)}
-
-
 def parse_claim_text(content: bytes) -> AllocatedClaim | None:
     """Parse the output of `claim_text`. None means that the content has another form."""
     try:
@@ -112,35 +118,31 @@ def parse_claim_text(content: bytes) -> AllocatedClaim | None:
         holders = status.field("reservedFor").each(
             lambda one: ClaimHolder(one.field("name").text(), one.field("uid").text())
         )
-        devices = status.optional("devices")
-        cards = () if devices is None else devices.each(lambda one: _parse_card(one.field("data"), full_name))
+        data = status.read_optional("devices", lambda cards: cards.each(lambda card: card.field("data")), ())
+        cards = tuple(
+            HeldDevice(
+                CARD_DRIVER,
+                card.field("address").text(),
+                card.field("numaNodes").nodes(),
+                card.field("kind").text(),
+                card.field("names").each(JsonValue.text),
+                full_name,
+            )
+            for card in data
+        )
     except (ValueError, QuantitySyntaxError):  # MisfitError is a ValueError
         return None
     return AllocatedClaim(ClaimAllocation(full_name, "", results), holders, cards)
 
 
 def _parse_result(item: JsonValue) -> AllocatedDevice:
-    taken = item.optional("consumedCapacity")
-    capacity = () if taken is None else taken.by_name(_parse_amount)
+    taken = item.read_optional("consumedCapacity", lambda sizes: sizes.by_name(lambda size: size), ())
+    # The bounds of a number apply to the parsed quantity as well.
+    capacity = ((name, JsonValue(Quantity.parse(size.text()).value(), size.path).whole()) for name, size in taken)
     request, driver, device = (item.field(key).text() for key in ("request", "driver", "device"))
     if driver == CPU_DRIVER:
         cpu_of(device)
-    return AllocatedDevice(request, driver, device, capacity)
-
-
-def _parse_amount(size: JsonValue) -> int:
-    return JsonValue(Quantity.parse(size.text()).value(), size.path).whole()
-
-
-def _parse_card(item: JsonValue, claim: str) -> HeldDevice:
-    return HeldDevice(
-        CARD_DRIVER,
-        item.field("address").text(),
-        item.field("numaNodes").nodes(),
-        item.field("kind").text(),
-        item.field("names").each(JsonValue.text),
-        claim,
-    )
+    return AllocatedDevice(request, driver, device, tuple(capacity))
 
 
 def pods_on_record(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:

@@ -28,7 +28,6 @@ __all__ = [
     "pod_to_document",
 ]
 
-_LIST_KINDS = ("List", "PodList")
 _KEYED = ("requests", "limits", "overhead", "annotations")
 
 
@@ -88,7 +87,8 @@ def parse_manifest(
 
 
 def _parse_document(root: TreeNode, source: str) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
-    if _text_at(root, "kind") not in _LIST_KINDS:
+    kind = _text_at(root, "kind")
+    if kind not in {"List", "PodList"}:
         yield from _parse_object(root, "", source, item_of_list=False)
         return
     assert isinstance(root, MapNode)
@@ -105,7 +105,7 @@ def _parse_document(root: TreeNode, source: str) -> "Iterator[ManifestPod | Clai
         yield RefusedPod(findings.all(), None)
     elif isinstance(items, ListNode):
         for index, item in enumerate(items.items):
-            yield from _parse_object(item, f"items[{index}]", source, item_of_list=_text_at(root, "kind") == "PodList")
+            yield from _parse_object(item, f"items[{index}]", source, item_of_list=kind == "PodList")
 
 
 def _parse_object(

@@ -24,8 +24,10 @@ def find_pods(state: NodeState, name: str, listed_by: str = LISTED_BY) -> tuple[
     found = tuple(e for e in state.entries if name in {e.pod.uid, e.pod.full_name, e.pod.name})
     if found:
         return found
-    names = [e.pod.full_name for e in state.entries]
-    near = _similar_names(name, [*names, *(e.pod.name for e in state.entries)])
+    import difflib  # noqa: PLC0415 - only for a mistyped name
+
+    names = [*(e.pod.full_name for e in state.entries), *(e.pod.name for e in state.entries)]
+    near = " or ".join(difflib.get_close_matches(name, names, n=2))
     hint = (f"did you mean {near}? " if near else "") + f"`{listed_by}` lists the pods"
     raise UnknownPodError(f"no pod is named '{name}'", hint=hint)
 
@@ -44,9 +46,3 @@ def find_pod(state: NodeState, name: str, listed_by: str = LISTED_BY) -> PodEntr
             hint=f"give one of the full names from `{listed_by}`: {names}",
         )
     return found[0]
-
-
-def _similar_names(name: str, names: list[str]) -> str:
-    import difflib  # noqa: PLC0415 - only for a mistyped name
-
-    return " or ".join(difflib.get_close_matches(name, names, n=2))

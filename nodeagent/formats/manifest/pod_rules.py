@@ -91,8 +91,7 @@ def breaches(pod: Pod) -> Iterator[Breach]:
     for path, container in _containers_with_paths(pod):
         yield from _check_name(path, container, seen)
         yield from _check_process(path, container)
-        yield from _check_restart_policy(path, container)
-        yield from _check_resize_policy(path, pod, container)
+        yield from _check_restarts(path, pod, container)
         yield from _check_requirements((*path, "resources"), container.resources, with_devices=True)
         yield from _check_hugepages((*path, "resources"), container.resources, pod.resources)
     yield from _check_exclusive_cpus(pod)
@@ -179,24 +178,15 @@ def _check_process(path: Path, container: Container) -> Iterator[Breach]:
         yield Breach((*path, "command", 0), "", "must name a program")
 
 
-def _check_resize_policy(path: Path, pod: Pod, container: Container) -> Iterator[Breach]:
-    if (
-        container.restarts_for
-        and pod.restart_policy is RestartPolicy.NEVER
-        and container.kind is not ContainerKind.SIDECAR
-    ):
+def _check_restarts(path: Path, pod: Pod, container: Container) -> Iterator[Breach]:
+    policy, kind = container.restart_policy, container.kind
+    if policy is not None and kind is ContainerKind.APP:
+        yield Breach((*path, "restartPolicy"), policy.value, "is for init containers only: use the pod's restartPolicy")
+    elif policy is not None and policy is not RestartPolicy.ALWAYS:
+        yield Breach((*path, "restartPolicy"), policy.value, "must be Always, which makes the init container a sidecar")
+    if container.restarts_for and pod.restart_policy is RestartPolicy.NEVER and kind is not ContainerKind.SIDECAR:
         rule = "can't be RestartContainer in a pod whose restartPolicy is Never"
         yield Breach((*path, "resizePolicy"), ", ".join(container.restarts_for), rule)
-
-
-def _check_restart_policy(path: Path, container: Container) -> Iterator[Breach]:
-    policy = container.restart_policy
-    if policy is None:
-        return
-    if container.kind is ContainerKind.APP:
-        yield Breach((*path, "restartPolicy"), policy.value, "is for init containers only: use the pod's restartPolicy")
-    elif policy is not RestartPolicy.ALWAYS:
-        yield Breach((*path, "restartPolicy"), policy.value, "must be Always, which makes the init container a sidecar")
 
 
 def _check_requirements(path: Path, resources: ResourceRequirements, *, with_devices: bool = False) -> Iterator[Breach]:
@@ -235,7 +225,17 @@ def _check_amounts(path: Path, resources: Resources, *, with_devices: bool = Fal
         elif amount.nano > largest.nano:
             yield Breach(here, str(amount), f"must be at most {largest}")
         elif name.startswith(HUGEPAGES_PREFIX):
-            yield from _check_page_size(here, name, amount)
+            size_text = name.removeprefix(HUGEPAGES_PREFIX)
+            try:
+                size = Quantity.parse(size_text)
+            except QuantitySyntaxError:
+                size = Quantity.of(0)
+            if size.nano <= 0 or not size.is_whole() or str(size) != size_text:
+                yield Breach(
+                    here, "", "must name a page size in canonical form, such as hugepages-2Mi or hugepages-1Gi"
+                )
+            elif amount.nano % size.nano:
+                yield Breach(here, str(amount), f"must be a multiple of the page size {size}")
 
 
 def _check_devices(path: Path, name: str, amount: Quantity, *, of_container: bool) -> Iterator[Breach]:
@@ -251,18 +251,6 @@ def _check_devices(path: Path, name: str, amount: Quantity, *, of_container: boo
         yield Breach(path, str(amount), "must be an integer: devices are whole")
     elif amount.nano > MAX_DEVICES.nano:
         yield Breach(path, str(amount), f"must be at most {MAX_DEVICES}")
-
-
-def _check_page_size(path: Path, name: str, amount: Quantity) -> Iterator[Breach]:
-    size_text = name.removeprefix(HUGEPAGES_PREFIX)
-    try:
-        size = Quantity.parse(size_text)
-    except QuantitySyntaxError:
-        size = Quantity.of(0)
-    if size.nano <= 0 or not size.is_whole() or str(size) != size_text:
-        yield Breach(path, "", "must name a page size in canonical form, such as hugepages-2Mi or hugepages-1Gi")
-    elif amount.nano % size.nano:
-        yield Breach(path, str(amount), f"must be a multiple of the page size {size}")
 
 
 def _check_exclusive_cpus(pod: Pod) -> Iterator[Breach]:

@@ -16,6 +16,7 @@ from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.formats.syntax.findings import shown
 
 T = TypeVar("T")
+D = TypeVar("D")
 E = TypeVar("E", bound=enum.Enum)
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -54,6 +55,7 @@ class JsonValue(Struct, frozen=True):
     path: str = ""
 
     def misfit(self, wanted: str) -> MisfitError:
+        """Create the error for a value that isn't as wanted."""
         found = shown(self.value) if isinstance(self.value, str | int | float | None) else type(self.value).__name__
         return MisfitError(f"{self.path or 'all of it'}: must be {wanted}, not {found}")
 
@@ -67,6 +69,11 @@ class JsonValue(Struct, frozen=True):
         """Return a field of an object. None means that the field is missing or null."""
         value = self.object().get(name)
         return None if value is None else JsonValue(value, self._at(name))
+
+    def read_optional(self, name: str, read: "Callable[[JsonValue], T]", default: D) -> T | D:
+        """Read a field of an object. A field that is missing or null has the default."""
+        found = self.optional(name)
+        return default if found is None else read(found)
 
     def _at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
