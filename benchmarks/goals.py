@@ -35,7 +35,7 @@ from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.edge.transport.grpc_server import GrpcConnection
 from nodeagent.formats.checkpoint.host_record import encode_record
 from nodeagent.formats.checkpoint.node_state import StateEncoder, decode_state, encode_state, policies_of
-from nodeagent.formats.kernel.host_files import spelled
+from nodeagent.formats.kernel.host_files import format_cpus
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.formats.wire.grpc_messages import framed
@@ -369,7 +369,9 @@ def interrupts(clock: Clock) -> Iterator[Row]:
             found, cpus = files.read(kinds), Cpus(all_cpus, all_cpus - own)
             planned = plan(record, found, alone={SettingKind.IRQ: own}, cpus=cpus, facts=files.facts(found))
             encode_record("boot", planned.record)
-            files.write([(files.path(setting), spelled(setting, value)) for setting, value in planned.writes.items()])
+            files.write(
+                [(files.path(setting), format_cpus(setting, value)) for setting, value in planned.writes.items()]
+            )
             record = planned.after(frozenset())
             encode_record("boot", record)
             assert len(planned.writes) == IRQS

@@ -24,9 +24,9 @@ from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
     CgroupValueError,
+    format_value,
     parse_flat_keyed,
     parse_value,
-    print_value,
 )
 from nodeagent.formats.kernel.settings import Settings, known_parameters
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
@@ -169,7 +169,7 @@ def _format_cgroup(observed: ObservedCgroup) -> dict[str, str]:
             }
         ),
         **{
-            attribute.value: "" if isinstance(value, CpuSet | NumaSet) and not value else print_value(value)
+            attribute.value: "" if isinstance(value, CpuSet | NumaSet) and not value else format_value(value)
             for attribute, value in observed.attributes
         },
     }

@@ -49,7 +49,7 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, read_cpu_contents
-from nodeagent.formats.checkpoint.job_record import JobRecord, parse_record, print_record
+from nodeagent.formats.checkpoint.job_record import JobRecord, format_record, parse_record
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, read_memory_contents
 from nodeagent.formats.checkpoint.node_state import FORMAT, VERSION, NodeStateError, decode_state, encode_state
 from nodeagent.formats.checkpoint.sealed import sealed
@@ -58,7 +58,7 @@ from nodeagent.formats.config.containerd_config import ContainerdConfigError, im
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.config.kubelet_beside import KubeletFiles, kubelet_conflicts
 from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed, parse_value
-from nodeagent.formats.kernel.cpu_use import Counted, use_of
+from nodeagent.formats.kernel.cpu_use import Counted, derive_cpu_use
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError, parse_histogram
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError, SysfsSample
@@ -245,7 +245,7 @@ def histogram(content: bytes) -> Hashable:
     assert all(len(row.keys) == len(_HISTOGRAM_KEYS) and min(row.keys) >= 0 for row in found.rows)
     began = Counted(content, 0, 0)
     nothing = kernel_histograms.record(began_ns=0, ended_ns=1)
-    used = use_of(structs.replace(nothing, switches=began, ended_ns=10**9), CpuSet.parse("0-7"))
+    used = derive_cpu_use(structs.replace(nothing, switches=began, ended_ns=10**9), CpuSet.parse("0-7"))
     assert all(0 <= run.ns <= used.elapsed_ns and run.times >= 0 for run in used.runs)
     return len(found.rows), len(used.runs), found.dropped > 0
 
@@ -397,9 +397,9 @@ def job_record(content: bytes) -> Hashable:
     record = parse_record(content)
     if record is None:
         return "no record"
-    again = parse_record(print_record(record))
+    again = parse_record(format_record(record))
     assert again is not None
-    assert parse_record(print_record(again)) == again
+    assert parse_record(format_record(again)) == again
     assert 1 <= record.pid <= 2**22
     assert min(record.user, record.start_ticks) >= 0
     can_be_kept(again.pod)
@@ -785,7 +785,7 @@ NRI_WORDS = (
 )
 
 _JOBS = tuple(
-    print_record(JobRecord(job_pod("make-7", "uid-7", {"cpu": cpu, "memory": "1Gi"}, node, cores), 1000, 77, 123))
+    format_record(JobRecord(job_pod("make-7", "uid-7", {"cpu": cpu, "memory": "1Gi"}, node, cores), 1000, 77, 123))
     for cpu, node, cores in (("2", None, "efficiency"), ("500m", "1", None))
 )
 

@@ -30,9 +30,9 @@ from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
     CgroupValueError,
+    format_value,
     parse_flat_keyed,
     parse_value,
-    print_value,
     written,
 )
 
@@ -692,7 +692,7 @@ class CgroupTree:
         granted = self._parsed(path, Attribute.CPUSET_CPUS_PARTITION, self._text(path, file.name) or "")
         if granted != wanted:
             raise CgroupError(
-                f"{file} is '{print_value(granted)}', wanted '{print_value(wanted)}'",
+                f"{file} is '{format_value(granted)}', wanted '{format_value(wanted)}'",
                 path=str(self.root / path),
                 error=errno.EINVAL,
                 hint="the kernel's reason is in the parentheses; compare cpuset.cpus.exclusive.effective of the cgroups above",

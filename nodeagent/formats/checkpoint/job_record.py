@@ -23,7 +23,7 @@ class JobRecord(Struct, frozen=True):
     """Start time of this process by the kernel's clock. With the PID, it identifies the process."""
 
 
-def print_record(record: JobRecord) -> bytes:
+def format_record(record: JobRecord) -> bytes:
     fields = {"pid": record.pid, "startTicks": record.start_ticks, "user": record.user}
     return json.dumps({**fields, "pod": pod_to_document(record.pod)}, sort_keys=True).encode() + b"\n"
 

@@ -1,9 +1,8 @@
 """Finds the files in /dev that give access to a PCI function, from its entries in /sys.
 
 For each device file, the kernel creates a `dev` file with its numbers and a `uevent` file with its name (sysfs(5),
-DEVNAME of
-Documentation/core-api/kobject.rst). In addition to the files of the function itself, some files are shared by all
-functions of a kind.
+DEVNAME of Documentation/core-api/kobject.rst). In addition to the files of the function itself, some files are shared
+by all functions of a kind.
 """
 
 import re

@@ -21,21 +21,15 @@ class JobUsage(Struct, frozen=True):
 def job_usage(cpu_stat: str | None, numa_stat: str | None, memory_peak: str | None, schedstat: str | None) -> JobUsage:
     """Parse the files. Values in an unexpected format are None."""
     peak = (memory_peak or "").strip()
-    return JobUsage(
-        container_usage(cpu_stat, numa_stat),
-        int(peak) if peak.isascii() and peak.isdigit() else None,
-        None if schedstat is None else _parse_run_times(schedstat),
-    )
-
-
-def _parse_run_times(text: str) -> dict[int, int] | None:
-    found: dict[int, int] = {}
-    for line in text.splitlines():
+    run_ns: dict[int, int] = {}
+    for line in (schedstat or "").splitlines():
         name, *numbers = line.split()[: _RUN_TIME + 1] or [""]
         cpu = name.removeprefix("cpu")
         if not (name.startswith("cpu") and cpu.isascii() and cpu.isdigit()):
             continue
         if len(numbers) < _RUN_TIME or not (numbers[-1].isascii() and numbers[-1].isdigit()):
-            return None
-        found[int(cpu)] = int(numbers[-1])
-    return found or None
+            run_ns = {}
+            break
+        run_ns[int(cpu)] = int(numbers[-1])
+    peak_bytes = int(peak) if peak.isascii() and peak.isdigit() else None
+    return JobUsage(container_usage(cpu_stat, numa_stat), peak_bytes, run_ns or None)

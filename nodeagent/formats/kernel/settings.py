@@ -40,28 +40,11 @@ SETTINGS = (
 COMMAND_LINE = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot"
 """Advice where to set the kernel's parameters."""
 
-KERNEL_PARAMETERS = frozenset(
-    {
-        "cgroup_disable",
-        "cgroup_no_v1",
-        "default_hugepagesz",
-        "hugepages",
-        "hugepagesz",
-        "irqaffinity",
-        "isolcpus",
-        "maxcpus",
-        "mitigations",
-        "nohz",
-        "nohz_full",
-        "nosmt",
-        "nr_cpus",
-        "numa",
-        "numa_balancing",
-        "rcu_nocbs",
-        "systemd.unified_cgroup_hierarchy",
-        "transparent_hugepage",
-    }
-)
+_PARAMETERS = """
+cgroup_disable cgroup_no_v1 default_hugepagesz hugepages hugepagesz irqaffinity isolcpus maxcpus mitigations nohz
+nohz_full nosmt nr_cpus numa numa_balancing rcu_nocbs systemd.unified_cgroup_hierarchy transparent_hugepage
+"""
+KERNEL_PARAMETERS = frozenset(_PARAMETERS.split())
 """The only parameters read from the kernel's command line. Others may be secret, so captures leave them out."""
 
 

@@ -212,7 +212,7 @@ def parse_cpu_mask(text: str) -> CpuSet:
     return CpuSet(CpuMask(int("".join(word.zfill(8) for word in words), 16)))
 
 
-def print_cpu_mask(cpus: CpuSet) -> str:
+def format_cpu_mask(cpus: CpuSet) -> str:
     """Format a mask of CPUs as the kernel does. `parse_cpu_mask` reads it back."""
     words, rest = [f"{cpus.bits & 0xFFFFFFFF:08x}"], cpus.bits >> _WORD_BITS
     while rest:

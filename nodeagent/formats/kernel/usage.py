@@ -76,9 +76,11 @@ def rates(before: UsageSample, after: UsageSample) -> Rates:
     for path, now in after.containers.items():
         was = before.containers.get(path)
         if was is not None and was.cpu is not None and now.cpu is not None and after.at_us > before.at_us:
-            rate = _compute_rate(was.cpu, now.cpu, after.at_us - before.at_us)
-            if rate is not None:
-                containers[path] = rate
+            used_us, periods = now.cpu.usage_us - was.cpu.usage_us, now.cpu.periods - was.cpu.periods
+            throttled = now.cpu.throttled_periods - was.cpu.throttled_periods
+            if min(used_us, periods, throttled) >= 0:  # otherwise, the cgroup was recreated
+                percent = round(100 * throttled / periods) if periods else None
+                containers[path] = ContainerRate(round(1000 * used_us / (after.at_us - before.at_us)), percent)
     return Rates(cpus, containers)
 
 
@@ -87,14 +89,6 @@ def remote_bytes(usage: ContainerUsage, near: NumaSet) -> int | None:
     if usage.memory_bytes is None:
         return None
     return sum(size for node, size in usage.memory_bytes.items() if node not in near)
-
-
-def _compute_rate(was: CpuStat, now: CpuStat, elapsed_us: int) -> ContainerRate | None:
-    used_us, periods = now.usage_us - was.usage_us, now.periods - was.periods
-    throttled = now.throttled_periods - was.throttled_periods
-    if used_us < 0 or periods < 0 or throttled < 0:  # the cgroup was recreated
-        return None
-    return ContainerRate(round(1000 * used_us / elapsed_us), round(100 * throttled / periods) if periods else None)
 
 
 def _parse_cpu_stat(text: str | None) -> CpuStat | None:
