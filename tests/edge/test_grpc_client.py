@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 
 from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET
 from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError
-from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod, read_pod
+from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, encode_get_pod, read_pod
 from nodeagent.formats.wire.grpc_messages import Status, framed, parse_status
 from tests.support.kubelet import serving
 from tests.support.pods import app, init, pod
@@ -33,7 +33,7 @@ SETTINGS = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
 
 
 def request(uid: str) -> bytes:
-    found = get_pod(uid)
+    found = encode_get_pod(uid)
     assert found is not None
     return found
 

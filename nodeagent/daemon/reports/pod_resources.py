@@ -19,8 +19,8 @@ from nodeagent.formats.wire.pod_resources import (
     LIST_RESPONSE,
     SERVICE,
     allocatable,
-    found,
-    listed,
+    find_pod_message,
+    list_pods,
 )
 from nodeagent.formats.wire.protobuf import Message, MessageType, ProtobufError, decode, encode
 
@@ -80,7 +80,7 @@ class PodResources:
         """Spell each view once: a flood of calls must not take the deciding thread's time."""
         view = self._view()
         if self._list is None or self._list[0] is not view:
-            self._list = view, encode(LIST_RESPONSE, listed(view.state, node_name()))
+            self._list = view, encode(LIST_RESPONSE, list_pods(view.state, node_name()))
         return self._list[1]
 
     def _allocatable(self, _: Message) -> bytes:
@@ -89,7 +89,7 @@ class PodResources:
 
     def _found(self, asked: Message) -> bytes:
         namespace, name = asked["pod_namespace"], asked["pod_name"]
-        pod = found(self._view().state, namespace, name, node_name())
+        pod = find_pod_message(self._view().state, namespace, name, node_name())
         if pod is None:
             self._count(names.GET_ERRORS)
             raise CallError(Status.UNKNOWN, f"pod {name} in namespace {namespace} not found")

@@ -40,12 +40,12 @@ from nodeagent.formats.runtime.calls import (
     RuntimeCall,
     Shutdown,
     Synchronize,
-    answered,
-    configured,
-    go_on_synchronizing,
+    encode_answer,
+    encode_registration,
+    encode_request_for_more,
+    encode_subscription,
+    encode_synchronized,
     read_call,
-    registration,
-    synchronized,
 )
 from nodeagent.formats.runtime.mux import (
     MAX_MESSAGE_BYTES,
@@ -53,7 +53,7 @@ from nodeagent.formats.runtime.mux import (
     RUNTIME_SERVICE,
     MuxError,
     Reassembly,
-    spell_frames,
+    encode_frames,
 )
 from nodeagent.formats.runtime.ttrpc import (
     TtrpcCode,
@@ -62,10 +62,10 @@ from nodeagent.formats.runtime.ttrpc import (
     TtrpcFrameType,
     TtrpcRequest,
     TtrpcResponse,
+    encode_request,
+    encode_response,
     read_request,
     read_response,
-    spell_request,
-    spell_response,
 )
 
 DEFAULT_SOCKET = Path("/var/run/nri/nri.sock")
@@ -205,9 +205,9 @@ class NriConnection:
         reader.start()
         has_ended = False
         try:
-            payload = registration(self._plugin.name, self._plugin.index)
+            payload = encode_registration(self._plugin.name, self._plugin.index)
             request = TtrpcRequest(messages.RUNTIME, "RegisterPlugin", payload, timeout_ns=0)
-            self._send(channel, RUNTIME_SERVICE, spell_request(1, request))
+            self._send(channel, RUNTIME_SERVICE, encode_request(1, request))
             self._take_all(channel, pieces)
             has_ended = True
         finally:
@@ -267,15 +267,15 @@ class NriConnection:
         try:
             request = read_request(frame)
         except TtrpcError as err:
-            self._send(channel, PLUGIN_SERVICE, spell_response(frame.stream, _invalid(str(err))))
+            self._send(channel, PLUGIN_SERVICE, encode_response(frame.stream, _invalid(str(err))))
             return
         until = arrived + (request.timeout_ns / 1e9 if request.timeout_ns else self._request_seconds)
         response = self._response(frame, request, until)
-        message = spell_response(frame.stream, response)
+        message = encode_response(frame.stream, response)
         if len(message) > MAX_MESSAGE_BYTES:
             why = f"an answer of {len(message)} bytes, more than {MAX_MESSAGE_BYTES}"
             response = TtrpcResponse(code=TtrpcCode.RESOURCE_EXHAUSTED, message=why)
-            message = spell_response(frame.stream, response)
+            message = encode_response(frame.stream, response)
         self._send(channel, PLUGIN_SERVICE, message)
         now = time.monotonic()
         method = request.method if request.method in METHODS else None
@@ -300,7 +300,7 @@ class NriConnection:
                 self._request_seconds = runtime.request_timeout_ms / 1000
                 self._plugin.configure(runtime)
                 self._phase = max(self._phase, _Phase.CONFIGURED)
-                return TtrpcResponse(configured(self._plugin.events, runtime))
+                return TtrpcResponse(encode_subscription(self._plugin.events, runtime))
             case Shutdown():
                 self._plugin.shut_down()
                 return TtrpcResponse()
@@ -310,7 +310,7 @@ class NriConnection:
                 answer = self._plugin.handle(call, until)
                 if isinstance(answer, Denial):
                     return TtrpcResponse(code=TtrpcCode.FAILED_PRECONDITION, message=answer.reason)
-                return TtrpcResponse(answered(event, answer))
+                return TtrpcResponse(encode_answer(event, answer))
             case _:
                 return TtrpcResponse(
                     code=TtrpcCode.FAILED_PRECONDITION, message=f"not before {_Phase(self._phase + 1).name.lower()}"
@@ -322,13 +322,13 @@ class NriConnection:
         if len(self._sandboxes) + len(self._containers) > MAX_SYNCHRONIZED:
             raise self._nonsense(f"over all parts more than {MAX_SYNCHRONIZED} pods and containers")
         if call.has_more:
-            return TtrpcResponse(go_on_synchronizing())
+            return TtrpcResponse(encode_request_for_more())
         known = Synchronized(tuple(self._sandboxes), tuple(self._containers))
         self._sandboxes.clear()
         self._containers.clear()
         updates = self._plugin.synchronize(known, until)
         self._phase = _Phase.SYNCHRONIZED
-        return TtrpcResponse(synchronized(updates))
+        return TtrpcResponse(encode_synchronized(updates))
 
     def _connected(self) -> socket.socket:
         channel = None
@@ -346,7 +346,7 @@ class NriConnection:
 
     def _send(self, channel: socket.socket, connection: int, message: bytes) -> None:
         try:
-            channel.sendall(spell_frames(connection, message))
+            channel.sendall(encode_frames(connection, message))
         except OSError as err:
             raise self._unreachable(err) from err
 

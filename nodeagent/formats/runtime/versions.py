@@ -1,4 +1,4 @@
-"""Which NRI a runtime has, and which events that one knows. Runtimes below NRI 0.10 don't say: their own version does."""
+"""Derives a runtime's NRI version and the events that this version knows. Before NRI 0.10, runtimes report no NRI version."""
 
 import re
 from collections.abc import Iterable
@@ -15,29 +15,30 @@ _SHIPPED = {
     ),
     "cri-o": (((1, 35, 0), (0, 11, 0)), ((1, 34, 0), (0, 10, 0))),
 }
-"""By the runtime's name: from which version on it has which NRI, newest first."""
+"""Versions of NRI by the runtime's name: the first version of the runtime with each, newest first."""
 _VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])")
 
 
-def nri_version(runtime_name: str, runtime_version: str, told: str) -> tuple[int, int, int]:
+def nri_version(runtime_name: str, runtime_version: str, reported: str) -> tuple[int, int, int]:
     """Return the version of NRI.
 
     Args:
-        runtime_name: as the runtime says.
-        runtime_version: as the runtime says, a distribution's suffix and all.
-        told: the version of NRI if it says that, too; "": it doesn't.
+        runtime_name: the runtime's name.
+        runtime_version: the runtime's version, which may have a distribution's suffix.
+        reported: the version of NRI that the runtime reports. Empty if the runtime reports none.
     """
-    if (found := _parsed(told)) is not None:
+    if (found := _parse_version(reported)) is not None:
         return found
     shipped = _SHIPPED.get(runtime_name.lower(), ())
-    version = _parsed(runtime_version)
+    version = _parse_version(runtime_version)
     return next((nri for since, nri in shipped if version is not None and version >= since), _OLDEST)
 
 
 def event_mask(events: Iterable[Event], runtime: Runtime) -> int:
-    """Return the subscription: bit n - 1 for event n. Events that this runtime doesn't know are left out: it would close the connection.
+    """Return the subscription, with bit n - 1 for event n. Events that this runtime doesn't know are left out, because
+    it would close the connection.
 
-    There is no empty subscription: 0 would mean all events. A plugin has to ask for one that every version knows.
+    A plugin must subscribe to at least one event that every version knows, because 0 would mean all events.
     """
     last = Event.VALIDATE_CONTAINER_ADJUSTMENT if runtime.nri_version >= (0, 10, 0) else Event.REMOVE_CONTAINER
     mask = sum(1 << (event - 1) for event in {*events} if event <= last)
@@ -45,7 +46,7 @@ def event_mask(events: Iterable[Event], runtime: Runtime) -> int:
     return mask
 
 
-def _parsed(text: str) -> tuple[int, int, int] | None:
+def _parse_version(text: str) -> tuple[int, int, int] | None:
     if (found := _VERSION.match(text)) is None:
         return None
     major, minor, patch = found.groups()

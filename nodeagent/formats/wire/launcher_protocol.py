@@ -228,12 +228,7 @@ def decode_list(packet: bytes) -> Page | Refused:
 
 def decode_signal(packet: bytes) -> bool | Refused:
     """Decode whether a signal was delivered. False means that the process had already ended."""
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"delivered": bool() as delivered}:
-            return delivered
-    raise _unreadable_error(packet, "no answer to a signal")
+    return _decode_field(packet, "delivered", bool, "no answer to a signal")
 
 
 def decode_ack(packet: bytes) -> tuple[str, ...] | Refused:
@@ -256,22 +251,13 @@ def decode_subscribe(packet: bytes) -> Refused | None:
 
 
 def decode_partition(packet: bytes) -> Refused | None:
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"partition": str()}:
-            return None
-    raise _unreadable_error(packet, "no answer about a partition")
+    answer = _decode_field(packet, "partition", str, "no answer about a partition")
+    return answer if isinstance(answer, Refused) else None
 
 
 def decode_gather(packet: bytes) -> int | Refused:
     """Decode the number of gathered threads."""
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"gathered": int(count)}:
-            return count
-    raise _unreadable_error(packet, "no number of gathered threads")
+    return _decode_field(packet, "gathered", int, "no number of gathered threads")
 
 
 def decode_host(packet: bytes) -> tuple[str | None, ...] | Refused:
@@ -282,6 +268,16 @@ def decode_host(packet: bytes) -> tuple[str | None, ...] | Refused:
         case {"results": list() as results} if all(result is None or isinstance(result, str) for result in results):
             return tuple(results)
     raise _unreadable_error(packet, "no results of writes")
+
+
+def _decode_field(packet: bytes, name: str, kind: type[T], why: str) -> T | Refused:
+    answer = _decode(packet)
+    if isinstance(answer, Refused):
+        return answer
+    value = answer.get(name)
+    if isinstance(value, kind):
+        return value
+    raise _unreadable_error(packet, why)
 
 
 def _encode(operation: str, fields: Mapping[str, object]) -> bytes:
@@ -312,16 +308,15 @@ def _decode_status(fields: Mapping[str, Any]) -> RunStatus:
     if finished_at_ms is None:
         start_ticks, boot_id = _take(fields, "start_ticks", int), _take(fields, "boot_id", str)
         return Running(run_id, pid, start_ticks, boot_id, cgroup, started_at_ms)
-    return Exited(run_id, pid, cgroup, started_at_ms, finished_at_ms, _decode_end(fields))
-
-
-def _decode_end(fields: Mapping[str, Any]) -> Returned | Killed | UnknownEnd:
     code, signal = _take_or_none(fields, "exit_code", int), _take_or_none(fields, "signal", int)
+    end: Returned | Killed | UnknownEnd
     if code is not None:
-        return Returned(code)
-    if signal is not None:
-        return Killed(signal, _take(fields, "core_dumped", bool))
-    return _take_member(UnknownEnd, fields, "unknown")
+        end = Returned(code)
+    elif signal is not None:
+        end = Killed(signal, _take(fields, "core_dumped", bool))
+    else:
+        end = _take_member(UnknownEnd, fields, "unknown")
+    return Exited(run_id, pid, cgroup, started_at_ms, finished_at_ms, end)
 
 
 def _take(fields: Mapping[str, Any], name: str, kind: type[T]) -> T:

@@ -10,7 +10,7 @@ from nodeagent.edge.files import state_files
 from nodeagent.edge.runtime.nri import Answered, NriConnection, NriError
 from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError
 from nodeagent.formats.config.containerd_config import ContainerdConfigError, NriConfig, imported, nri_config
-from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod
+from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, encode_get_pod
 from nodeagent.formats.wire.grpc_messages import Status
 from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 
@@ -53,7 +53,7 @@ def runtime_facts(
 
 
 def _pods_api(path: Path) -> PodsApiFacts:
-    nobody = get_pod(_NOBODY)
+    nobody = encode_get_pod(_NOBODY)
     assert nobody is not None
     try:
         with GrpcClient(KUBELET, path, time.monotonic() + _PODS_API_SECONDS, MAX_BYTES) as kubelet:
