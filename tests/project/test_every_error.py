@@ -450,7 +450,7 @@ CASES = [
     Case("ApiUnavailable", "half an answer", lambda d: call(listener_that_says(b"{", d / "s"), "state"), "{}/s"),
     Case("ApplyRefusedError", "a pod that asks for too much", lambda d: with_manifests(apply, d, str(written(d / "a.yaml", HUGE))), "default/a would be refused"),
     Case("CaptureError", "no JSON", lambda d: read_topology(about(machine=str(written(d / "f", "{")))), "{}/f is not a capture of a node: it is not JSON"),
-    Case("CaptureError", "no machine", lambda d: read_topology(about(machine=str(written(d / "f", "{}")))), "topology: is required, and kind is not NodeCapture"),
+    Case("CaptureError", "no machine", lambda d: read_topology(about(machine=str(written(d / "f", "{}")))), "topology: is missing, and kind is not NodeCapture"),
     Case("CaptureError", "of a later version", lambda d: read_topology(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
     Case("CgroupEntryError", "no cgroup", lambda d: join(str(d / "gone")), "{}/gone"),
     Case("CgroupError", "weight", lambda d: cgroup_with(d, "cpu.weight", "heavy").read(frozenset()), "'heavy'"),

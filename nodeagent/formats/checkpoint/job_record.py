@@ -32,13 +32,10 @@ def parse_record(text: bytes) -> JobRecord | None:
     """Parse a record. None means that the text has another form."""
     try:
         document = parsed(text)
-        pid = document.field("pid").whole(low=1)
-        if pid > _MAX_PID:
-            return None
         return JobRecord(
             pod=named_pod_from_document(document.field("pod").object()),
             user=document.field("user").whole(),
-            pid=pid,
+            pid=document.field("pid").whole(1, _MAX_PID),
             start_ticks=document.field("startTicks").whole(),
         )
     except (MisfitError, DocumentError):

@@ -44,7 +44,7 @@ from nodeagent.formats.syntax.documents import read_documents
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.syntax.fields import Fields, nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
-from nodeagent.formats.syntax.quantity_words import no_quantity
+from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 from nodeagent.formats.syntax.tree import MapNode, TreeNode, line_at
 
 _HINT = "fix these lines, then start or reload again; examples/config.yaml (see `nodeagent --help`) has every field of the agent"
@@ -251,7 +251,7 @@ class _ConfigReader:
         try:
             amount = Quantity.parse(text)
         except QuantitySyntaxError:
-            self._fields.report("evictionHard", no_quantity(text), text)
+            self._fields.report("evictionHard", explain_no_quantity(text), text)
             return None, None
         if amount.nano < 0:
             self._fields.report("evictionHard", f"eviction threshold memory.available must be positive: {text}")

@@ -38,7 +38,7 @@ from nodeagent.formats.manifest.pod_annotations import (
 )
 from nodeagent.formats.syntax.fields import Fields, fields_of, nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings, shown
-from nodeagent.formats.syntax.quantity_words import no_quantity
+from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 from nodeagent.formats.syntax.resource_names import is_extended_resource
 
 CONTAINERS = f"{ANNOTATION_DOMAIN}/containers"
@@ -173,7 +173,7 @@ def _read_amounts(annotations: Fields, key: str) -> Resources | None:
         try:
             quantity = Quantity.parse(amount).rounded_up_to_milli()
         except QuantitySyntaxError:
-            annotations.report(key, no_quantity(amount), amount)
+            annotations.report(key, explain_no_quantity(amount), amount)
             continue
         if quantity.nano < 0:
             annotations.report(key, "must be greater than or equal to 0", amount)

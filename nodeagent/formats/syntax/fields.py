@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.syntax.findings import DocumentError, Findings, shown
-from nodeagent.formats.syntax.quantity_words import no_quantity
+from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, TreeNode, kind_of, tree_of
 
 MAX_RESOURCES = 64
@@ -184,7 +184,7 @@ class Fields:
         try:
             return Quantity.parse(text)
         except QuantitySyntaxError:
-            self._findings.add(node.line, path, shown(text), no_quantity(text))
+            self._findings.add(node.line, path, shown(text), explain_no_quantity(text))
             return None
 
     def quantities(self, key: str) -> Resources:

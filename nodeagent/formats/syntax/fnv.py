@@ -2,10 +2,9 @@
 same.
 
 A step is (state ^ byte) * PRIME. The XOR changes only the low eight bits, and these never depend on the higher ones.
-For a given
-low byte of the state before it, a piece of text therefore multiplies every state by the same power of PRIME and adds
-the same constant.
-A piece has 256 such constants. They are cached when first needed, so the text before a piece may change freely.
+For a given low byte of the state before it, a piece of text therefore multiplies every state by the same power of PRIME
+and adds the same constant. A piece has 256 such constants. They are cached when first needed, so the text before a
+piece may change freely.
 """
 
 from fnv_hash_fast import fnv1a_32 as _hash_of_bytes
@@ -59,7 +58,9 @@ _MOST_PIECES, _MOST_BYTES = 8, 1024
 def fnv1a_32(*texts: Text) -> int:
     """Hash the UTF-8 bytes of consecutive texts."""
     if all(len(text) <= (_MOST_BYTES if isinstance(text, str) else _MOST_PIECES) for text in texts):
-        whole = b"".join([_encode_text(text) for text in texts])
+        whole = b"".join(
+            [text.encode() if isinstance(text, str) else b" ".join([piece.data for piece in text]) for text in texts]
+        )
         if len(whole) <= _MOST_BYTES:
             return _hash_of_bytes(whole)
     state = _BASIS
@@ -71,7 +72,3 @@ def fnv1a_32(*texts: Text) -> int:
             for piece in text[1:]:
                 state = piece.after((state ^ 0x20) * _PRIME & _MASK)
     return state
-
-
-def _encode_text(text: Text) -> bytes:
-    return text.encode() if isinstance(text, str) else b" ".join([piece.data for piece in text])

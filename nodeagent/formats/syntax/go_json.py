@@ -32,10 +32,15 @@ def decoded(text: str) -> Any:
     Raises:
         GoJsonError: the text is not JSON.
     """
+
+    def refuse_constant(name: str) -> None:
+        raise GoJsonError(f"invalid character '{name[0]}' looking for beginning of value")
+
     if "\\u" in text:
-        text = _ESCAPE.sub(_replace_half_surrogate, text)
+        # Half a surrogate pair is not a character. Go replaces it by U+FFFD.
+        text = _ESCAPE.sub(lambda escape: r"\ufffd" if escape["half"] else escape[0], text)
     try:
-        return json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+        return json.loads(text, object_pairs_hook=_Pairs, parse_constant=refuse_constant)
     except json.JSONDecodeError as err:
         if not text.strip() or err.pos >= len(text.rstrip()) or err.msg.startswith("Unterminated string"):
             raise GoJsonError("unexpected end of JSON input") from err
@@ -54,17 +59,8 @@ _ESCAPE = re.compile(
 )
 
 
-def _replace_half_surrogate(escape: re.Match[str]) -> str:
-    """Replace half a surrogate pair, which is not a character, by U+FFFD as Go does."""
-    return r"\ufffd" if escape["half"] else escape[0]
-
-
 class _Pairs(list[tuple[str, Any]]):
     """A decoded JSON object."""
-
-
-def _refuse_constant(name: str) -> None:
-    raise GoJsonError(f"invalid character '{name[0]}' looking for beginning of value")
 
 
 def keys_of(value: Any) -> frozenset[str]:

@@ -57,7 +57,7 @@ class JsonValue(Struct, frozen=True):
     def misfit(self, wanted: str) -> MisfitError:
         """Create the error for a value that isn't as wanted."""
         found = shown(self.value) if isinstance(self.value, str | int | float | None) else type(self.value).__name__
-        return MisfitError(f"{self.path or 'all of it'}: must be {wanted}, not {found}")
+        return MisfitError(f"{self.path or 'the document'}: must be {wanted}, not {found}")
 
     def field(self, name: str) -> "JsonValue":
         found = self.optional(name)
@@ -120,9 +120,9 @@ class JsonValue(Struct, frozen=True):
             raise self.misfit(f"one of {', '.join(allowed)}")
         return self.text()
 
-    def whole(self, low: int = 0) -> int:
-        if isinstance(self.value, bool) or not isinstance(self.value, int) or not low <= self.value <= MAX_WHOLE:
-            raise self.misfit(f"a whole number from {low}")
+    def whole(self, low: int = 0, high: int = MAX_WHOLE) -> int:
+        if isinstance(self.value, bool) or not isinstance(self.value, int) or not low <= self.value <= high:
+            raise self.misfit(f"a whole number from {low}" + ("" if high == MAX_WHOLE else f" to {high}"))
         return self.value
 
     def flag(self) -> bool:
@@ -146,4 +146,4 @@ class JsonValue(Struct, frozen=True):
         try:
             return parse(self.text())
         except IdSetSyntaxError as err:
-            raise self.misfit(f"{wanted} ({err})") from err
+            raise self.misfit(f"{wanted} ({str(err)[:80]})") from err
