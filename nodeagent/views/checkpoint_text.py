@@ -13,7 +13,7 @@ from nodeagent.views.wording.columns import table
 from nodeagent.views.wording.words import bytes_text, counted
 
 
-def summary(checkpoint: Checkpoint) -> Iterator[str]:
+def summarise_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
     """Summarise a checkpoint in a few lines, with whether it is intact."""
     pods = checkpoint.promises.pods
     containers = len(checkpoint.by_id) or sum(len(pod.holders) for _, pod in pods)
@@ -26,7 +26,7 @@ def summary(checkpoint: Checkpoint) -> Iterator[str]:
     yield from (printable(f"  {text}") for text in (checkpoint.problem, checkpoint.note) if text is not None)
 
 
-def agreement(found: Sequence[Disagreement]) -> Iterator[str]:
+def format_agreement(found: Sequence[Disagreement]) -> Iterator[str]:
     """Report whether the file agrees with the node's state, and list the differences."""
     yield "  DIFFERS from the node's state:" if found else "  agrees with the node's state"
     for each in found:
@@ -44,7 +44,7 @@ def render_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _format_lines(checkpoint: Checkpoint) -> Iterator[str]:
-    yield from summary(checkpoint)
+    yield from summarise_checkpoint(checkpoint)
     promises = checkpoint.promises
     for resource, ids in sorted(checkpoint.registered.items()):
         yield f"registered {resource}: {', '.join(ids) or 'none'}"

@@ -14,7 +14,7 @@ from nodeagent.views.wording.words import counted
 Document = dict[str, Any]
 
 
-def plan_document(state: NodeState, entry: PodEntry) -> Document:
+def describe_plan(state: NodeState, entry: PodEntry) -> Document:
     """Describe the release of a pod: the order of its containers, and the resources that become free."""
     cpus, nodes = _held_resources(state.promises, entry) if entry.is_active else (CpuSet(), NumaSet())
     return {
@@ -28,12 +28,12 @@ def plan_document(state: NodeState, entry: PodEntry) -> Document:
         "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
         "cpus": str(cpus),
         "memoryNodes": str(nodes),
-        "cgroup": entry.pod_path if entry.is_active and not entry.is_of_systemd else None,
+        "cgroup": entry.pod_path if entry.is_active and not entry.pins_units else None,
         "units": list(entry.pod.units) if entry.is_active else [],
     }
 
 
-def outcome_document(plan: Document, after: NodeState) -> Document:
+def add_outcome(plan: Document, after: NodeState) -> Document:
     """Add the outcome to a plan."""
     if plan["outcome"] != "planned":
         return plan
@@ -41,7 +41,7 @@ def outcome_document(plan: Document, after: NodeState) -> Document:
     return plan | {"outcome": "left" if entry is not None and entry.is_active else "released"}
 
 
-def plan_text(plan: Document) -> list[str]:
+def format_plan(plan: Document) -> list[str]:
     """Format a pod's plan as lines."""
     name = f"{plan['namespace']}/{plan['name']}"
     if plan["outcome"] == "nothing":
@@ -57,7 +57,7 @@ def plan_text(plan: Document) -> list[str]:
     return [*lines, f"  after its last process has ended: {held}; cgroup {plan['cgroup']} is removed"]
 
 
-def events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
+def format_events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
     """Describe the events of pods between two states, one line each."""
     for old in before.entries:
         if old.pod.uid not in uids or not old.is_active:

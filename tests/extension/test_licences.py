@@ -26,7 +26,7 @@ from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
-from nodeagent.views.simulate.pods import Simulation, run_document
+from nodeagent.views.simulate.pods import Simulation, describe_run
 from nodeagent.views.simulate.pods_text import render_run
 from tests.extension.licences.resource import GIVEN, LICENCE, Counts, LicenceHoldings, Licences
 from tests.support.builders import admitted, managers
@@ -203,7 +203,7 @@ def test_inspect_and_simulate_show_it(pool: Counts) -> None:
     assert isinstance(decision, Admitted)
     after = WhatIf.of(here, decision.promises, (one,))
     run = Simulation(Config(here.placement), "config.yaml", before, after, ((one, decision),))
-    text = " ".join(render_run(run_document(run, "a machine")).split())
+    text = " ".join(render_run(describe_run(run, "a machine")).split())
     assert f"default/one, container app: licences {said}" in text
 
 

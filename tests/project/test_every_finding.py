@@ -28,7 +28,7 @@ from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
 from nodeagent.formats.syntax import yaml_tree
 from nodeagent.formats.syntax.findings import DocumentError
-from nodeagent.views.inspect.differences import Difference, differences
+from nodeagent.views.inspect.differences import Difference, find_differences
 from tests.formats.config import test_config_yaml
 from tests.formats.manifest import test_pod_manifest
 from tests.project.test_every_error import STEP
@@ -304,4 +304,4 @@ def test_a_difference_names_file_promise_and_what_is_there(
 ) -> None:
     world = one()
     observed = meddle(world.observed())
-    assert expected in differences(diff(world.desired_cgroups(), observed), world.desired_cgroups(), observed)
+    assert expected in find_differences(diff(world.desired_cgroups(), observed), world.desired_cgroups(), observed)

@@ -40,7 +40,7 @@ from nodeagent.core.model.cgroup import (
     UnitSettings,
     Value,
 )
-from nodeagent.core.model.cgroup_layout import ABOVE, is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import ABOVE, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
@@ -384,7 +384,7 @@ class Machine:
         if broken is not None:
             raise CgroupError(broken, path=change.path, error=None, hint="it is broken on purpose")
         match change:
-            case _ if is_of_systemd(change.path):
+            case _ if is_pinned(change.path):
                 self._tell_systemd(change)
             case MakeCgroup(path, has_payload):
                 assert _parent(path) in self.groups, f"no parent for {path}"
@@ -654,7 +654,7 @@ class Agent:
         outcome = execute(plan, wanted, _Recording(self))
         ending = stopping(self.state)
         self.signalled, self.asked = self.signalled & ending, self.asked & ending
-        placed = container_placements(self.machine.node.managers, self.state, cgroups_in_sync(wanted, outcome))
+        placed = container_placements(self.machine.node.managers, self.state, cgroups_in_sync(wanted, outcome)).by_key()
         for action in actions(self.state, world, outcome.ready, placed, self.signalled):
             self._effect()
             if isinstance(action, Launch):
@@ -736,7 +736,7 @@ class Agent:
         """What a turn would do to processes now, if every cgroup is ready."""
         wanted = {w.path: w for w in self.desired_cgroups()}
         ready = frozenset(w.path for w in wanted.values() if w.is_leaf and not w.is_starved)
-        placed = container_placements(self.machine.node.managers, self.state, wanted)
+        placed = container_placements(self.machine.node.managers, self.state, wanted).by_key()
         return tuple(actions(self.state, self.world(), ready, placed, self.signalled))
 
     def is_unsettled(self) -> bool:
@@ -791,7 +791,7 @@ class Agent:
         placed = {
             path: machine.granted_to_unit(name)
             for path, want in desired_by_path.items()
-            if (name := unit_at(path)) in machine.units and is_of_systemd(path) and machine.units[name].is_placed
+            if (name := unit_at(path)) in machine.units and is_pinned(path) and machine.units[name].is_placed
             if want.goes_back_to is None
         }
         own = {path: machine.effective(path) for path in machine.populated() if not machine.is_frozen(path)}

@@ -14,7 +14,7 @@ from nodeagent.views.explain.document import Explained, explanation
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
-from nodeagent.views.wording.runtime_pods import known_documents, known_of, known_row
+from nodeagent.views.wording.runtime_pods import describe_known_amounts, find_known_amounts, format_known_amount
 from tests.core.turn.test_containers import NODE, WEB, Runtime
 from tests.support import json_schema
 from tests.support.pods import amounts, app, pod
@@ -32,7 +32,9 @@ def entry_of(runtime: Runtime) -> PodEntry:
 
 
 def known(runtime: Runtime) -> dict[tuple[str | None, str], tuple[str, str, bool]]:
-    found = known_documents(known_of(entry_of(runtime), runtime.state, NODE.managers.topology.memory_bytes))
+    found = describe_known_amounts(
+        find_known_amounts(entry_of(runtime), runtime.state, NODE.managers.topology.memory_bytes)
+    )
     return {(one["container"], one["what"]): (one["value"], one["from"], one["exact"]) for one in found}
 
 
@@ -84,8 +86,8 @@ def test_what_kubelet_says_is_exact_and_shown_as_its_word() -> None:
 
 def test_there_are_words_for_every_source() -> None:
     for by in ToldBy:
-        (document,) = known_documents([Known("kind", "app", by, is_exact=True, container="main")])
-        assert known_row(document)[-1]
+        (document,) = describe_known_amounts([Known("kind", "app", by, is_exact=True, container="main")])
+        assert format_known_amount(document)[-1]
 
 
 def explained(runtime: Runtime) -> str:
@@ -93,7 +95,7 @@ def explained(runtime: Runtime) -> str:
     what_if = WhatIf.of(NODE.managers, runtime.state.promises, tuple(runtime.state.holding_pods()))
     again = replay_decision(what_if, runtime.state, entry)
     assert again.reproduced
-    all_known = known_of(entry, runtime.state, NODE.managers.topology.memory_bytes)
+    all_known = find_known_amounts(entry, runtime.state, NODE.managers.topology.memory_bytes)
     found = Explained(again.before, again.trace, entry=entry, reproduced=True, known=all_known)
     document = explanation([found], config=NODE.config, what_if=what_if, where="here")
     json_schema.check(document, "explanation")
@@ -117,7 +119,7 @@ def test_a_pod_that_is_no_runtimes_has_none_of_it() -> None:
     runtime = Runtime()
     runtime.run(WEB, "main", "c1")
     entry = replace(entry_of(runtime), origin=replace(entry_of(runtime).origin, source="manifests", domain=OWN))
-    assert known_of(entry, runtime.state, 1) == ()
+    assert find_known_amounts(entry, runtime.state, 1) == ()
 
 
 def test_explain_shows_all_of_it_and_inspect_the_estimates() -> None:

@@ -23,11 +23,11 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.release_text import (
     Document,
-    events,
+    add_outcome,
+    describe_plan,
+    format_events,
+    format_plan,
     longest_end_seconds,
-    outcome_document,
-    plan_document,
-    plan_text,
 )
 from nodeagent.views.wording.words import counted
 
@@ -171,9 +171,9 @@ class _ReleaseReport:
         stream.flush()
 
     def plan(self, state: NodeState, entries: Sequence[PodEntry]) -> None:
-        self._plans = [plan_document(state, entry) for entry in entries]
+        self._plans = [describe_plan(state, entry) for entry in entries]
         if self._dry_run and self._output == "text":
-            lines = [line for plan in self._plans for line in plan_text(plan)]
+            lines = [line for plan in self._plans for line in format_plan(plan)]
             self.say(*(["would be done, nothing is:", *lines] if lines else ["there are no pods"]))
 
     def removal(self, *, cgroups: str | None = None, file: str | None = None) -> None:
@@ -212,7 +212,7 @@ class _ReleaseReport:
             "version": _VERSION,
             "dryRun": self._dry_run,
             "byAgent": self._by_agent,
-            "pods": self._plans if after is None else [outcome_document(plan, after) for plan in self._plans],
+            "pods": self._plans if after is None else [add_outcome(plan, after) for plan in self._plans],
             "removed": {"cgroups": self._cgroups, "files": self._files},
             "problem": None if problem is None else {"message": problem.message, "nextStep": problem.hint},
         }
@@ -245,7 +245,7 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
         answer.plan(known.state, chosen)
         for entry in chosen:
             if entry.pod.uid not in uids:
-                answer.say(*plan_text(plan_document(known.state, entry)))
+                answer.say(*format_plan(describe_plan(known.state, entry)))
         _wait(known.state, uids, socket_path, answer, deadline)
         _done(len(uids), answer)
     return 0
@@ -281,7 +281,7 @@ class _Reporter:
         answer.follow(state)
 
     def __call__(self, state: NodeState) -> None:
-        self._answer.say(*events(self._state, state, self._uids, time.time_ns() // 1_000_000))
+        self._answer.say(*format_events(self._state, state, self._uids, time.time_ns() // 1_000_000))
         self._answer.follow(state)
         self._state = state
 

@@ -40,7 +40,7 @@ def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuS
     """
     view, wanted = _wanted(known, entry)
     observed, path = view.observed.cgroups or {}, entry.container_path(container)
-    below = used_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.is_of_systemd else ()
+    below = used_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.pins_units else ()
     _raise_if(obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
     return next(want.cpus() for want in wanted if want.path == path)
 
@@ -54,7 +54,8 @@ def find_placement(known: NodeView, entry: PodEntry, container: str) -> Containe
     view, wanted = _wanted(known, entry)
     _raise_if(unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
     cgroups = {want.path: want for want in wanted}
-    return container_placements(view.node.managers, view.state, cgroups)[entry.container_path(container)]
+    placements = container_placements(view.node.managers, view.state, cgroups)
+    return placements.by_key()[entry.container_path(container)]
 
 
 def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:

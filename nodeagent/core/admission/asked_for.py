@@ -52,34 +52,34 @@ def unfit(providers: Providers, machine: Topology, pod: PodDemand) -> Refusal | 
     """Refuse a pod that asks for what nothing can be promised to it of; None: it is to be tried."""
     has_own = providers.of(CpuResource).manager.static and pod.asks_for_cpus
     return (
-        _without_such_cores(machine, pod, has_own=has_own)
-        or _without_such_a_node(machine, pod, has_own=has_own)
-        or _without_such_devices(providers, pod)
-        or _without_such_resources(providers, pod)
+        _refuse_missing_cores(machine, pod, has_own=has_own)
+        or _refuse_missing_node(machine, pod, has_own=has_own)
+        or _refuse_missing_devices(providers, pod)
+        or _refuse_missing_resources(providers, pod)
     )
 
 
-def _without_such_devices(providers: Providers, pod: PodDemand) -> Refusal | None:
+def _refuse_missing_devices(providers: Providers, pod: PodDemand) -> Refusal | None:
     if not pod.near:
         return None
-    from nodeagent.core.admission.near import without_such_devices  # noqa: PLC0415 - as above
+    from nodeagent.core.admission.near import without_such_devices  # noqa: PLC0415 - few pods name devices
 
     return without_such_devices(providers.devices, pod.near)
 
 
-def _without_such_resources(providers: Providers, pod: PodDemand) -> Refusal | None:
-    """Kubelet leaves out resources that its node doesn't have (removeMissingExtendedResources): the pod would run without its devices."""
+def _refuse_missing_resources(providers: Providers, pod: PodDemand) -> Refusal | None:
+    """Refuse extended resources that no resource gives. kubelet would run the pod without them (removeMissingExtendedResources)."""
     if not any(container.devices for container in pod.containers):
         return None
     resources = providers.resources
     if any(resource.holdings is DeviceHoldings for resource in resources):
-        return None  # it says itself what it doesn't have
+        return None  # the device manager refuses them itself
     managed = frozenset[str]().union(*(resource.managed for resource in resources))
     unknown = [name for name, _ in pod.devices if name not in managed]
     return unexpected(f"cannot allocate unregistered device {unknown[0]}") if unknown else None
 
 
-def _without_such_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:
+def _refuse_missing_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:
     name, there = pod.core_class, machine.core_classes
     if name is None:
         return None
@@ -95,7 +95,7 @@ def _without_such_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -> 
     return None
 
 
-def _without_such_a_node(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:
+def _refuse_missing_node(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:
     node = pod.numa_node
     if node is None:
         return None

@@ -54,7 +54,7 @@ def is_resize(old: Pod, new: Pod) -> bool:
 
 def is_resizable(entry: PodEntry) -> bool:
     """Whether a pod has what can be resized, and goes by its manifest. A runtime's is resized when kubelet asks."""
-    return entry.holds and entry.deleting_since_ms is None and not entry.is_of_runtime
+    return entry.holds and entry.deleting_since_ms is None and not entry.is_requested_per_container
 
 
 def lowers_request(old: Pod, new: Pod) -> bool:

@@ -59,8 +59,8 @@ def closings(
     """
     if config.host_isolation == "none":
         return {}
-    if entry.is_of_systemd or entry.is_of_runtime:
-        why = Why.UNIT if entry.is_of_systemd else Why.RUNTIME
+    if entry.pins_units or entry.is_requested_per_container:
+        why = Why.UNIT if entry.pins_units else Why.RUNTIME
         own = {c.name: own_set_of(promises, entry.pod.uid, c.name) or CpuSet() for c in entry.pod.containers}
         return {
             name: Closing(cpus & managers.topology.online, None, is_of_pod=False, why=why)

@@ -34,7 +34,7 @@ from nodeagent.core.model.cgroup import (
     Value,
     unclear_units,
 )
-from nodeagent.core.model.cgroup_layout import is_of_systemd, is_ours
+from nodeagent.core.model.cgroup_layout import is_ours, is_pinned
 from nodeagent.core.model.idset import CpuSet
 
 _LIMITS = frozenset({Attribute.MEMORY_MAX, Attribute.CPU_MAX})
@@ -159,7 +159,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
 
 def _is_to_write(path: str, observed: ObservedCgroups) -> bool:
     """Whether the cgroup exists or can be created. A unit that systemd doesn't know has none, and only systemd can create it."""
-    return path in observed or not is_of_systemd(path)
+    return path in observed or not is_pinned(path)
 
 
 def _given_back(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
@@ -192,7 +192,7 @@ def _has_children(path: str, observed: ObservedCgroups) -> bool:
 
 def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     for want in desired:
-        if is_of_systemd(want.path):
+        if is_pinned(want.path):
             continue
         there = observed.get(want.path)
         has_payload = want.get(Attribute.FALLBACK_CPUS) is not None
@@ -268,7 +268,7 @@ def _kept(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
     online. That could be a CPU that the cgroup has released, or one that others have not vacated yet.
     """
     there = observed.get(want.path)
-    if there is None or not want.is_exclusive or is_of_systemd(want.path) or _is_displaced(want, there):
+    if there is None or not want.is_exclusive or is_pinned(want.path) or _is_displaced(want, there):
         return None
     above = observed.get(parent_of(want.path))
     bound = above.get(Attribute.CPUSET_CPUS) if above else None
@@ -291,7 +291,7 @@ def _left(want: DesiredCgroup, there: ObservedCgroup | None, leaves: Iterable[De
 
     None means that it is on no CPU of others, or is no exclusive unit.
     """
-    if not want.is_exclusive or not is_of_systemd(want.path):
+    if not want.is_exclusive or not is_pinned(want.path):
         return None
     others = CpuSet()
     for other in leaves:
@@ -313,7 +313,7 @@ def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
 
     A systemd unit is not frozen, because systemd's clients would see that state.
     """
-    if is_of_systemd(want.path):
+    if is_pinned(want.path):
         return False
     usable = _usable(there)
     return want.is_exclusive and bool(usable) and there is not None and there.is_populated and not usable & want.cpus()
@@ -334,7 +334,7 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
                     yield SetAttribute(want.path, attribute, value, before)
             elif not want.is_exclusive:
                 continue
-            elif is_of_systemd(want.path):
+            elif is_pinned(want.path):
                 left = _left(want, there, leaves)
                 if left != want.cpus() and not _has_alone(there, before, want.cpus()):
                     vacates = (left or _usable(there)) - want.cpus()
@@ -396,6 +396,6 @@ def _usable(there: ObservedCgroup | None) -> CpuSet:
 
     In a frozen cgroup none run. Others may thaw a systemd unit at any moment, so it counts as running.
     """
-    if there is None or (there.is_frozen and not is_of_systemd(there.path)):
+    if there is None or (there.is_frozen and not is_pinned(there.path)):
         return CpuSet()
     return (there.cpus_effective or CpuSet()) | there.elsewhere

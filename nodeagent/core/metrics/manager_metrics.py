@@ -87,15 +87,12 @@ MetricDeltas = tuple[MetricDelta, ...]
 
 @lru_cache(maxsize=1024)
 def plus(name: str, amount: int = 1, /, **labels: str) -> MetricDelta:
-    """Add to a counter. Deltas are few and alike, so most are created once."""
+    """Add to a counter or a gauge. Deltas are few and alike, so most are created once."""
     return MetricDelta(Series(name, tuple(sorted(labels.items()))), amount)
 
 
-def gauge(name: str, amount: int) -> MetricDelta:
-    return MetricDelta(Series(name), amount)
-
-
-def set_gauge(name: str, value: int, **labels: str) -> MetricDelta:
+@lru_cache(maxsize=1024)
+def set_gauge(name: str, value: int, /, **labels: str) -> MetricDelta:
     return MetricDelta(Series(name, tuple(sorted(labels.items()))), value, absolute=True)
 
 

@@ -9,7 +9,6 @@ from operator import itemgetter
 from typing import TypeVar
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from nodeagent.core.model.holdings import Books, Holdings, with_part
 from nodeagent.core.model.idset import NumaSet
@@ -58,7 +57,10 @@ class PodPromises(Struct, frozen=True):
         return PodPromises(hints).having(*(part.without(name) for part in self.parts))
 
     def hint(self, name: str) -> Hint:
-        return next((hint for key, hint in self.hints if key == name), NO_HINT)
+        for key, hint in self.hints:
+            if key == name:
+                return hint
+        return NO_HINT
 
     @property
     def holders(self) -> list[str]:
@@ -135,4 +137,5 @@ class Isolation(enum.StrEnum):
 
 def with_pod(promises: Promises, uid: str, pod: PodPromises) -> Promises:
     """Replace what a pod holds; a pod that holds nothing is removed."""
-    return replace(promises, pods=promises.pods.without(uid) if pod == NOTHING else promises.pods.put(uid, pod))
+    pods = promises.pods.without(uid) if pod == NOTHING else promises.pods.put(uid, pod)
+    return Promises(pods, promises.unrecovered, promises.parts)

@@ -13,7 +13,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Container, ContainerKind, Pod, QosClass
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.runtime_containers import Registry
-from nodeagent.core.model.waiting import RequestKind, Waiting
+from nodeagent.core.model.waiting import RequestKind, Retry, Waiting
 
 
 class Phase(enum.Enum):
@@ -168,6 +168,19 @@ class PodEntry(Struct, frozen=True):
         )
         return tuple((asked, waiting) for asked, waiting in found if waiting is not None)
 
+    def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:
+        """Return the events that let an unmet request be tried again. There are none if the request is met.
+
+        Args:
+            kind: the request.
+            for_room: whether the node tries pods again that were refused for room (`Config.retries_for_room`).
+        """
+        waiting = dict(self.waiting).get(kind)
+        if waiting is None:
+            return ()
+        asked = RequestKind.CONTAINER if self.is_requested_per_container else kind
+        return waiting.retries(asked, requests_devices=self.pod.asks_for_devices, for_room=for_room)
+
     @property
     def is_active(self) -> bool:
         """It was admitted, and is not over."""
@@ -189,9 +202,9 @@ class PodEntry(Struct, frozen=True):
         return Phase.RUNNING if all(_has_begun(c, s) for c, s in self.pairs()) else Phase.PENDING
 
     @property
-    def is_of_runtime(self) -> bool:
-        """Its cgroups and processes are a container runtime's, which asks the agent about each."""
-        return self.origin.domain != OWN and not self.is_of_systemd
+    def is_requested_per_container(self) -> bool:
+        """Whether the program that runs the pod requests one container after the other. No manifest counts for such a pod."""
+        return self.origin.domain != OWN and not self.pins_units
 
     @property
     def pod_path(self) -> str:
@@ -199,27 +212,27 @@ class PodEntry(Struct, frozen=True):
 
         Of a pod whose containers are systemd's units, what stands for it; of a container runtime's, an absolute path, once one is known.
         """
-        if self.is_of_systemd:
+        if self.pins_units:
             return pinned_pod_path(self.domain, self.pod.uid)
         known = next((status.cgroup for status in self.containers if status.cgroup), None)
         return pod_path(self.qos, self.pod.uid) if known is None else known.rpartition("/")[0]
 
     @property
-    def is_of_systemd(self) -> bool:
-        """Whether its containers pin units (D30): cgroups and processes of systemd or another program, which the agent only watches."""
-        containers = self.pod.containers  # asked of every pod in every turn: all of them pin units, or none
+    def pins_units(self) -> bool:
+        """Whether the containers pin units (D30). Another program, such as systemd, runs their processes, and the agent only watches."""
+        containers = self.pod.containers  # this runs for each pod in each turn; all containers pin units, or none
         return bool(containers) and bool(containers[0].unit)
 
     @property
     def domain(self) -> str:
         """The name of the domain that it belongs to: whose cgroups and processes its containers are."""
-        return SYSTEMD if self.origin.domain == OWN and self.is_of_systemd else self.origin.domain
+        return SYSTEMD if self.origin.domain == OWN and self.pins_units else self.origin.domain
 
     def container_path(self, name: str) -> str:
         """Return a container's cgroup, relative to the pods' cgroup; for a systemd unit, what stands for it; an absolute path of one that a
         container runtime has.
         """
-        if self.is_of_systemd:
+        if self.pins_units:
             return f"{self.pod_path}/{self.pod.container(name).unit}"
         known = next((status.cgroup for status in self.containers if status.name == name), None)
         return known or f"{pod_path(self.qos, self.pod.uid)}/{name}"
@@ -265,11 +278,15 @@ class NodeState(Struct, frozen=True):
 
     def pods_of_units(self) -> tuple[Pod, ...]:
         """Return the pods that stand for systemd's units, whether they hold anything or not."""
-        return tuple(e.pod for e in self.entries if e.is_active and e.is_of_systemd)
+        return tuple(e.pod for e in self.entries if e.is_active and e.pins_units)
 
     def own_entries(self) -> tuple[PodEntry, ...]:
-        """Return the pods whose cgroups and processes are ours."""
-        return tuple(e for e in self.entries if not e.is_of_runtime)
+        """Return the pods that follow a manifest or a job's request."""
+        return tuple(e for e in self.entries if not e.is_requested_per_container)
+
+    def requested_entries(self) -> tuple[PodEntry, ...]:
+        """Return the active pods of which another program requests one container after the other."""
+        return tuple(e for e in self.entries if e.is_active and e.is_requested_per_container)
 
     def entry(self, uid: str) -> PodEntry | None:
         return next((e for e in self.entries if e.pod.uid == uid), None)

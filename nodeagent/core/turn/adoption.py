@@ -14,7 +14,7 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.admission.records import Records
 from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import is_of_systemd, pod_path
+from nodeagent.core.model.cgroup_layout import is_pinned, pod_path
 from nodeagent.core.model.claims import ClaimAllocation, card_name
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
@@ -72,7 +72,7 @@ def found(
         if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.pod.units):
             continue  # another one stands for it: this one was refused
         # What a unit has is kept as well as can be whether it is active or not: a pod that is refused gives nothing back.
-        is_running = entry.is_of_systemd or any(group is not None and group.is_populated for group in there)
+        is_running = entry.pins_units or any(group is not None and group.is_populated for group in there)
         known = _with_past(entry, past, observed, now_ms)
         held = _held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
         pods.append(Found(known, RecoveredPod(entry.pod, held, is_running)))
@@ -82,7 +82,7 @@ def found(
 def _of_pod(entry: PodEntry, name: str, observed: ObservedCgroups) -> ObservedCgroup | None:
     """Return a container's cgroup. Of a unit of systemd's, a record says that a pod has stood for it: the CPUs may be its own."""
     there = observed.get(entry.container_path(name))
-    return None if entry.is_of_systemd and there is not None and there.unit_before is None else there
+    return None if entry.pins_units and there is not None and there.unit_before is None else there
 
 
 # What it did
@@ -113,7 +113,7 @@ def _life(text: str) -> tuple[int, int]:
 def _with_past(
     entry: PodEntry, past: Mapping[str, tuple[int, int, Run]], observed: ObservedCgroups, now_ms: int
 ) -> PodEntry:
-    if entry.is_of_systemd:
+    if entry.pins_units:
         return with_units_seen(entry, observed)
     if not past:
         return entry
@@ -197,7 +197,7 @@ def populated_pods(observed: ObservedCgroups) -> frozenset[str]:
     return frozenset(
         path.rpartition("/")[0]
         for path, group in observed.items()
-        if "/" in path and group.is_populated and not is_of_systemd(path)
+        if "/" in path and group.is_populated and not is_pinned(path)
     )
 
 

@@ -22,8 +22,8 @@ def end_pods(draft: Draft, world: World) -> Draft:
         others = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
         events = () if has_manifest else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin),)
         draft = draft.plus(replace(draft.state, entries=others), *events)
-    for entry in draft.state.entries:
-        if entry.pod.uid not in world.released or not entry.is_active or entry.is_released or entry.is_of_runtime:
+    for entry in draft.state.own_entries():
+        if entry.pod.uid not in world.released or not entry.is_active or entry.is_released:
             continue
         released = replace(entry, is_released=True)
         draft = draft.plus(draft.state.with_entry(released))

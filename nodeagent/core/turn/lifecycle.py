@@ -69,7 +69,7 @@ def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int,
 
     A systemd unit's processes are systemd's to start and to end.
     """
-    if entry.is_of_systemd:
+    if entry.pins_units:
         return entry
     grace_ms = entry.pod.termination_grace_seconds * 1000
     if entry.deleting_since_ms is not None:
@@ -95,7 +95,7 @@ def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool
     """Waiting for something that sends no notification: a cgroup must become empty, a start must be observed."""
     if not entry.is_active:
         return False
-    if entry.is_of_systemd:
+    if entry.pins_units:
         return entry.deleting_since_ms is not None
     for container, status in entry.pairs():
         run = runs.get(run_id(entry, status))
@@ -264,7 +264,7 @@ def _stop_in_order(
 
 def with_units_seen(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
     """Note what each of its systemd units that is seen for the first time goes back to in the end."""
-    for status in entry.containers if entry.is_of_systemd else ():
+    for status in entry.containers if entry.pins_units else ():
         there = observed.get(entry.container_path(status.name))
         if status.unit_before is None and there is not None:
             before = there.unit if there.unit_before is None else there.unit_before
@@ -294,7 +294,7 @@ def is_to_wake(entry: PodEntry, observed: ObservedCgroups, down: AbstractSet[str
 
 
 def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: ObservedCgroups) -> bool:
-    if entry.is_of_systemd:
+    if entry.pins_units:
         there = observed.get(entry.container_path(status.name))
         return there is not None and status.unit_before not in {None, there.unit}
     return _is_populated(entry, status.name, observed) or _has_main(entry, status, runs)

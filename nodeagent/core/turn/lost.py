@@ -63,7 +63,7 @@ def adopt_running(draft: Draft, world: World) -> Draft:
 
 def _has_pinned(entry: PodEntry, state: NodeState, world: World) -> bool:
     """Whether all units of a pod have the settings that were made for a pod that no state knows any more."""
-    if not entry.is_of_systemd or unit_taken(entry.pod, state.pods_of_units()) is not None:
+    if not entry.pins_units or unit_taken(entry.pod, state.pods_of_units()) is not None:
         return False
     units = [world.observed.get(entry.container_path(status.name)) for status in entry.containers]
     return all(unit is not None and unit.unit_before not in {None, unit.unit} for unit in units)

@@ -104,7 +104,7 @@ def asking_for_devices(
         return True
     if not any(asks(manifest.pod) for manifest in manifests):
         return False
-    own = tuple(entry for entry in entries if not entry.is_of_runtime)
+    own = tuple(entry for entry in entries if not entry.is_requested_per_container)
     by_name, by_uid = {e.pod.full_name: e for e in own}, {e.pod.uid: e for e in own}
     coming = (manifest.pod for manifest in counting(manifests, own)[0].values() if asks(manifest.pod))
     return any(_is_open(pod, by_name.get(pod.full_name) or by_uid.get(pod.uid), retried) for pod in coming)

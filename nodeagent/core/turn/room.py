@@ -5,7 +5,6 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted, Rejected
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.units import unit_taken
-from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.turn.decision import admitted_beside, cpus_of_orphans, decide_pod
 from nodeagent.core.turn.draft import Draft
@@ -24,7 +23,7 @@ def retry_refused(draft: Draft, before: Promises, world: World, *, has_room: boo
         world: what was observed.
         has_room: whether room was made otherwise than by a released promise.
     """
-    if world.config.retry_refused != RETRY_FOR_ROOM or not (has_room or has_released(before, draft.state.promises)):
+    if not world.config.retries_for_room or not (has_room or has_released(before, draft.state.promises)):
         return draft
     arrived = ((entry.refusal.at_ms, entry) for entry in draft.state.entries if entry.refusal is not None)
     for _, entry in sorted(arrived, key=lambda one: one[0]):

@@ -178,10 +178,10 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
 
 def _recovered(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> RecoveredPod:
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
-    runs = entry.is_of_runtime or any(group is not None and group.is_populated for group in groups)
+    runs = entry.is_requested_per_container or any(group is not None and group.is_populated for group in groups)
     ends = not runs and entry.deleting_since_ms is not None
     # A unit that isn't active has what systemd was told, and a pod that is refused gives nothing back.
-    return RecoveredPod(entry.pod, held, stays=runs or entry.is_of_systemd, ends=ends)
+    return RecoveredPod(entry.pod, held, stays=runs or entry.pins_units, ends=ends)
 
 
 def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:

@@ -57,10 +57,18 @@ _MOST_PIECES, _MOST_BYTES = 8, 1024
 
 def fnv1a_32(*texts: Text) -> int:
     """Hash the UTF-8 bytes of consecutive texts."""
-    if all(len(text) <= (_MOST_BYTES if isinstance(text, str) else _MOST_PIECES) for text in texts):
-        whole = b"".join(
-            [text.encode() if isinstance(text, str) else b" ".join([piece.data for piece in text]) for text in texts]
-        )
+    short: list[bytes] = []
+    for text in texts:
+        if isinstance(text, str):
+            if len(text) > _MOST_BYTES:
+                break
+            short.append(text.encode())
+        elif len(text) > _MOST_PIECES:
+            break
+        else:
+            short.append(b" ".join([piece.data for piece in text]))
+    else:
+        whole = b"".join(short)
         if len(whole) <= _MOST_BYTES:
             return _hash_of_bytes(whole)
     state = _BASIS

@@ -13,7 +13,7 @@ from nodeagent.formats.config.effective_config import config_document
 from nodeagent.formats.kernel.settings import CGROUPS, KUBELET_STATE, PODS_UNIT, SERVICES, Settings
 from nodeagent.formats.kernel.sysfs_sample import CPUS
 from nodeagent.tools.fleet.nodes import FleetNode
-from nodeagent.views.topology.parts import size_text
+from nodeagent.views.topology.parts import format_size
 from nodeagent.views.wording.words import bytes_text
 
 MACHINE, KERNEL, SERVICE, CONFIGURATION = "machine", "kernel", "services", "configuration"
@@ -89,7 +89,7 @@ def _machine(topology: Topology) -> Iterator[tuple[str, str]]:
 def _caches(found: Iterable[tuple[int | None, CpuSet]]) -> str:
     sizes = Counter((len(cpus), size_bytes or 0) for size_bytes, cpus in found)
     return ", ".join(
-        f"{count}{f' of {size_text(size_bytes)}' if size_bytes else ''} for {_counted(cpus, 'CPU')}{' each' if count > 1 else ''}"
+        f"{count}{f' of {format_size(size_bytes)}' if size_bytes else ''} for {_counted(cpus, 'CPU')}{' each' if count > 1 else ''}"
         for (cpus, size_bytes), count in sorted(sizes.items(), reverse=True)
     )
 

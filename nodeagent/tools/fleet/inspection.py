@@ -6,7 +6,7 @@ from typing import Any
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, describe_origin, describe_unread
 from nodeagent.views.inspect.document import has_difference, inspection, is_healthy
-from nodeagent.views.inspect.text import health_text
+from nodeagent.views.inspect.text import format_health
 
 Document = dict[str, Any]
 VERSION = 1
@@ -60,7 +60,7 @@ def _node(node: FleetNode, found: Document | None) -> Document:
         "compared": found["differences"] is not None,
         "cpus": {name: found["node"]["cpus"][name] for name in kept},
         "differs": has_difference(found),
-        "health": health_text(found),
+        "health": format_health(found),
         "healthy": is_healthy(found),
         "pods": found["summary"]["pods"],
         "summary": found["summary"],

@@ -45,7 +45,7 @@ class AppliedPod(Struct, frozen=True):
     """Trial of the resize of a running pod. None means that the pod isn't resized."""
 
 
-def applied_document(applied: AppliedPod) -> Document:
+def describe_applied(applied: AppliedPod) -> Document:
     """Describe one pod."""
     pod, explained = applied.pod, applied.explained
     decision = None if explained is None else explained.trace.decision
@@ -68,7 +68,7 @@ def applied_document(applied: AppliedPod) -> Document:
         "decided": explained is None and applied.resize is None,
         "decision": "admitted" if refusal is None else "refused",
         "domain": SYSTEMD if pod.units else OWN,
-        "differences": differences(applied.before, pod) if applied.change == "changed" else [],
+        "differences": compare_pods(applied.before, pod) if applied.change == "changed" else [],
         "file": applied.path,
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
@@ -83,7 +83,7 @@ def applied_document(applied: AppliedPod) -> Document:
     }
 
 
-def differences(before: Pod | None, after: Pod) -> list[str]:
+def compare_pods(before: Pod | None, after: Pod) -> list[str]:
     """Compare the effective fields of two pods and return the lines of a unified diff without its heading.
 
     Values of environment variables may be secret, so they are hidden.
@@ -115,7 +115,7 @@ def _format_pod(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
     return text.splitlines()
 
 
-def settled_document(document: Document, entry: PodEntry | None) -> Document:
+def add_decision(document: Document, entry: PodEntry | None) -> Document:
     """Add the agent's decision to a pod's document. An entry of None means that the agent has not decided yet."""
     if entry is None:
         return document

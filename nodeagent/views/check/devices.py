@@ -8,7 +8,7 @@ from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 _SHOWN = "nodeagent topology --devices # lists the devices with their NUMA nodes"
 
 
-def devices(facts: NodeFacts) -> Iterator[CheckResult]:
+def check_devices(facts: NodeFacts) -> Iterator[CheckResult]:
     """Check the configured selections of devices. Nothing is reported if none are configured."""
     there = facts.devices
     if there is None or facts.config is None:

@@ -26,12 +26,13 @@ from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.config.config_text import plugin_entries
 from nodeagent.views.explain.words import remedy_text, why_refused
-from nodeagent.views.wording.runtime_pods import known_documents
+from nodeagent.views.wording.runtime_pods import describe_known_amounts
 
 if TYPE_CHECKING:
     from nodeagent.core.domains.runtime.pod_model import Known
@@ -156,6 +157,7 @@ def _describe_pod(
             "message": None if entry.refusal is None else entry.refusal.message,
             "reason": None if entry.refusal is None else entry.refusal.reason,
             "reproduced": explained.reproduced,
+            "retries": list(entry.list_retries(RequestKind.POD, for_room=config.retries_for_room)),
             "withoutLaterPods": list(explained.left_out),
         }
     return {
@@ -167,7 +169,7 @@ def _describe_pod(
         else [],
         "coreClass": pod.core_class,
         "decision": "admitted" if is_admitted else "refused",
-        "known": known_documents(explained.known),
+        "known": describe_known_amounts(explained.known),
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
         "namespace": pod.namespace,

@@ -9,7 +9,8 @@ from typing import Any
 from nodeagent.core.explain.pods_to_end import MOST_ALIKE
 from nodeagent.views.explain.lacking import FEW_SETS, sets_text
 from nodeagent.views.wording.columns import broken, table
-from nodeagent.views.wording.runtime_pods import known_row
+from nodeagent.views.wording.refusal_advice import describe_retries
+from nodeagent.views.wording.runtime_pods import format_known_amount
 from nodeagent.views.wording.words import bytes_text, counted
 
 Document = Mapping[str, Any]
@@ -109,7 +110,7 @@ def _format_pod(pod: Document, config: Document, width: int) -> Iterator[str]:
     if pod["known"]:
         yield ""
         yield "Known amounts (the container runtime doesn't get requests)"
-        yield from _indent(table([known_row(one) for one in pod["known"]], width - len(_INDENT)))
+        yield from _indent(table([format_known_amount(one) for one in pod["known"]], width - len(_INDENT)))
     if pod["containers"]:
         yield ""
         yield from _indent(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
@@ -180,6 +181,8 @@ def _format_recorded(pod: Document) -> Iterator[str]:
         yield f"Now it would be admitted: nodeagent retry {name}"
     else:
         yield f"It was refused for another reason: {recorded['reason']}: {recorded['message']}"
+    if recorded["retries"]:
+        yield describe_retries(recorded["retries"])
 
 
 def _format_requirements(pod: Document, config: Document) -> Iterator[str]:

@@ -207,7 +207,7 @@ def _find_state(observed: ContainerView) -> tuple[str, str | None]:
     entry, status = observed.entry, observed.status
     if observed.container.unit:
         return _find_unit_state(observed)
-    if entry.is_of_runtime:
+    if entry.is_requested_per_container:
         return ("Running", None) if observed.is_populated else ("Waiting", "ContainerCreating")
     if observed.container.is_launched and status.exit is not None:
         next_start_ms = next_start_at_ms(entry, status.name)
@@ -302,7 +302,7 @@ def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | 
         notes.append("processes are left after its main process has ended")
     notes += _list_missing_isolation(observed, level)
     root = (observed.view.observed.cgroups or {}).get("")
-    if observed.entry.is_active and root is not None and not observed.entry.is_of_runtime:
+    if observed.entry.is_active and root is not None and not observed.entry.is_requested_per_container:
         notes += _list_unlimited_hugepages(observed, root.controllers)
     return notes
 

@@ -15,7 +15,6 @@ from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgro
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_within, pod_path
-from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -26,9 +25,9 @@ from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.containers import ContainerView, container_document, kernel_values
-from nodeagent.views.inspect.differences import Difference, differences
+from nodeagent.views.inspect.differences import Difference, find_differences
 from nodeagent.views.wording.cpu_places import Places
-from nodeagent.views.wording.refusal_advice import next_step
+from nodeagent.views.wording.refusal_advice import advise_next_step
 
 VERSION = 1
 """Version of the document. New fields don't increase it, and fields are never renamed or removed."""
@@ -101,7 +100,7 @@ def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, t
     # A container runtime may remove a cgroup and create it again when it retries to run the container.
     wanted += tuple(want for want in of_runtime if want.path in observed)
     plan = diff(wanted, observed)
-    found = list(differences(plan, wanted, observed))
+    found = list(find_differences(plan, wanted, observed))
     for path, pid in sorted(view.observed.strays.items()):
         found.append(Difference(path, "cgroup.procs", f"main process {pid}", "it left this cgroup"))
     for path, pid in sorted(view.observed.beside.items()):
@@ -229,11 +228,11 @@ def _describe_pod(
 
         change["amounts"] = [to_builtins(one) for one in changed_amounts(pod, entry.refused_change.pod)]
     estimates = []
-    if entry.is_of_runtime:
-        from nodeagent.views.wording.runtime_pods import known_documents, known_of  # noqa: PLC0415 - most nodes have no container runtime
+    if entry.is_requested_per_container:
+        from nodeagent.views.wording.runtime_pods import describe_known_amounts, find_known_amounts  # noqa: PLC0415 - most nodes have no container runtime
 
-        known = known_of(entry, view.state, view.node.managers.topology.memory_bytes)
-        estimates = known_documents(one for one in known if not one.is_exact)
+        known = find_known_amounts(entry, view.state, view.node.managers.topology.memory_bytes)
+        estimates = describe_known_amounts(one for one in known if not one.is_exact)
     containers = []
     has_partitions = view.kernel is None or bool(view.kernel.path_to_partitions)
     closed = (
@@ -255,7 +254,7 @@ def _describe_pod(
         containers.append(container_document(subject, places))
     pool = view.state.promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus
     return {
-        "cgroup": None if entry.refusal is not None or entry.is_of_systemd else entry.pod_path,
+        "cgroup": None if entry.refusal is not None or entry.pins_units else entry.pod_path,
         **({"claims": _describe_claims(view, entry)} if pod.claims else {}),
         "containers": containers,
         "coreClass": pod.core_class,
@@ -294,14 +293,11 @@ def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Doc
     waiting = dict(entry.waiting).get(kind)
     if waiting is None:
         return None
-    requests_devices = any(container.devices for container in entry.pod.containers)
-    for_room = view.node.config.retry_refused == RETRY_FOR_ROOM
-    asked = RequestKind.CONTAINER if entry.is_of_runtime else kind
-    retries = waiting.retries(asked, requests_devices=requests_devices, for_room=for_room)
+    retries = entry.list_retries(kind, for_room=view.node.config.retries_for_room)
     found = {"atMs": waiting.at_ms, "message": waiting.message, "reason": waiting.reason, "retries": list(retries)}
     if kind is RequestKind.RESUME:
         return found
-    return found | {"nextStep": next_step(waiting.reason, entry.pod.full_name)}
+    return found | {"nextStep": advise_next_step(waiting.reason, entry.pod.full_name)}
 
 
 def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
-from nodeagent.views.wording.columns import blocks, broken, table
+from nodeagent.views.wording.columns import broken, format_rows, table
 from nodeagent.views.wording.words import (
-    ago,
     bytes_text,
     counted,
+    format_age,
+    format_isolation,
+    format_places,
+    format_quota,
+    format_state,
     is_closed_to_host,
-    places_text,
-    quota_text,
-    remarks,
-    state_text,
-    why_text,
+    list_remarks,
 )
 
 Document = Mapping[str, Any]
@@ -55,7 +55,7 @@ def render_wide(document: Document) -> str:
     return _join_lines([*_format_node(document, None), "", *listing, *_format_attention(document, None)])
 
 
-def health_text(document: Document) -> str:
+def format_health(document: Document) -> str:
     """Format the verdict of `--strict` in one line."""
     summary = document["summary"]
     words = {
@@ -141,13 +141,13 @@ def _format_pods(document: Document, width: int) -> list[str]:
         return [_format_no_pods(document)]
     heading = ("POD / CONTAINER", "STATE", "RESTARTS", "CPUS", "MEMS", "QUOTA")
     # All containers are laid out together, so that their columns are aligned.
-    laid = iter(blocks([heading, *(_format_row(c, document) for pod in pods for c in pod["containers"])], width))
+    laid = iter(format_rows([heading, *(_format_row(c, document) for pod in pods for c in pod["containers"])], width))
     lines = next(laid)
     for pod in pods:
         lines = lines + _format_pod(pod, document, width)
         for container in pod["containers"]:
             lines += next(laid)
-            for note in (why_text(container), *remarks(container, document["atMs"])):
+            for note in (format_isolation(container), *list_remarks(container, document["atMs"])):
                 lines += broken(f"    {note}", width) if note else []
     return lines
 
@@ -165,11 +165,11 @@ def _format_row(container: Document, document: Document) -> tuple[str, ...]:
         }
     return (
         f"  {container['name']}{kind}",
-        state_text(container, document["atMs"]),
+        format_state(container, document["atMs"]),
         str(container["restarts"]),
         "frozen" if values.get("frozen") else values.get("cpus") or _format_former_cpus(container),
         values.get("mems") or _NO_VALUE,
-        quota_text(values.get("quota")),
+        format_quota(values.get("quota")),
     )
 
 
@@ -213,7 +213,7 @@ def _format_reason(change: Document) -> str:
 def _format_phase(pod: Document, at_ms: int) -> str:
     starved = " (Starved)" if pod["starved"] else ""
     if pod["deletingSinceMs"] is not None:
-        return f"{pod['phase']} since {ago(at_ms - pod['deletingSinceMs'])}{starved}"
+        return f"{pod['phase']} since {format_age(at_ms - pod['deletingSinceMs'])}{starved}"
     return f"{pod['phase']}{starved}"
 
 
@@ -249,7 +249,7 @@ def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[s
         for container in pod["containers"]:
             reason = container["state"]["reason"]
             if reason in {"CrashLoopBackOff", "Starved"} or container["degraded"]:
-                why = state_text(container, document["atMs"]) if reason else "degraded"
+                why = format_state(container, document["atMs"]) if reason else "degraded"
                 found.append(f"{name} {container['name']}: {why}, {counted(container['restarts'], 'restart')}")
     if not found:
         return
@@ -369,7 +369,7 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
         ("phase", _format_phase(pod, at_ms)),
         ("uid", pod["uid"]),
         ("qos", pod["qos"]),
-        ("manifest", f"{pod['source']}, decided {ago(at_ms - pod['decidedAtMs'])} ago"),
+        ("manifest", f"{pod['source']}, decided {format_age(at_ms - pod['decidedAtMs'])} ago"),
     ]
     if pod["refusal"] is not None:
         refusal = pod["refusal"]
@@ -393,9 +393,9 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
         values = "" if there is None else f": {_format_limits(there)}"
         rows.append(("cgroup", f"{pod['cgroup']}{values}"))
     if pod["estimates"]:
-        from nodeagent.views.wording.runtime_pods import estimate_text  # noqa: PLC0415 - most nodes have no container runtime
+        from nodeagent.views.wording.runtime_pods import format_estimate  # noqa: PLC0415 - most nodes have no container runtime
 
-        rows += [("estimate", estimate_text(one)) for one in pod["estimates"]]
+        rows += [("estimate", format_estimate(one)) for one in pod["estimates"]]
     lines = table(rows, width)
     for container in pod["containers"]:
         lines += ["", *table(_format_container(container, at_ms), width)]
@@ -407,7 +407,7 @@ def _format_limits(there: Document) -> str:
     return ", ".join(
         (
             f"weight {_NO_VALUE if there['weight'] is None else there['weight']}",
-            f"quota {quota_text(quota)}" + (f" ({quota['cpuMax']})" if quota else ""),
+            f"quota {format_quota(quota)}" + (f" ({quota['cpuMax']})" if quota else ""),
             "no memory limit" if there["memoryMaxBytes"] is None else f"memory {bytes_text(there['memoryMaxBytes'])}",
         )
     )
@@ -438,7 +438,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
         *([("near", ", ".join(container["near"]))] if container["near"] else []),
         *(("device", _format_device(device)) for device in container["devices"]),
         *container.get("further", {}).items(),
-        ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
+        ("state", f"{format_state(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
         ("process", processes or "unknown"),
         ("allocated", f"{cpus}{classes}{mems}"),
     ]
@@ -448,7 +448,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
                 "effective",
                 f"CPUs {there['cpus'] or _NO_VALUE}{' (frozen)' if there['frozen'] else ''}, memory from NUMA {there['mems'] or _NO_VALUE}",
             ),
-            ("where", places_text(container["places"]) or _NO_VALUE),
+            ("where", format_places(container["places"]) or _NO_VALUE),
             ("limits", _format_limits(there) if container["unit"] is None else "from the unit's own settings"),
         ]
     if container["isolation"] is not None:
@@ -462,7 +462,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
         closed = f"; closed to the host ({by})" if is_closed_to_host(container) else ""
         rows.append(("isolation", f"{container['isolation']}: {why}{closed}"))
     rows.append(("cgroup", container["cgroup"]))
-    return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]
+    return [*rows, *(("note", remark) for remark in list_remarks(container, at_ms))]
 
 
 _WIDE_HEADING = (
@@ -484,7 +484,7 @@ def _format_wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, 
             *first,
             container["name"],
             container["kind"],
-            state_text(container, at_ms),
+            format_state(container, at_ms),
             str(container["restarts"]),
             str(container["oomKills"]),
             _NO_VALUE if container["pid"] is None else str(container["pid"]),
@@ -492,9 +492,9 @@ def _format_wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, 
             container["promised"]["cpus"] or (_NO_VALUE if container["isolation"] is None else "pool"),
             there.get("cpus") or _format_former_cpus(container),
             there.get("mems") or _NO_VALUE,
-            quota_text(there.get("quota")),
+            format_quota(there.get("quota")),
             _NO_VALUE if there.get("weight") is None else str(there["weight"]),
             bytes_text(there.get("memoryMaxBytes")) if there else _NO_VALUE,
-            places_text(container["places"]) or _NO_VALUE,
-            "; ".join([*shared, *remarks(container, at_ms)]) or _NO_VALUE,
+            format_places(container["places"]) or _NO_VALUE,
+            "; ".join([*shared, *list_remarks(container, at_ms)]) or _NO_VALUE,
         )

@@ -47,7 +47,7 @@ class Simulation(Struct, frozen=True):
     """Decisions that resize running pods."""
 
 
-def run_document(run: Simulation, where: str) -> Document:
+def describe_run(run: Simulation, where: str) -> Document:
     """Describe one run.
 
     Args:
@@ -74,7 +74,7 @@ def run_document(run: Simulation, where: str) -> Document:
     }
 
 
-def comparison(first: Simulation, second: Simulation, where: str) -> Document:
+def describe_comparison(first: Simulation, second: Simulation, where: str) -> Document:
     """Compare two runs of the same pods side by side.
 
     Args:
@@ -108,7 +108,7 @@ def _decision_only(pod: Document) -> Document:
 
 
 def _describe_side(run: Simulation) -> Document:
-    left, free, largest = left_on(run.after)
+    left, free, largest = describe_remaining(run.after)
     pods = [
         _describe_pod(run, pod, decision, replaced=replaced)
         for (pod, decision), replaced in zip(
@@ -144,7 +144,7 @@ def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
     return found[::-1]
 
 
-def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
+def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
     """Return the remaining resources of each NUMA node, the number of free CPUs, and the size of the largest container
     that fits on one node.
     """

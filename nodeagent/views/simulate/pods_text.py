@@ -27,7 +27,7 @@ def render_run(document: Document, width: int = WIDTH) -> str:
         lines += broken(
             f"{capacity['copies']} or more fit of: {' + '.join(capacity['of'])} (no more were tried)", width
         )
-    lines += ["", *left_text(document, width)]
+    lines += ["", *format_remaining(document, width)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -78,10 +78,10 @@ def _format_split(side: Document) -> str:
 def _format_decision(pod: Document) -> str:
     if pod["decision"] == "refused":
         return f"refused: {pod['reason']}"
-    return "; ".join(map(placed_text, pod["containers"]))
+    return "; ".join(map(format_placed, pod["containers"]))
 
 
-def placed_text(container: Document) -> str:
+def format_placed(container: Document) -> str:
     """Format the placement of a container in a few words."""
     if container["isolation"] == "host":
         return f"{container['name']} shared"
@@ -100,7 +100,7 @@ def _format_pods(document: Document, width: int) -> Iterator[str]:
     yield from broken(", ".join(said), width)
     yield from _format_ended(document, width)
     staying = [pod for pod in document["pods"] if not pod["replaced"]]
-    placed = list(placement_text(((f"{p['namespace']}/{p['name']}", p["containers"]) for p in staying), width))
+    placed = list(format_placements(((f"{p['namespace']}/{p['name']}", p["containers"]) for p in staying), width))
     if placed:
         yield ""
         yield from placed
@@ -163,7 +163,7 @@ def _format_ended(side: Document, width: int) -> Iterator[str]:
         yield from broken(f"{shown} {verb} assumed ended, as with a changed manifest", width)
 
 
-def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
+def format_placements(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
     """Format a table with the containers of each pod. Empty if no container has a placement."""
     rows = [["POD", "CONTAINER", "CPUS", "WHERE", "MEMORY"]]
     for pod, containers in pods:
@@ -175,7 +175,7 @@ def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -
         yield from table(rows, width)
 
 
-def left_text(document: Document, width: int) -> Iterator[str]:
+def format_remaining(document: Document, width: int) -> Iterator[str]:
     """Format the remaining resources of each NUMA node."""
     resources = sorted({name for node in document["nodes"] for name in node["memory"]})
     has_caches = any(node["caches"] for node in document["nodes"])

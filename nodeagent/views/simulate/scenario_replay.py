@@ -55,7 +55,7 @@ def replay(scenario: Scenario) -> Document:
     return Replay(scenario).run()
 
 
-def replayed(scenario: Scenario) -> Replayed:
+def replay_to_end(scenario: Scenario) -> Replayed:
     """Replay a scenario, and return the final node with the result."""
     going = Replay(scenario)
     result = going.run()
@@ -95,8 +95,8 @@ class Replay:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.cpu_file = _File(encoded_cpus, scenario.file(CPU_FILE))
-        self.memory_file = _File(encoded_memory, scenario.file(MEMORY_FILE))
+        self.cpu_file = _File(encode_cpu_file, scenario.file(CPU_FILE))
+        self.memory_file = _File(encode_memory_file, scenario.file(MEMORY_FILE))
         self.managers: Managers | None = None
         self.promises = Promises()
         self.pods: tuple[Pod, ...] = ()
@@ -123,7 +123,7 @@ class Replay:
             raise _StartRefusedError(managers.message)
         self.managers = managers
         self.totals = {}
-        records = read_files(managers, self.scenario, self.cpu_file.text, self.memory_file.text)
+        records = decode_files(managers, self.scenario, self.cpu_file.text, self.memory_file.text)
         promises = core.start_cpus(managers, records)
         if isinstance(promises, StartRefused):
             raise _StartRefusedError(promises.message)
@@ -241,19 +241,19 @@ class Replay:
         return {"readmitted": listed} if listed else {}
 
 
-def encoded_cpus(managers: Managers, promises: Promises) -> str:
+def encode_cpu_file(managers: Managers, promises: Promises) -> str:
     """Encode cpu_manager_state."""
     gates = managers.rules.gates
     return encode_cpu_state(managers.placement.cpu_manager_policy, promises, pod_level=gates.pod_level_managers)
 
 
-def encoded_memory(managers: Managers, promises: Promises) -> str:
+def encode_memory_file(managers: Managers, promises: Promises) -> str:
     """Encode memory_manager_state."""
     gates = managers.rules.gates
     return encode_memory_state(managers.placement.memory_manager_policy, promises, pod_level=gates.pod_level_managers)
 
 
-def read_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: str | None) -> Records:
+def decode_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: str | None) -> Records:
     """Decode both files by the rules of the configured versions."""
     pod_level = managers.rules.gates.pod_level_managers
     newer = managers.placement.errata is Errata.FIXED
@@ -264,7 +264,7 @@ def read_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: 
     )
 
 
-def timed_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
+def measure_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
     """Replay a scenario and return the nanoseconds of each `add`, for the decision and both texts.
 
     Args:
@@ -279,8 +279,8 @@ def timed_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
             if step.op == "add" and step.pod is not None and not going.is_active(step.pod.uid):
                 begin = clock_ns()
                 going.add(managers, step.pod)
-                encoded_cpus(managers, going.promises)
-                encoded_memory(managers, going.promises)
+                encode_cpu_file(managers, going.promises)
+                encode_memory_file(managers, going.promises)
                 times.append(clock_ns() - begin)
             else:
                 going.step(managers, step)

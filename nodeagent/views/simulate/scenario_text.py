@@ -19,8 +19,8 @@ from nodeagent.errors import printable
 from nodeagent.formats.scenario.scenario import Scenario
 from nodeagent.views.explain.document import configuration, machine
 from nodeagent.views.explain.text import head
-from nodeagent.views.simulate.pods import left_on
-from nodeagent.views.simulate.pods_text import left_text, placed_text, placement_text
+from nodeagent.views.simulate.pods import describe_remaining
+from nodeagent.views.simulate.pods_text import format_placed, format_placements, format_remaining
 from nodeagent.views.simulate.scenario_replay import Replayed
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.words import counted
@@ -88,9 +88,9 @@ def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: 
     if end is None:
         return _join_lines(lines[:-1])
     lines += [*(_format_placement(scenario, result, end, width) or ["No pod is left at the end."]), ""]
-    nodes, free, largest = left_on(end)
+    nodes, free, largest = describe_remaining(end)
     summary = {"freeCpus": free, "largestFreeNode": largest}
-    return _join_lines([*lines, *left_text({"nodes": nodes, "summary": summary}, width)])
+    return _join_lines([*lines, *format_remaining({"nodes": nodes, "summary": summary}, width)])
 
 
 def render_line(scenario: Scenario, replayed: Replayed, number: int, width: int = WIDTH) -> str:
@@ -104,7 +104,10 @@ def render_line(scenario: Scenario, replayed: Replayed, number: int, width: int 
     if end is None:
         text += f"then {_NOT_STARTED}"
     else:
-        left = [f"{node['node']}: {node['freeCount']} ({node['fragmentationPercent']}%)" for node in left_on(end)[0]]
+        left = [
+            f"{node['node']}: {node['freeCount']} ({node['fragmentationPercent']}%)"
+            for node in describe_remaining(end)[0]
+        ]
         text += f"{len(end.pods)} left; free {', '.join(left)}"
     return _join_lines(broken(text, width))
 
@@ -147,7 +150,7 @@ def _format_outcome(scenario: Scenario, uid: str, shown: Document, names: Mappin
         return f"refused: {shown['reason']}: {_shorten(shown['message'])}"
     match shown["op"]:
         case "add":
-            placed = map(placed_text, _describe_containers(scenario, shown["pods"].get(uid)))
+            placed = map(format_placed, _describe_containers(scenario, shown["pods"].get(uid)))
             return ": ".join(part for part in ("admitted", "; ".join(placed)) if part)
         case "restart":
             results = shown.get("readmitted", ())
@@ -184,7 +187,7 @@ def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: 
                 for name, cpus in of_pod.of(CpuHoldings).cpus
             ]
             placed.append((f"{_format_name(uid)} (from the files)", own))
-    return list(placement_text(placed, width))
+    return list(format_placements(placed, width))
 
 
 def _find_removed(scenario: Scenario) -> set[tuple[str, str]]:

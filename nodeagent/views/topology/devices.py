@@ -30,7 +30,7 @@ Owners = Mapping[str, tuple[DeviceOwner, ...]]
 """Owners by device address. A device reused from an init container may have several."""
 
 
-def device_owners(state: NodeState) -> Owners:
+def find_device_owners(state: NodeState) -> Owners:
     """Return the owners of the discovered devices."""
     found: dict[str, tuple[DeviceOwner, ...]] = {}
     names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
@@ -43,7 +43,7 @@ def device_owners(state: NodeState) -> Owners:
     return found
 
 
-def devices_document(
+def describe_devices(
     devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
 ) -> list[Document]:
     """Describe all devices, including virtual functions."""
@@ -78,7 +78,7 @@ def devices_document(
     return documents
 
 
-def device_sections(
+def describe_device_sections(
     devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
 ) -> tuple[DeviceSection, ...]:
     """Describe the devices of each NUMA node. Unallocated virtual functions are only counted at their physical function."""

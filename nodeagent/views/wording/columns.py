@@ -15,10 +15,10 @@ _LEAST = 8
 
 def table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """Lay out rows of equal length and return all lines. The arguments are those of `blocks`."""
-    return [line for block in blocks(rows, width) for line in block]
+    return [line for block in format_rows(rows, width) for line in block]
 
 
-def blocks(rows: Sequence[Sequence[str]], width: int | None) -> list[list[str]]:
+def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[str]]:
     """Lay out rows of equal length and return the lines of each row.
 
     Args:

@@ -11,7 +11,7 @@ from nodeagent.core.metrics.manager_metrics import (
     MetricSpec,
     aligned,
     allocations,
-    gauge,
+    plus,
     set_gauge,
 )
 from nodeagent.core.metrics.totals import MetricTotals
@@ -101,7 +101,7 @@ def test_series_from_the_start_are_the_series_that_deltas_name() -> None:
 
 def test_managers_counters_add_up_and_their_gauges_are_left_to_the_state() -> None:
     totals = MetricTotals()
-    totals.add([allocations("cpu", "node", 3), allocations("cpu", "node"), gauge(CPU_SHARED_POOL, -4000)])
+    totals.add([allocations("cpu", "node", 3), allocations("cpu", "node"), plus(CPU_SHARED_POOL, -4000)])
     totals.add([set_gauge("kubelet_cpu_manager_allocation_per_numa", 4, numa_node="0")])
     snapshot = totals.snapshot({Series(CPU_SHARED_POOL): 8000})
     assert snapshot.counters[allocations("cpu", "node").series] == 4

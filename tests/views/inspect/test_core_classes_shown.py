@@ -7,7 +7,7 @@ from nodeagent.formats.syntax.json_values import JsonValue
 from nodeagent.tools.export.svg import render_svg
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render, render_in_full
-from nodeagent.views.topology.cpu_owners import owners
+from nodeagent.views.topology.cpu_owners import label_cpus
 from nodeagent.views.topology.text import render_topology
 from tests.support import json_schema
 from tests.support.builders import hybrid
@@ -69,12 +69,12 @@ def test_what_the_agent_publishes_keeps_it() -> None:
 
 def test_a_drawing_shows_who_may_be_where() -> None:
     node = World(hybrid(), Placement("static", reserved_system_cpus=CpuSet.of(8), shared_core_class="efficiency"))
-    labels = owners(node.managers, node.state.promises, ())
+    labels = label_cpus(node.managers, node.state.promises, ())
     assert [labels[cpu] for cpu in (0, 7, 8, 9, 11)] == ["free", "free", "reserved", "shared", "shared"]
     text = render_topology(node.managers.topology, labels)
     assert "performance cores 0-7, efficiency cores 8-11" in " ".join(text.split())
     assert "[ 0-  1-]" in text
     assert "-  free" in text
     assert "<title>CPU 0: free</title>" in render_svg(node.managers.topology, labels)
-    plain = owners(hybrid_node("any").managers, node.state.promises, ())
+    plain = label_cpus(hybrid_node("any").managers, node.state.promises, ())
     assert set(plain.values()) == {"reserved", "shared"}

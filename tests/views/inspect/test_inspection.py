@@ -20,14 +20,14 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, excl
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
-from nodeagent.views.inspect.colour import coloured
+from nodeagent.views.inspect.colour import add_colours
 from nodeagent.views.inspect.document import has_difference, inspection, is_healthy
-from nodeagent.views.inspect.text import health_text, render, render_in_full, render_wide
-from nodeagent.views.topology.cpu_owners import owners
+from nodeagent.views.inspect.text import format_health, render, render_in_full, render_wide
+from nodeagent.views.topology.cpu_owners import label_cpus
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.cpu_places import Places
-from nodeagent.views.wording.refusal_advice import next_step
-from nodeagent.views.wording.words import ago, bytes_text, exit_text, places_text, quota_text, state_text
+from nodeagent.views.wording.refusal_advice import advise_next_step
+from nodeagent.views.wording.words import bytes_text, format_age, format_exit, format_places, format_quota, format_state
 from tests.support import json_schema
 from tests.support.inspected_nodes import NOW_MS, World, changed, ended, everything, idle, machine, running
 from tests.support.pods import amounts, app, exclusive, pod
@@ -205,7 +205,7 @@ def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
     ],
 )
 def test_what_is_wrong_is_coloured_and_no_name_is(text, marked):
-    shown = coloured(text)
+    shown = add_colours(text)
     assert re.findall("\x1b\\[1;9[13]m([^\x1b]*)\x1b\\[0m", shown) == marked
     assert re.sub("\x1b\\[[0-9;]*m", "", shown) == text
 
@@ -361,7 +361,7 @@ def test_what_needs_a_person_is_counted(name, made):
     document = inspection(view)
     assert document["summary"][name] == 1
     assert not is_healthy(document)
-    assert health_text(document).startswith("NOT healthy: ")
+    assert format_health(document).startswith("NOT healthy: ")
 
 
 def test_a_node_where_all_is_well_is_healthy():
@@ -369,7 +369,7 @@ def test_a_node_where_all_is_well_is_healthy():
     world.add(pod("job", app("once"), restart_policy=RestartPolicy.NEVER), ended("once", 1), outcome=Phase.FAILED)
     document = inspection(world.view())
     assert is_healthy(document), "a job that has failed is its owner's matter"
-    assert health_text(document) == "healthy"
+    assert format_health(document) == "healthy"
 
 
 def test_a_recovery_is_reported_until_the_agent_starts_again():
@@ -515,7 +515,7 @@ def test_unknown_cgroups_are_not_taken_for_missing_ones():
 def test_a_container_runs_only_if_somebody_says_so(more, state, phase):
     document = inspection(one(app("app")).view(cgroups=None, **more))
     [shown] = document["pods"]
-    assert (state_text(container_of(document), NOW_MS), shown["phase"]) == (state, phase)
+    assert (format_state(container_of(document), NOW_MS), shown["phase"]) == (state, phase)
     assert document["summary"]["byPhase"] == {phase: 1}
 
 
@@ -532,7 +532,7 @@ def test_processes_that_could_not_be_counted_are_not_none():
     unread = inspection(world.view(process_counts={}))
     unseen = inspection(world.view(cgroups=None))
     missing = inspection(world.view(cgroups={k: v for k, v in world.observed().items() if k != slot}))
-    shown = [state_text(container_of(d, "slot"), NOW_MS) for d in (known, unread, unseen, missing)]
+    shown = [format_state(container_of(d, "slot"), NOW_MS) for d in (known, unread, unseen, missing)]
     assert shown == ["Open, empty", "Open, processes unknown", "Open, processes unknown", "Open, empty"]
     assert [container_of(d, "slot")["processes"] for d in (known, unread, unseen, missing)] == [0, None, None, 0]
     assert "process    unknown\n" in render_in_full(unread)
@@ -585,7 +585,7 @@ def test_one_pod_shows_its_own_differences_only():
     "reason", [*(r.value for r in Reason), "OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfhugepages-2Mi", "New"]
 )
 def test_every_refusal_has_a_next_step_that_can_be_typed(reason):
-    text = next_step(reason, "default/web")
+    text = advise_next_step(reason, "default/web")
     assert text.endswith("then: nodeagent retry default/web")
     assert len(text) > len("; then: nodeagent retry default/web")
 
@@ -601,12 +601,12 @@ def test_every_refusal_has_a_next_step_that_can_be_typed(reason):
     ],
 )
 def test_places_in_words(cpus, text):
-    assert places_text(Places(machine()).of(CpuSet.parse(cpus))) == text
+    assert format_places(Places(machine()).of(CpuSet.parse(cpus))) == text
 
 
 def test_owners_of_cpus():
     world, _, _ = everything()
-    found = owners(world.managers, world.state.promises, world.state.holding_pods())
+    found = label_cpus(world.managers, world.state.promises, world.state.holding_pods())
     assert found[0] == "reserved"
     assert found[1] == "default/web setup, app"
     assert found[4] == "default/slot slot"
@@ -645,7 +645,7 @@ def test_interrupts_that_may_come_to_exclusive_cpus_are_shown(bound, movable, sa
     [(0, "0 s"), (59_999, "59 s"), (60_000, "1 min"), (3_725_000, "1 h 2 min"), (90_000_000, "1 d 1 h"), (-5, "0 s")],
 )
 def test_time_spans(span_ms, text):
-    assert ago(span_ms) == text
+    assert format_age(span_ms) == text
 
 
 @pytest.mark.parametrize(
@@ -656,9 +656,9 @@ def test_amounts_of_bytes(amount, text):
 
 
 def test_quotas():
-    assert quota_text(None) == "-"
-    assert quota_text({"limitMillicores": None}) == "none"
-    assert quota_text({"limitMillicores": 1500}) == "1500m"
+    assert format_quota(None) == "-"
+    assert format_quota({"limitMillicores": None}) == "none"
+    assert format_quota({"limitMillicores": 1500}) == "1500m"
 
 
 @pytest.mark.parametrize(
@@ -673,7 +673,7 @@ def test_quotas():
 )
 def test_ends_of_processes(more, text):
     ending = {"code": None, "signal": None, "startError": None, "reason": "Error", "finishedAtMs": 0}
-    assert exit_text(ending | more, 1000) == text
+    assert format_exit(ending | more, 1000) == text
 
 
 @pytest.mark.parametrize(

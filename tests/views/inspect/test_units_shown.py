@@ -12,10 +12,10 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import ContainerStatus
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.inspect.differences import Difference, differences
+from nodeagent.views.inspect.differences import Difference, find_differences
 from nodeagent.views.inspect.document import has_difference, inspection
 from nodeagent.views.inspect.text import render_in_full
-from nodeagent.views.release_text import longest_end_seconds, plan_document, plan_text
+from nodeagent.views.release_text import describe_plan, format_plan, longest_end_seconds
 from tests.support import json_schema
 from tests.support.inspected_nodes import NOW_MS, World, changed
 from tests.support.pods import app, pod, unit
@@ -112,9 +112,9 @@ def test_one_that_is_still_to_be_given_back_is_a_difference() -> None:
     observed = of.observed()
     observed[PATH] = replace(observed[PATH], unit=UnitSettings(OWN))
     expected = Difference(PATH, "AllowedCPUs", "0-3", "still the pod's value")
-    assert expected in differences(diff(wanted, observed), wanted, observed)
+    assert expected in find_differences(diff(wanted, observed), wanted, observed)
     observed[PATH] = replace(observed[PATH], unit=before)
-    assert not [each for each in differences(diff(wanted, observed), wanted, observed) if each.path == PATH]
+    assert not [each for each in find_differences(diff(wanted, observed), wanted, observed) if each.path == PATH]
 
 
 def test_nothing_is_run_in_a_unit() -> None:
@@ -129,9 +129,9 @@ def test_nothing_is_run_in_a_unit() -> None:
 def test_a_release_plans_to_give_it_back_and_ends_nothing() -> None:
     of = world()
     (entry,) = of.state.entries
-    plan = plan_document(of.state, entry)
+    plan = describe_plan(of.state, entry)
     assert (plan["units"], plan["cgroup"], plan["order"]) == (["db.service"], None, [])
-    assert plan_text(plan) == [
+    assert format_plan(plan) == [
         "default/db: ends",
         "  db.service keeps running under systemd's own settings: CPUs 1,5 are free again",
     ]

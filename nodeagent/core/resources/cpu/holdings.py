@@ -29,7 +29,10 @@ class CpuHoldings(Struct, frozen=True):
 
     def own_set(self, name: str) -> CpuSet | None:
         """Return a container's exclusive CPUs. None means that it runs in the shared pool."""
-        return next((cpus for key, cpus in self.cpus if key == name), None)
+        for key, cpus in self.cpus:
+            if key == name:
+                return cpus
+        return None
 
     def first_set(self, name: str) -> CpuSet | None:
         """Return what is left of the exclusive CPUs that a container was admitted with. None means that it has none."""

@@ -22,7 +22,6 @@ from nodeagent.core.metrics.manager_metrics import (
     allocation_errors,
     allocations,
     assignments,
-    gauge,
     plus,
     set_gauge,
 )
@@ -547,8 +546,8 @@ def taken_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricD
         count = cpus.bit_count()
         deltas = (
             *deltas,
-            gauge(CPU_EXCLUSIVE, count),
-            gauge(CPU_SHARED_POOL, -1000 * count),
+            plus(CPU_EXCLUSIVE, count),
+            plus(CPU_SHARED_POOL, -1000 * count),
             *_numa_deltas(manager, exclusive_cpus(after).bits),
         )
     return deltas
@@ -595,7 +594,7 @@ def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Pr
     if Erratum.GAUGES_DRIFT not in manager.quirks:
         return after, ()
     return after, (
-        gauge(CPU_EXCLUSIVE, -len(cpus)),
-        gauge(CPU_SHARED_POOL, 1000 * len(cpus)),
+        plus(CPU_EXCLUSIVE, -len(cpus)),
+        plus(CPU_SHARED_POOL, 1000 * len(cpus)),
         *_numa_deltas(manager, exclusive_cpus(after).bits & ~cpus.bits),
     )
