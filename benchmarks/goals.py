@@ -38,7 +38,7 @@ from nodeagent.formats.checkpoint.node_state import StateEncoder, decode_state, 
 from nodeagent.formats.kernel.host_files import format_cpus
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
-from nodeagent.formats.wire.grpc_messages import framed
+from nodeagent.formats.wire.grpc_messages import add_frame
 from nodeagent.formats.wire.pod_resources import SERVICE
 from nodeagent.views.simulate.scenario_replay import measure_adds
 from tests.support import world
@@ -398,7 +398,7 @@ def pod_resources(clock: Clock) -> Iterator[Row]:
             ("content-type", "application/grpc"),
         ],
     )
-    client.send_data(1, framed(b""), end_stream=True)
+    client.send_data(1, add_frame(b""), end_stream=True)
     request = client.data_to_send()
 
     def answer() -> int:

@@ -26,11 +26,11 @@ from nodeagent.formats.kernel.cgroup_values import (
     parse_flat_keyed,
     parse_value,
 )
-from nodeagent.formats.kernel.settings import Settings, known_parameters
+from nodeagent.formats.kernel.settings import Settings, remove_unknown_parameters
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 from nodeagent.formats.node_view import NodeView, Observation, ViewReader, view_document
 from nodeagent.formats.syntax.ascii_json import ascii_json
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 KIND = "NodeCapture"
 VERSION = 1
@@ -118,7 +118,7 @@ def _format_sample(sample: SysfsSample) -> Document:
         name = path.rpartition("/")[2]
         wanted = {"meminfo": ("MemTotal:",), "cpuinfo": ("processor", "physical id")}.get(name)
         if name == "cmdline":
-            files[path] = known_parameters(text)
+            files[path] = remove_unknown_parameters(text)
         elif wanted is None:
             files[path] = text
         else:
@@ -184,7 +184,7 @@ def decode_capture(content: bytes, path: str) -> Capture | Document:
         CaptureError: the document is invalid; the error names the field.
     """
     try:
-        document = parsed(content)
+        document = parse_json(content)
         if document.object().get("kind") != KIND:
             return dict(document.object())
         return _decode_capture(document, path)

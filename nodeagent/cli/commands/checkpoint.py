@@ -25,7 +25,7 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES
-from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 from nodeagent.views.checkpoint_text import format_agreement, render_checkpoint, summarise_checkpoint
 
 _EXAMPLES = """\
@@ -151,7 +151,7 @@ def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
 
 def _containers(path: str) -> Containers:
     try:
-        rows = parsed(_content(path)).by_name(lambda value: tuple(v.text() for v in value.row(2)))
+        rows = parse_json(_content(path)).by_name(lambda value: tuple(v.text() for v in value.row(2)))
     except MisfitError as err:
         raise CheckpointError(
             f"{path}: {err}", hint='write it as {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}, one for each container'

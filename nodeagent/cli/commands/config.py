@@ -26,7 +26,7 @@ from nodeagent.daemon.start.startup import StartError, unsuited
 from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
-from nodeagent.formats.config.config_yaml import judged_config
+from nodeagent.formats.config.config_yaml import judge_config
 from nodeagent.formats.config.kubelet_migration import migrate_config
 from nodeagent.formats.syntax.findings import DocumentError, Finding
 
@@ -125,7 +125,7 @@ def _validate(options: argparse.Namespace) -> int:
             "--running asks this node's agent about a file: it excludes --alone, --root, --machine and -"
         )
     topology = None if options.alone else read_topology(options)
-    config, findings = judged_config(
+    config, findings = judge_config(
         judged.content, judged.source, lambda config: () if topology is None else unsuited(config, topology)
     )
     if not judged.is_text:

@@ -126,12 +126,12 @@ class _Plugin:
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
         if not self.options.has_preferences:
             return ()
-        message = wire.preferred_request(available, must, size)
-        return self._read(wire.preferred, self._calls.answer(pod_uid, self, wire.GET_PREFERRED, message))
+        message = wire.encode_preferred_request(available, must, size)
+        return self._read(wire.decode_preferred, self._calls.answer(pod_uid, self, wire.GET_PREFERRED, message))
 
     def allocate(self, pod_uid: str, ids: tuple[str, ...]) -> bytes:
-        message = wire.allocate_request(ids)
-        answer = self._read(wire.allocated, self._calls.answer(pod_uid, self, wire.ALLOCATE, message))
+        message = wire.encode_allocate_request(ids)
+        answer = self._read(wire.decode_allocated, self._calls.answer(pod_uid, self, wire.ALLOCATE, message))
         if answer is None:
             raise DevicePluginFailedError("no containers return in allocation response")
         return answer
@@ -232,7 +232,7 @@ class DevicePlugins:
             if asked:
                 self._calls.check_time(asked[0].resource)
             for plugin in asked:
-                self._calls.call(plugin, wire.PRE_START, wire.pre_start_request(tuple(ids[plugin.resource])))
+                self._calls.call(plugin, wire.PRE_START, wire.encode_pre_start_request(tuple(ids[plugin.resource])))
         except DevicePluginFailedError as err:
             return Unprepared(f"PreStartContainer: {err}", isinstance(err, DevicePluginPostponedError))
         return None
@@ -257,7 +257,7 @@ class DevicePlugins:
 
     def _register(self, message: bytes) -> bytes:
         try:
-            asked = wire.registration(message)
+            asked = wire.decode_registration(message)
         except ProtobufError as err:
             raise CallError(Status.INVALID_ARGUMENT, str(err)) from err
         why = self._why_not(asked)
@@ -277,7 +277,7 @@ class DevicePlugins:
         threading.Thread(
             target=partial(self._follow, plugin), name=f"devices {asked.resource}"[:15], daemon=True
         ).start()
-        return wire.empty()
+        return wire.encode_empty()
 
     def _why_not(self, asked: wire.Registration) -> str:
         """Explain what is wrong with a registration, in kubelet's words where it has them; empty: nothing."""
@@ -314,13 +314,13 @@ class DevicePlugins:
     def _watch(self, plugin: _Plugin) -> None:
         until = time.monotonic() + CONNECT_SECONDS
         said = self._persistently(plugin, until)
-        plugin.options = wire.options(said)
+        plugin.options = wire.decode_options(said)
         with plugin.connection(None) as stream:
             plugin.stream = stream
             if plugin.is_over():
                 return
-            for message in stream.watch(wire.LIST_AND_WATCH, wire.empty()):
-                told = wire.devices(message)
+            for message in stream.watch(wire.LIST_AND_WATCH, wire.encode_empty()):
+                told = wire.decode_devices(message)
                 if plugin.is_over():
                     return
                 plugin.devices = told
@@ -333,7 +333,7 @@ class DevicePlugins:
         while True:
             try:
                 with plugin.connection(until) as connection:
-                    return connection.call(wire.GET_OPTIONS, wire.empty())
+                    return connection.call(wire.GET_OPTIONS, wire.encode_empty())
             except GrpcError as err:
                 if err.status is not None or time.monotonic() + _RETRY_SECONDS > until or plugin.is_over():
                     raise

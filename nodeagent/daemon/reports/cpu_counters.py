@@ -21,7 +21,7 @@ from nodeagent.formats.kernel.cpu_counts import (
     INTERRUPT_KINDS,
     CpuCounts,
     Increase,
-    increases,
+    count_increases,
     interrupt_kind,
     parse_cpu_counts,
 )
@@ -115,7 +115,7 @@ class _CountedFile:
         self._totals = {one: self._totals.get(one, Counter()) for one in held}
         if counts is not None and self._last is not None:
             all_stayed = CpuSet.from_ids(cpu for cpus in stayed.values() for cpu in cpus)
-            for row in increases(self._last, counts, all_stayed):
+            for row in count_increases(self._last, counts, all_stayed):
                 kind = self._kind(row)
                 for one, cpus in stayed.items():
                     own = CLAIMED if row.label in claimed.get(one, ()) else kind

@@ -18,8 +18,8 @@ from nodeagent.formats.wire.pod_resources import (
     LIST_REQUEST,
     LIST_RESPONSE,
     SERVICE,
-    allocatable,
     find_pod_message,
+    list_allocatable,
     list_pods,
 )
 from nodeagent.formats.wire.protobuf import Message, MessageType, ProtobufError, decode, encode
@@ -85,7 +85,7 @@ class PodResources:
 
     def _allocatable(self, _: Message) -> bytes:
         view = self._view()
-        return encode(ALLOCATABLE_RESPONSE, allocatable(view.node.managers, view.state.promises, view.pools))
+        return encode(ALLOCATABLE_RESPONSE, list_allocatable(view.node.managers, view.state.promises, view.pools))
 
     def _found(self, asked: Message) -> bytes:
         namespace, name = asked["pod_namespace"], asked["pod_name"]

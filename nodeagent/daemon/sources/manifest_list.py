@@ -175,7 +175,7 @@ class _LookDraft(Struct):
         """Tell pods what their claims ask for. One that needs a document which isn't there waits for it: it is neither new nor gone."""
         if not self.claims and not any(manifest.pod.claims for manifest in self.pods):
             return
-        from nodeagent.formats.manifest.claim_documents import ClaimDocuments, missing_documents  # noqa: PLC0415 - few nodes have claims
+        from nodeagent.formats.manifest.claim_documents import ClaimDocuments, find_missing_documents  # noqa: PLC0415 - few nodes have claims
 
         documents = ClaimDocuments(document for _, document in self.claims)
         doubled = {id(document) for document in documents.doubled}  # equal ones are told apart
@@ -186,7 +186,7 @@ class _LookDraft(Struct):
         pods = []
         for manifest in self.pods:
             pod = documents.resolved(manifest.pod)
-            missing = missing_documents(pod)
+            missing = find_missing_documents(pod)
             if not missing:
                 pods.append(replace(manifest, pod=pod))
                 continue

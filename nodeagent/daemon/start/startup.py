@@ -71,10 +71,10 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
         StartError: the configuration is missing or invalid, or does not fit this machine: kubelet would not start either, with these words.
             The message has every finding, one per line.
     """
-    from nodeagent.formats.config.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
+    from nodeagent.formats.config.config_yaml import judge_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
     content, topology = config_content(path), topology_of(read_machine(root))
-    config, findings = judged_config(content, path, lambda config: unsuited(config, topology))
+    config, findings = judge_config(content, path, lambda config: unsuited(config, topology))
     if config is None or findings:
         raise StartError(
             "\n".join(map(str, findings)),

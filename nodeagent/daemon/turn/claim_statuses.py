@@ -64,12 +64,10 @@ def recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
     if not files:
         return ()
     from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
+        group_by_pod,
         parse_claim_text,
-        pods_on_record,
     )
 
     read = ((name, parse_claim_text(content)) for name, content in files.items() if content is not None)
     # What it says itself of a claim's name is where it would be kept: be that anywhere.
-    return pods_on_record(
-        claim for name, claim in read if claim is not None and _file_of(claim.allocation.claim) == name
-    )
+    return group_by_pod(claim for name, claim in read if claim is not None and _file_of(claim.allocation.claim) == name)

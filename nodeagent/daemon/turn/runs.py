@@ -17,7 +17,7 @@ from nodeagent.daemon.turn.placements import placement_directory, placement_name
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
-from nodeagent.formats.manifest.variables import process_of
+from nodeagent.formats.manifest.variables import expand_process
 from nodeagent.formats.wire.launcher_protocol import (
     DEFAULT_PATH,
     Exited,
@@ -80,7 +80,9 @@ class Runner:
         if isinstance(of_plugins, str):
             self._fail(launch.run_id, of_plugins)
             return None
-        process = process_of(container, (*of_plugins, *placement_variables(launch.placement), (PLACEMENT_FILE, file)))
+        process = expand_process(
+            container, (*of_plugins, *placement_variables(launch.placement), (PLACEMENT_FILE, file))
+        )
         if process is None:  # manifests with this are refused: only a state saved before this limit has such a pod
             self._fail(launch.run_id, "command, args and env are too long: change the manifest")
             return None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nodeagent.core.model.device_access import DeviceFile
-from nodeagent.formats.kernel.device_files import BLOCK, device_file, disk_of_paths, shared_files
+from nodeagent.formats.kernel.device_files import BLOCK, find_multipath_disk, parse_device_file, shared_files
 from nodeagent.formats.kernel.pci_devices import PCI, is_address
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
@@ -37,7 +37,7 @@ def _below(function: Path, sys: Path) -> Iterator[DeviceFile]:
         if count > _MOST_DIRECTORIES:
             raise SysfsError(str(function), f"it has more than {_MOST_DIRECTORIES} directories")
         for name in below:
-            if disk := disk_of_paths(name):
+            if disk := find_multipath_disk(name):
                 yield from _disk(sys / "class/block", disk)
         below[:] = [name for name in below if name not in _WITHOUT_FILES and not is_address(name)]
         yield from _at(Path(directory))
@@ -58,7 +58,7 @@ def _at(directory: Path) -> Iterator[DeviceFile]:
         return  # the file is absent, or gone
     except OSError as err:
         raise SysfsError(str(directory), err.strerror or str(err)) from err
-    yield device_file(str(directory), dev, uevent, is_block=_linked(directory / "subsystem") == BLOCK)
+    yield parse_device_file(str(directory), dev, uevent, is_block=_linked(directory / "subsystem") == BLOCK)
 
 
 def _linked(path: Path) -> str:

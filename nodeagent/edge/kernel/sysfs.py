@@ -45,9 +45,9 @@ def read_devices(root: str = "/") -> SysfsSample:
     Raises:
         SysfsError: a file can't be read.
     """
-    from nodeagent.formats.kernel.pci_devices import CLASSES, wanted_of  # noqa: PLC0415 - only where somebody asks for devices
+    from nodeagent.formats.kernel.pci_devices import CLASSES, list_device_files  # noqa: PLC0415 - only where somebody asks for devices
 
-    return read_files(wanted_of(read_files(CLASSES, root)), root)
+    return read_files(list_device_files(read_files(CLASSES, root)), root)
 
 
 def read_machine(root: str = "/") -> SysfsSample:

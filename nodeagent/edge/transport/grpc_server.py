@@ -26,9 +26,9 @@ from nodeagent.formats.wire.grpc_messages import (
     CONTENT_TYPE,
     CallError,
     Status,
-    framed,
-    percent_encoded,
-    unframed,
+    add_frame,
+    percent_encode,
+    remove_frame,
 )
 from nodeagent.formats.wire.http2_frames import PREFACE, FrameBound
 
@@ -145,7 +145,7 @@ class GrpcConnection:
 
     def _call(self, stream: int, request: _Request) -> None:
         try:
-            answer = framed(self._answer(request))
+            answer = add_frame(self._answer(request))
         except CallError as err:
             self._h2.send_headers(stream, [*_OK, *_trailers(err.status, err.message)], end_stream=True)
             return
@@ -156,7 +156,7 @@ class GrpcConnection:
         method = self._methods.get(request.path)
         if method is None:
             raise CallError(Status.UNIMPLEMENTED, f"there is no method {request.path}")
-        message = unframed(bytes(request.body))
+        message = remove_frame(bytes(request.body))
         try:
             answer = method(message)
         except CallError:
@@ -196,7 +196,7 @@ class GrpcConnection:
 
 
 def _trailers(status: Status, message: str = "") -> Headers:
-    text = [("grpc-message", percent_encoded(message))] if message else []
+    text = [("grpc-message", percent_encode(message))] if message else []
     return [("grpc-status", str(status.value)), *text]
 
 

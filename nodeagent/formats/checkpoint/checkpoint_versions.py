@@ -32,8 +32,8 @@ from nodeagent.formats.checkpoint.memory_checkpoint import (
     read_memory_contents,
 )
 from nodeagent.formats.checkpoint.node_state import FORMAT, NodeStateError, SavedState, decode_state, public_document
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, keys_of
-from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, keys_of
+from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 
 WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
 NEWER = ("cpu-v4", "memory-v3")
@@ -92,7 +92,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         return _decode_node_state(content)
     try:
         text = content.decode()
-        document = decoded(text)
+        document = decode_json(text)
         names = keys_of(document)
         later = fields(document, ("data", "dataChecksum")) if names else {}
         if keys_of(later.get("data")) & _OF_DEVICES:
@@ -168,7 +168,7 @@ def _check_checksum(
 
 
 def _decode_memory(text: str) -> Checkpoint:
-    contents = read_memory_contents(decoded(text))
+    contents = read_memory_contents(decode_json(text))
     record = contents.record()
     if isinstance(record, Unreadable):
         raise CheckpointError("a NUMA node in machineState or one of its resources is null", hint=_HINT)
@@ -249,7 +249,7 @@ def _decode_node_state(content: bytes) -> Checkpoint:
         except NodeStateError:
             raise CheckpointError(problem, hint=err.hint) from err
     try:
-        digest = parsed(content.partition(b"\n")[0]).field("sha256").text()
+        digest = parse_json(content.partition(b"\n")[0]).field("sha256").text()
     except MisfitError:
         digest = ""
     return Checkpoint(OWN, digest, dict(saved.policies), saved.state.promises, saved=saved, problem=problem)

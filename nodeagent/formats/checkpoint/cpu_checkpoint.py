@@ -13,7 +13,7 @@ from nodeagent.core.model.records import Unreadable
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
 from nodeagent.core.resources.cpu.records import CpuRecord, InitialContainers
 from nodeagent.formats.syntax.fnv import Text, fnv1a_32
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, string
+from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, integer, mapping, quote, string
 from nodeagent.formats.syntax.long_text import pieces_of
 
 _CORRUPTED = "checkpoint is corrupted"
@@ -34,7 +34,7 @@ def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str
     """
     default = str(default_set(promises))
     entries, entries_dump = promises.pods.fold(_ENTRIES)
-    members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
+    members = [f'"policyName":{quote(policy)}', f'"defaultCpuSet":"{default}"']
     if entries:
         members.append(f'"entries":{{{",".join(entries)}}}')
     pods_dump: Text | None = None
@@ -66,8 +66,8 @@ def _encode_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     sets = [(name, str(cpus)) for name, cpus in pod.of(CpuHoldings).cpus]
     if not sets:
         return None
-    text = ",".join([f'{quoted(name)}:"{cpus}"' for name, cpus in sets])
-    return f"{quoted(uid)}:{{{text}}}", _dump_entry(uid, sets)
+    text = ",".join([f'{quote(name)}:"{cpus}"' for name, cpus in sets])
+    return f"{quote(uid)}:{{{text}}}", _dump_entry(uid, sets)
 
 
 def _dump_entry(uid: str, sets: Iterable[tuple[str, str]]) -> str:
@@ -79,7 +79,7 @@ def _encode_pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     if whole is None:
         return None
     body = f'{{"cpuSet":"{whole}"}}' if whole else "{}"
-    return f"{quoted(uid)}:{body}", _dump_pod_entry(uid, whole)
+    return f"{quote(uid)}:{body}", _dump_pod_entry(uid, whole)
 
 
 def _dump_pod_entry(uid: str, cpus: CpuSet) -> str:
@@ -103,7 +103,7 @@ def decode_cpu_state(
         newer: also decode the versions of kubelet 1.37.
     """
     try:
-        document = decoded(text)
+        document = decode_json(text)
         if newer:
             record = _decode_version_4(document)
             if record is not None:
@@ -139,7 +139,7 @@ def _decode_version_4(document: object) -> CpuRecord | Unreadable | None:
     if fnv1a_32(f"(string){data}") != checksum:
         return Unreadable(f"could not load v4 checkpoint: {_CORRUPTED}")
     try:
-        found = fields(decoded(data), _NAMES)
+        found = fields(decode_json(data), _NAMES)
         entries = mapping(found["entries"], _parse_sets) or {}
         pods = mapping(found["podEntries"], _parse_pod_set) or {}
         return _create_record(string(found["policyName"]), string(found["defaultCpuSet"]), entries, pods)
@@ -283,7 +283,7 @@ def read_cpu_contents(text: str) -> CpuContents:
     Raises:
         GoJsonError: the text has another form.
     """
-    found = fields(decoded(text), _NAMES)
+    found = fields(decode_json(text), _NAMES)
     values = mapping(found["entries"], lambda value: value) or {}
     is_by_id = any(isinstance(value, str) for value in values.values())
     return CpuContents(
@@ -299,9 +299,9 @@ def read_cpu_contents(text: str) -> CpuContents:
 def encode_cpu_state_1(policy: str, default: str, containers: Mapping[str, str]) -> str:
     """Encode version 1 of the file (kubelet up to 1.17), with CPU sets by container ID."""
     listed = sorted(containers.items())
-    members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
+    members = [f'"policyName":{quote(policy)}', f'"defaultCpuSet":"{default}"']
     if listed:
-        members.append('"entries":{' + ",".join(f'{quoted(container)}:"{cpus}"' for container, cpus in listed) + "}")
+        members.append('"entries":{' + ",".join(f'{quote(container)}:"{cpus}"' for container, cpus in listed) + "}")
     dump = " ".join(f"{container}:{cpus}" for container, cpus in listed)
     checksum = fnv1a_32(*_dump(policy, default, dump, None, kind="map[string]string"))
     return "{" + ",".join(members) + f',"checksum":{checksum}}}'

@@ -16,7 +16,7 @@ from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, pods_with_devices
 from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.formats.syntax.fnv import fnv1a_32
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
+from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, integer, mapping, quote, sequence, string
 
 _NOWHERE = -1
 """kubelet's nodeWithoutTopology."""
@@ -59,7 +59,7 @@ def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
                 entries.append(_Entry(uid, name, resource, listed_ids, pod.answer_of(name, resource) or b""))
     registered = {pool.resource: tuple(device.id for device in pool.healthy) for pool in pools}
     listed = ",".join(_format_entry(entry) for entry in entries)
-    given = ",".join(f"{quoted(name)}:{_format_list(ids)}" for name, ids in sorted(registered.items()))
+    given = ",".join(f"{quote(name)}:{_format_list(ids)}" for name, ids in sorted(registered.items()))
     data = f'{{"PodDeviceEntries":{f"[{listed}]" if entries else "null"},"RegisteredDevices":{{{given}}}}}'
     return f'{{"Data":{data},"Checksum":{_compute_checksum(entries, registered)}}}'
 
@@ -114,7 +114,7 @@ def decode_devices(text: str) -> dict[str, PodPromises]:
         DeviceCheckpointError: the text has another form or a wrong checksum.
     """
     try:
-        contents = read_device_contents(decoded(text))
+        contents = read_device_contents(decode_json(text))
     except GoJsonError as err:
         raise DeviceCheckpointError(str(err)) from err
     if contents.checksum != contents.sum:
@@ -141,12 +141,12 @@ def _format_entry(entry: _Entry) -> str:
     # Go sorts the keys of a map as strings.
     ids = ",".join(f'"{node}":{_format_list(ids)}' for node, ids in sorted(entry.ids, key=lambda one: str(one[0])))
     texts = (("PodUID", entry.uid), ("ContainerName", entry.container), ("ResourceName", entry.resource))
-    named = ",".join(f'"{name}":{quoted(text)}' for name, text in texts)
+    named = ",".join(f'"{name}":{quote(text)}' for name, text in texts)
     return f'{{{named},"DeviceIDs":{{{ids}}},"AllocResp":"{base64.b64encode(entry.answer).decode()}"}}'
 
 
 def _format_list(ids: Iterable[str]) -> str:
-    return f"[{','.join(quoted(id_) for id_ in ids)}]"
+    return f"[{','.join(quote(id_) for id_ in ids)}]"
 
 
 def _parse_entry(value: object) -> _Entry:

@@ -7,7 +7,7 @@ import json
 
 from nodeagent.core.host.settings import Change, Record, Setting, SettingKind
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
+from nodeagent.formats.checkpoint.sealed import SealError, seal, unseal
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 VERSION = 1
@@ -36,7 +36,7 @@ def encode_record(boot: str, record: Record) -> bytes:
     body = json.dumps(
         {"boot": boot, "instances": instances, "settings": settings}, sort_keys=True, separators=(",", ":")
     )
-    return sealed(body.encode(), FORMAT, VERSION)
+    return seal(body.encode(), FORMAT, VERSION)
 
 
 def decode_record(content: bytes) -> tuple[str, Record]:
@@ -46,7 +46,7 @@ def decode_record(content: bytes) -> tuple[str, Record]:
         HostRecordError: the content is truncated, damaged, from a later version, or has another form.
     """
     try:
-        document = unsealed(content, FORMAT, VERSION, _WAY_OUT)
+        document = unseal(content, FORMAT, VERSION, _WAY_OUT)
         instances = dict(document.read_optional("instances", lambda listed: listed.by_name(JsonValue.whole), ()))
         changes: dict[Setting, Change] = {}
         for kind, name, before, ours in document.field("settings").each(lambda row: row.row(4)):

@@ -7,7 +7,7 @@ from msgspec import Struct
 from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document, pod_to_document
 from nodeagent.formats.syntax.findings import DocumentError
-from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 
 _MAX_PID = 2**22
 """The kernel's PID_MAX_LIMIT."""
@@ -31,7 +31,7 @@ def format_record(record: JobRecord) -> bytes:
 def parse_record(text: bytes) -> JobRecord | None:
     """Parse a record. None means that the text has another form."""
     try:
-        document = parsed(text)
+        document = parse_json(text)
         return JobRecord(
             pod=named_pod_from_document(document.field("pod").object()),
             user=document.field("user").whole(),

@@ -20,7 +20,7 @@ from nodeagent.core.resources.memory.holdings import (
 )
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.formats.syntax.fnv import Text, fnv1a_32
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
+from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, integer, mapping, quote, sequence, string
 from nodeagent.formats.syntax.long_text import pieces_of
 
 _CORRUPTED = "checkpoint is corrupted"
@@ -49,7 +49,7 @@ def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> 
         ]
     )
     entries, entries_dump = promises.pods.fold(_ENTRIES)
-    members = [f'"policyName":{quoted(policy)}', f'"machineState":{{{machine}}}']
+    members = [f'"policyName":{quote(policy)}', f'"machineState":{{{machine}}}']
     if entries:
         members.append(f'"entries":{{{",".join(entries)}}}')
     pods_dump: Text | None = None
@@ -77,7 +77,7 @@ def _dump(policy: str, machine: str, entries: Iterable[Text], pods: Text | None,
 def _encode_node(node: MemoryNode) -> str:
     tables = ",".join(
         [
-            f'{quoted(name)}:{{"total":{t.total},"systemReserved":{t.system_reserved},"allocatable":{t.allocatable},'
+            f'{quote(name)}:{{"total":{t.total},"systemReserved":{t.system_reserved},"allocatable":{t.allocatable},'
             f'"reserved":{t.reserved},"free":{max(t.free, 0)}}}'
             for name, t in node.tables
         ]
@@ -109,9 +109,9 @@ def _encode_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     memory = pod.of(MemoryHoldings).memory
     if not memory:
         return None
-    text = ",".join([f"{quoted(name)}:{_encode_blocks(blocks)}" for name, blocks in memory])
+    text = ",".join([f"{quote(name)}:{_encode_blocks(blocks)}" for name, blocks in memory])
     dump = " ".join([f"{name}:{_dump_blocks(blocks)}" for name, blocks in memory])
-    return f"{quoted(uid)}:{{{text}}}", f"{uid}:map[{dump}]"
+    return f"{quote(uid)}:{{{text}}}", f"{uid}:map[{dump}]"
 
 
 def _encode_pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
@@ -119,7 +119,7 @@ def _encode_pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     if whole is None:
         return None
     body = f'{{"memoryBlocks":{_encode_blocks(whole)}}}' if whole else "{}"
-    return f"{quoted(uid)}:{body}", f"{uid}:{{MemoryBlocks:([]state.Block){_dump_blocks(whole)}}}"
+    return f"{quote(uid)}:{body}", f"{uid}:{{MemoryBlocks:([]state.Block){_dump_blocks(whole)}}}"
 
 
 _ENTRIES = pieces_of(_encode_entry)
@@ -128,7 +128,7 @@ _POD_ENTRIES = pieces_of(_encode_pod_entry)
 
 def _encode_blocks(blocks: Blocks) -> str:
     listed = [
-        f'{{"numaAffinity":[{_join_ids(b.nodes, ",")}],"type":{quoted(b.resource)},"size":{b.size_bytes}}}'
+        f'{{"numaAffinity":[{_join_ids(b.nodes, ",")}],"type":{quote(b.resource)},"size":{b.size_bytes}}}'
         for b in blocks
     ]
     return f"[{','.join(listed)}]"
@@ -152,7 +152,7 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
         newer: also decode the versions of kubelet 1.37.
     """
     try:
-        document = decoded(text)
+        document = decode_json(text)
         if newer:
             record = _decode_version_3(document)
             if record is not None:
@@ -350,6 +350,6 @@ def _decode_version_3(document: object) -> MemoryRecord | Unreadable | None:
     if fnv1a_32(f"(string){data}") != checksum:
         return Unreadable(f"could not load v3 checkpoint: {_CORRUPTED}")
     try:
-        return read_memory_contents(decoded(data)).record()
+        return read_memory_contents(decode_json(data)).record()
     except GoJsonError as err:
         return Unreadable(f"could not load v3 checkpoint: {err}")

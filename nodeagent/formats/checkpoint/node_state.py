@@ -29,7 +29,7 @@ from nodeagent.core.model.state import (
     RefusedChange,
 )
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
+from nodeagent.formats.checkpoint.sealed import SealError, seal, unseal
 from nodeagent.formats.holdings.by_resource import decode_books, decode_holdings, encode_books, encode_holdings
 from nodeagent.formats.manifest.pod_fields import pod_to_document
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
@@ -66,25 +66,25 @@ class StateEncoder:
     """Encoder of consecutive states. Entries that did not change since the previous state are not encoded again."""
 
     def __init__(self) -> None:
-        self._spelt: dict[int, tuple[PodEntry, str]] = {}
+        self._encoded: dict[int, tuple[PodEntry, str]] = {}
         """Entries of the last state, by identity, with their texts."""
 
     def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
-        spelt = {}
+        encoded = {}
         for entry in state.entries:
-            known = self._spelt.get(id(entry))
-            spelt[id(entry)] = (entry, _text(_entry_document(entry))) if known is None else known
-        self._spelt = spelt
-        entries = ",".join([spelt[id(entry)][1] for entry in state.entries])
-        rest = _text({"generation": state.generation, "policies": dict(policies)})
-        promises = _text(_books_document(state.promises))
+            known = self._encoded.get(id(entry))
+            encoded[id(entry)] = (entry, _format_json(_encode_entry(entry))) if known is None else known
+        self._encoded = encoded
+        entries = ",".join([encoded[id(entry)][1] for entry in state.entries])
+        rest = _format_json({"generation": state.generation, "policies": dict(policies)})
+        promises = _format_json(_encode_books(state.promises))
         pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)
         # The keys are sorted: entries, generation, policies, promises, runtime. In the promises, the pods come last.
         pods = f'{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}'
-        found = _runtime_document(state.runtime)
-        runtime = "" if found is None else f',"runtime":{_text(found)}'
+        found = _encode_runtime(state.runtime)
+        runtime = "" if found is None else f',"runtime":{_format_json(found)}'
         body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{pods}{runtime}}}'
-        return sealed(body.encode(), FORMAT, VERSION)
+        return seal(body.encode(), FORMAT, VERSION)
 
 
 def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
@@ -94,13 +94,13 @@ def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
     """Return the state as JSON values, including secrets. It is the second line of the file."""
-    pods = {uid: _pod_document(pod) for uid, pod in state.promises.pods}
+    pods = {uid: _encode_pod(pod) for uid, pod in state.promises.pods}
     return {
         "generation": state.generation,
         "policies": dict(policies),
-        "promises": {**_books_document(state.promises), "pods": pods},
-        "entries": [_entry_document(entry) for entry in state.entries],
-        **({} if (found := _runtime_document(state.runtime)) is None else {"runtime": found}),
+        "promises": {**_encode_books(state.promises), "pods": pods},
+        "entries": [_encode_entry(entry) for entry in state.entries],
+        **({} if (found := _encode_runtime(state.runtime)) is None else {"runtime": found}),
     }
 
 
@@ -125,13 +125,13 @@ def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
         NodeStateError: the content is truncated, damaged, from a later version, or not a state.
     """
     try:
-        document = unsealed(content, FORMAT, VERSION, _WAY_OUT, judge=judge)
+        document = unseal(content, FORMAT, VERSION, _WAY_OUT, judge=judge)
     except SealError as err:
         raise NodeStateError(err.message, is_newer=err.is_newer) from err
-    return _saved_state(document)
+    return _decode_saved_state(document)
 
 
-def _text(document: object) -> str:
+def _format_json(document: object) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -141,10 +141,10 @@ def state_from_document(document: object) -> SavedState:
     Raises:
         NodeStateError: a value is missing or has the wrong type.
     """
-    return _saved_state(JsonValue(document))
+    return _decode_saved_state(JsonValue(document))
 
 
-def _saved_state(document: JsonValue) -> SavedState:
+def _decode_saved_state(document: JsonValue) -> SavedState:
     try:
         runtime = document.optional("runtime")
         registry = Registry()
@@ -155,8 +155,8 @@ def _saved_state(document: JsonValue) -> SavedState:
 
             registry = registry_from_document(runtime)
         state = NodeState(
-            promises=_promises(document.field("promises")),
-            entries=document.field("entries").each(_entry),
+            promises=_decode_promises(document.field("promises")),
+            entries=document.field("entries").each(_decode_entry),
             generation=document.field("generation").whole(),
             runtime=registry,
         )
@@ -165,7 +165,7 @@ def _saved_state(document: JsonValue) -> SavedState:
         raise NodeStateError(f"the content does not fit: {err}") from err
 
 
-def _runtime_document(registry: Registry) -> Document | None:
+def _encode_runtime(registry: Registry) -> Document | None:
     if registry == Registry():
         return None
     from nodeagent.formats.checkpoint.runtime_registry import registry_document  # noqa: PLC0415 - most states have none
@@ -173,31 +173,33 @@ def _runtime_document(registry: Registry) -> Document | None:
     return registry_document(registry)
 
 
-def _books_document(promises: Promises) -> Document:
+def _encode_books(promises: Promises) -> Document:
     """Return everything except the pods."""
     document = encode_books(promises)
     if promises.unrecovered:
         document["lostPods"] = [
-            {"uid": one.uid, "name": one.name, "held": _pod_document(one.held)} for one in promises.unrecovered
+            {"uid": one.uid, "name": one.name, "held": _encode_pod(one.held)} for one in promises.unrecovered
         ]
     return document
 
 
-def _promises(document: JsonValue) -> Promises:
+def _decode_promises(document: JsonValue) -> Promises:
     pods: PodMap[PodPromises] = PodMap()
-    for uid, pod in document.field("pods").by_name(_pod):
+    for uid, pod in document.field("pods").by_name(_decode_pod):
         pods = pods.put(uid, pod)
     unrecovered = document.read_optional(
         "lostPods",
         lambda listed: listed.each(
-            lambda item: UnrecoveredPod(item.field("uid").text(), _pod(item.field("held")), item.field("name").text())
+            lambda item: UnrecoveredPod(
+                item.field("uid").text(), _decode_pod(item.field("held")), item.field("name").text()
+            )
         ),
         (),
     )
     return decode_books(document, Promises(pods, unrecovered))
 
 
-def _pod_document(pod: PodPromises) -> Document:
+def _encode_pod(pod: PodPromises) -> Document:
     document = encode_holdings(pod)
     if pod.hints:
         document["hints"] = {name: [None if h.mask is None else str(h.mask), h.preferred] for name, h in pod.hints}
@@ -205,17 +207,17 @@ def _pod_document(pod: PodPromises) -> Document:
 
 
 _POD_TEXTS: Fold[PodPromises, tuple[str, ...]] = Fold(
-    (), lambda uid, pod: (f"{_text(uid)}:{_text(_pod_document(pod))}",), tuple.__add__
+    (), lambda uid, pod: (f"{_format_json(uid)}:{_format_json(_encode_pod(pod))}",), tuple.__add__
 )
 
 
-def _pod(document: JsonValue) -> PodPromises:
+def _decode_pod(document: JsonValue) -> PodPromises:
     rows = document.read_optional("hints", lambda hints: hints.by_name(lambda hint: hint.row(2)), ())
     hints = tuple((name, Hint(mask.or_none(JsonValue.nodes), preferred.flag())) for name, (mask, preferred) in rows)
     return replace(decode_holdings(document), hints=hints)
 
 
-def _entry_document(entry: PodEntry) -> Document:
+def _encode_entry(entry: PodEntry) -> Document:
     document: Document = {
         "pod": pod_to_document(entry.pod),
         "qos": entry.qos.value,
@@ -223,24 +225,24 @@ def _entry_document(entry: PodEntry) -> Document:
         "podSource": None if entry.origin.source == MANIFEST_DIRECTORY else entry.origin.source,
         "domain": None if entry.origin.domain == _domain_of_source(entry.origin.source) else entry.origin.domain,
         "decidedAtMs": entry.decided_at_ms,
-        "containers": [_status_document(status) for status in entry.containers],
+        "containers": [_encode_status(status) for status in entry.containers],
         "deletingSinceMs": entry.deleting_since_ms,
         "released": entry.is_released or None,
         "outcome": entry.outcome.value if entry.outcome else None,
     }
     if entry.refusal is not None:
-        document["refusal"] = _refusal_document(entry.refusal)
+        document["refusal"] = _encode_refusal(entry.refusal)
     if entry.refused_change is not None:
         change = entry.refused_change
-        document["refusedChange"] = {"pod": pod_to_document(change.pod), "refusal": _refusal_document(change.refusal)}
+        document["refusedChange"] = {"pod": pod_to_document(change.pod), "refusal": _encode_refusal(change.refusal)}
     if entry.idle is not None:
         refusal = entry.idle.refusal
-        document["idle"] = {} if refusal is None else {"refusal": _refusal_document(refusal)}
+        document["idle"] = {} if refusal is None else {"refusal": _encode_refusal(refusal)}
     return {key: value for key, value in document.items() if value is not None}
 
 
-def _entry(document: JsonValue) -> PodEntry:
-    pod, containers = _manifest_pod(document.field("pod")), document.field("containers")
+def _decode_entry(document: JsonValue) -> PodEntry:
+    pod, containers = _decode_manifest_pod(document.field("pod")), document.field("containers")
     source = document.read_optional("podSource", JsonValue.text, MANIFEST_DIRECTORY)
     domain = document.read_optional("domain", JsonValue.text, _domain_of_source(source))
     entry = PodEntry(
@@ -248,17 +250,21 @@ def _entry(document: JsonValue) -> PodEntry:
         qos=document.field("qos").one_of(QosClass),
         origin=Origin(document.field("source").text(), source, domain),
         decided_at_ms=document.field("decidedAtMs").whole(),
-        refusal=document.read_optional("refusal", _refusal, None),
-        containers=containers.each(_status),
+        refusal=document.read_optional("refusal", _decode_refusal, None),
+        containers=containers.each(_decode_status),
         deleting_since_ms=document.read_optional("deletingSinceMs", JsonValue.whole, None),
         is_released=document.read_optional("released", JsonValue.flag, default=False),
         refused_change=document.read_optional(
             "refusedChange",
-            lambda change: RefusedChange(_manifest_pod(change.field("pod")), _refusal(change.field("refusal"))),
+            lambda change: RefusedChange(
+                _decode_manifest_pod(change.field("pod")), _decode_refusal(change.field("refusal"))
+            ),
             None,
         ),
         outcome=document.read_optional("outcome", lambda outcome: outcome.one_of(Phase), None),
-        idle=document.read_optional("idle", lambda idle: Idle(idle.read_optional("refusal", _refusal, None)), None),
+        idle=document.read_optional(
+            "idle", lambda idle: Idle(idle.read_optional("refusal", _decode_refusal, None)), None
+        ),
     )
     expected = [] if entry.refusal else [container.name for container in pod.containers]
     if [status.name for status in entry.containers] != expected:
@@ -271,23 +277,23 @@ def _domain_of_source(source: str) -> str:
     return source if source == "containerd" else OWN
 
 
-def _manifest_pod(document: JsonValue) -> Pod:
+def _decode_manifest_pod(document: JsonValue) -> Pod:
     try:
         return named_pod_from_document(document.object())
     except DocumentError as err:
         raise MisfitError(f"{document.path}: {err}") from err
 
 
-def _refusal_document(refusal: Waiting) -> list[Any]:
+def _encode_refusal(refusal: Waiting) -> list[Any]:
     return [refusal.reason, refusal.message, refusal.at_ms]
 
 
-def _refusal(item: JsonValue) -> Waiting:
+def _decode_refusal(item: JsonValue) -> Waiting:
     reason, message, at_ms = item.row(3)
     return Waiting(reason.text(), message.text(), at_ms.whole())
 
 
-def _status_document(status: ContainerStatus) -> Document:
+def _encode_status(status: ContainerStatus) -> Document:
     before = status.unit_before
     counts = {
         "attempt": status.attempt,
@@ -297,8 +303,8 @@ def _status_document(status: ContainerStatus) -> Document:
     rest: Document = {
         "name": status.name,
         "startedAtMs": status.started_at_ms,
-        "exit": _exit_document(status.exit),
-        "lastExit": _exit_document(status.last_exit),
+        "exit": _encode_exit(status.exit),
+        "lastExit": _encode_exit(status.last_exit),
         "stopByMs": status.stop_by_ms,
         "toRestart": status.is_to_restart or None,
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
@@ -310,13 +316,13 @@ def _status_document(status: ContainerStatus) -> Document:
     }
 
 
-def _status(document: JsonValue) -> ContainerStatus:
+def _decode_status(document: JsonValue) -> ContainerStatus:
     return ContainerStatus(
         name=document.field("name").text(),
         attempt=document.read_optional("attempt", JsonValue.whole, 0),
         started_at_ms=document.read_optional("startedAtMs", JsonValue.whole, None),
-        exit=document.read_optional("exit", _exit, None),
-        last_exit=document.read_optional("lastExit", _exit, None),
+        exit=document.read_optional("exit", _decode_exit, None),
+        last_exit=document.read_optional("lastExit", _decode_exit, None),
         backoff_step=document.read_optional("backoffStep", JsonValue.whole, 0),
         stop_by_ms=document.read_optional("stopByMs", JsonValue.whole, None),
         is_to_restart=document.read_optional("toRestart", JsonValue.flag, default=False),
@@ -329,13 +335,13 @@ def _status(document: JsonValue) -> ContainerStatus:
     )
 
 
-def _exit_document(ended: Exit | None) -> list[Any] | None:
+def _encode_exit(ended: Exit | None) -> list[Any] | None:
     if ended is None:
         return None
     return [ended.finished_at_ms, ended.code, ended.signal, ended.is_oom_kill, ended.start_error]
 
 
-def _exit(item: JsonValue) -> Exit:
+def _decode_exit(item: JsonValue) -> Exit:
     finished, code, signal, is_oom_kill, start_error = item.row(5)
     return Exit(
         finished_at_ms=finished.whole(),

@@ -6,7 +6,7 @@ import hashlib
 import json
 
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 
 class SealError(NodeAgentError):
@@ -19,7 +19,7 @@ class SealError(NodeAgentError):
         self.is_newer = is_newer
 
 
-def sealed(body: bytes, form: str, version: int) -> bytes:
+def seal(body: bytes, form: str, version: int) -> bytes:
     """Add the header line to a content.
 
     Args:
@@ -31,7 +31,7 @@ def sealed(body: bytes, form: str, version: int) -> bytes:
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body + b"\n"
 
 
-def unsealed(content: bytes, form: str, version: int, way_out: str, *, judge: bool = True) -> JsonValue:
+def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool = True) -> JsonValue:
     """Check the header line and return the content.
 
     Args:
@@ -46,7 +46,7 @@ def unsealed(content: bytes, form: str, version: int, way_out: str, *, judge: bo
     """
     head, _, rest = content.partition(b"\n")
     try:
-        header = parsed(head)
+        header = parse_json(head)
         found = header.field("format")
         is_ours = found.text() == form
         written, digest = header.field("version").whole(1), header.field("sha256").text()
@@ -64,6 +64,6 @@ def unsealed(content: bytes, form: str, version: int, way_out: str, *, judge: bo
     if judge and (body == rest or hashlib.sha256(body).hexdigest() != digest):
         raise SealError("the checksum does not match: the file is truncated or damaged", way_out=way_out)
     try:
-        return parsed(body)
+        return parse_json(body)
     except MisfitError as err:
         raise SealError(f"the checksum matches but the content does not fit: {err}", way_out=way_out) from err

@@ -42,7 +42,7 @@ from nodeagent.formats.config.placement_fields import PlacementReader
 from nodeagent.formats.syntax.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError, TcpAddress, parse_bind_address
 from nodeagent.formats.syntax.documents import read_documents
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
-from nodeagent.formats.syntax.fields import Fields, nearest
+from nodeagent.formats.syntax.fields import Fields, suggest_nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
 from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 from nodeagent.formats.syntax.tree import MapNode, TreeNode, line_at
@@ -69,16 +69,14 @@ def parse_config(content: bytes, source: str) -> Config:
     Raises:
         DocumentError: the configuration is invalid; the error has every finding.
     """
-    config, findings = judged_config(content, source)
+    config, findings = judge_config(content, source)
     if findings:
         raise DocumentError(findings, hint=_HINT)
     assert config is not None
     return config
 
 
-def judged_config(
-    content: bytes, source: str, judge: Judge = lambda _: ()
-) -> tuple[Config | None, tuple[Finding, ...]]:
+def judge_config(content: bytes, source: str, judge: Judge = lambda _: ()) -> tuple[Config | None, tuple[Finding, ...]]:
     """Parse a configuration that may be invalid.
 
     Args:
@@ -307,7 +305,7 @@ class _ConfigReader:
                 name.casefold(), [gate.casefold() for gate in _OUR_GATES], n=1, cutoff=0.9
             ):
                 # Probably a typo of one of the agent's gates, and not one of kubelet's other gates.
-                self._fields.report("featureGates", f"unknown feature gate{nearest(name, _OUR_GATES)}", name)
+                self._fields.report("featureGates", f"unknown feature gate{suggest_nearest(name, _OUR_GATES)}", name)
             elif name not in GATES_OF_A_STAGE:
                 self._reported.append(f"featureGates[{name}]")
         for name, needed in DEPENDENT_GATES.items():

@@ -38,7 +38,7 @@ class ContainerdConfigError(ValueError):
     """A file is not valid TOML, or an NRI setting has the wrong type. The message names the file."""
 
 
-def imported(content: bytes, path: str) -> tuple[str, ...]:
+def read_imports(content: bytes, path: str) -> tuple[str, ...]:
     """Return the patterns of the files that a file imports, in their order.
 
     Raises:
@@ -50,7 +50,7 @@ def imported(content: bytes, path: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def nri_config(files: tuple[tuple[str, bytes], ...]) -> NriConfig:
+def read_nri_config(files: tuple[tuple[str, bytes], ...]) -> NriConfig:
     """Return the NRI settings of the files.
 
     Args:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from nodeagent.formats.syntax.documents import read_documents
 from nodeagent.formats.syntax.fields import Fields
 from nodeagent.formats.syntax.findings import Finding, Findings, shown
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, string
+from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, string
 from nodeagent.formats.syntax.tree import MapNode
 
 COMMAND_LINE = "kubelet's command line"
@@ -41,7 +41,7 @@ class KubeletFiles(Struct, frozen=True):
     """Content of memory_manager_state. None if the file doesn't exist."""
 
 
-def kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
+def find_kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
     """Return the required changes with their places. Without any, kubelet may run. An unreadable file counts as a
     change, too.
     """
@@ -89,10 +89,10 @@ def _check_policy(manager: _Manager, files: KubeletFiles, read: list[tuple[Field
 def _check_state_file(manager: _Manager, path: str, text: str) -> tuple[Finding, ...]:
     remedy = f"stop kubelet, `rm {path}`, start it again"
     try:
-        outer = fields(decoded(text), ("policyName", "data"))
+        outer = fields(decode_json(text), ("policyName", "data"))
         data = string(outer["data"])
         # kubelet 1.37 nests the content in a string.
-        policy = string((fields(decoded(data), ("policyName",)) if data else outer)["policyName"])
+        policy = string((fields(decode_json(data), ("policyName",)) if data else outer)["policyName"])
     except GoJsonError:
         policy = ""
     if not policy:

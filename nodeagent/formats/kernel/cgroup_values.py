@@ -32,7 +32,7 @@ def format_value(value: Value) -> str:
             return str(value)
 
 
-def written(attribute: Attribute, value: Value) -> str:
+def format_for_write(attribute: Attribute, value: Value) -> str:
     """Format a value for writing. An empty set of exclusive CPUs becomes a newline, because a write of no bytes never
     reaches the kernel.
     """

@@ -51,7 +51,7 @@ def parse_cpu_counts(text: bytes) -> CpuCounts | None:
     return CpuCounts(tuple(int(name[3:]) for name in names), rows)
 
 
-def increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Increase]:
+def count_increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Increase]:
     """Yield the increase of each row on these CPUs between two samples.
 
     A CPU that came online in between is left out. A counter that was reset counts from 0, because its interrupt

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nodeagent.formats.kernel.usage import ContainerUsage, container_usage
+from nodeagent.formats.kernel.usage import ContainerUsage, parse_container_usage
 
 _RUN_TIME = 7
 """Position of the nanoseconds that tasks ran in a CPU's line (sched-stats.rst). The idle task doesn't count."""
@@ -18,7 +18,9 @@ class JobUsage(Struct, frozen=True):
     """Nanoseconds that tasks ran since boot, by CPU. A running task is added when it leaves its CPU."""
 
 
-def job_usage(cpu_stat: str | None, numa_stat: str | None, memory_peak: str | None, schedstat: str | None) -> JobUsage:
+def parse_job_usage(
+    cpu_stat: str | None, numa_stat: str | None, memory_peak: str | None, schedstat: str | None
+) -> JobUsage:
     """Parse the files. Values in an unexpected format are None."""
     peak = (memory_peak or "").strip()
     run_ns: dict[int, int] = {}
@@ -32,4 +34,4 @@ def job_usage(cpu_stat: str | None, numa_stat: str | None, memory_peak: str | No
             break
         run_ns[int(cpu)] = int(numbers[-1])
     peak_bytes = int(peak) if peak.isascii() and peak.isdigit() else None
-    return JobUsage(container_usage(cpu_stat, numa_stat), peak_bytes, run_ns or None)
+    return JobUsage(parse_container_usage(cpu_stat, numa_stat), peak_bytes, run_ns or None)

@@ -54,7 +54,7 @@ _MAX_INTERRUPT = 2**31 - 1
 _MAX_FUNCTIONS = 2**16 - 1
 
 
-def wanted_of(classes: SysfsSample) -> tuple[str, ...]:
+def list_device_files(classes: SysfsSample) -> tuple[str, ...]:
     """Return the files to read, given the classes of all devices."""
     directories = [
         f"{PCI}/{address}"

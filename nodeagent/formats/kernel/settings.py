@@ -54,12 +54,12 @@ class Settings(Struct, frozen=True):
     """Files of `SETTINGS` that could not be read."""
 
 
-def known_parameters(cmdline: str) -> str:
+def remove_unknown_parameters(cmdline: str) -> str:
     """Remove all parameters except KERNEL_PARAMETERS."""
     return " ".join(word for word in cmdline.split() if word.partition("=")[0] in KERNEL_PARAMETERS) + "\n"
 
 
-def parameters(cmdline: str) -> Mapping[str, str]:
+def parse_parameters(cmdline: str) -> Mapping[str, str]:
     """Return the values by name. Of a repeated parameter, the last value takes effect, as for most of the kernel's own."""
     pairs = (word.partition("=") for word in cmdline.split())
     return {name: value for name, _, value in pairs}

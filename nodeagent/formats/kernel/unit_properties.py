@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
-from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 
 PROPERTIES = ("Id", "LoadState", "ActiveState", "Job", "ControlGroup", "Slice", "AllowedCPUs", "AllowedMemoryNodes")
 """Properties to query. systemctl leaves out a property that a unit doesn't have, such as a job."""
@@ -123,7 +123,7 @@ def format_unit_record(before: UnitSettings) -> bytes:
 def parse_unit_record(content: bytes) -> UnitSettings | None:
     """Parse a record. None means that the record is damaged or has another form."""
     try:
-        document = parsed(content)
+        document = parse_json(content)
         return UnitSettings(document.field("cpus").cpus(), document.field("mems").nodes())
     except MisfitError:
         return None

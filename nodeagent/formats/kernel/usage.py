@@ -55,7 +55,7 @@ NO_RATES = Rates({}, {})
 NO_RATE = ContainerRate(None, None)
 
 
-def container_usage(cpu_stat: str | None, numa_stat: str | None) -> ContainerUsage:
+def parse_container_usage(cpu_stat: str | None, numa_stat: str | None) -> ContainerUsage:
     """Parse both files. Values in an unexpected format are None."""
     return ContainerUsage(_parse_cpu_stat(cpu_stat), _parse_numa_stat(numa_stat))
 
@@ -65,7 +65,7 @@ def times_by_cpu(times_us: Sequence[tuple[int, int]], online: CpuSet) -> Mapping
     return dict(zip(online, times_us, strict=True)) if len(times_us) == len(online) else {}
 
 
-def rates(before: UsageSample, after: UsageSample) -> Rates:
+def compute_rates(before: UsageSample, after: UsageSample) -> Rates:
     """Compute the usage between two samples. New containers and those with decreased counters are left out."""
     cpus = {}
     for cpu, (busy_us, whole_us) in after.cpus.items():

@@ -295,6 +295,6 @@ class ClaimDocuments:
         return (f'device.driver == "{device_class}"',) if device_class in BUILT_IN else None
 
 
-def missing_documents(pod: Pod) -> tuple[str, ...]:
+def find_missing_documents(pod: Pod) -> tuple[str, ...]:
     """Return the kind and name of each document that a pod's claims need and that doesn't exist."""
     return tuple(dict.fromkeys(claim.missing for claim in pod.claims if claim.spec is None))

@@ -22,7 +22,7 @@ from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.formats.manifest.claim_documents import API_VERSION, devices_document
 from nodeagent.formats.manifest.pod_schema import CLAIM
-from nodeagent.formats.syntax.json_values import JsonValue, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, parse_json
 
 
 class ClaimHolder(Struct, frozen=True):
@@ -111,7 +111,7 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
 def parse_claim_text(content: bytes) -> AllocatedClaim | None:
     """Parse the output of `claim_text`. None means that the content has another form."""
     try:
-        document = parsed(content)
+        document = parse_json(content)
         metadata, status = document.field("metadata"), document.field("status")
         full_name = f"{metadata.field('namespace').text()}/{metadata.field('name').text()}"
         results = status.field("allocation").field("devices").field("results").each(_parse_result)
@@ -145,7 +145,7 @@ def _parse_result(item: JsonValue) -> AllocatedDevice:
     return AllocatedDevice(request, driver, device, tuple(capacity))
 
 
-def pods_on_record(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:
+def group_by_pod(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:
     """Return the recorded claims by the pods that hold them."""
     found: dict[str, UnrecoveredPod] = {}
     for one in recorded:

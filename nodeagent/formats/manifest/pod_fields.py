@@ -34,7 +34,7 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_numa_node,
     read_unit,
 )
-from nodeagent.formats.syntax.fields import Fields, nearest
+from nodeagent.formats.syntax.fields import Fields, suggest_nearest
 
 MAX_INT64 = 2**63 - 1
 MAX_GRACE_SECONDS = 7 * 24 * 3600
@@ -158,7 +158,7 @@ class PodReader:
                 known = f"{of_containers}, {', '.join(_OF_PODS[:-1])} or {_OF_PODS[-1]}"
                 annotations.report(key, f"is not an annotation of this agent: use {known}, or remove it")
             elif name not in names:
-                meant = nearest(name, names)
+                meant = suggest_nearest(name, names)
                 annotations.report(key, f"must name a container of this pod after the slash{meant}")
             elif kind == pod_schema.INTERRUPTS:
                 devices[name] = read_interrupts(annotations, key)

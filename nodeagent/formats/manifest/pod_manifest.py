@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_fields import PodReader, pod_to_document
-from nodeagent.formats.manifest.pod_notes import notes_of
-from nodeagent.formats.manifest.pod_rules import breaches, misnamed, negative
+from nodeagent.formats.manifest.pod_notes import find_notes
+from nodeagent.formats.manifest.pod_rules import find_breaches, find_invalid_names, find_negative_amounts
 from nodeagent.formats.manifest.pod_schema import CLAIM_KINDS
 from nodeagent.formats.syntax.fields import Fields, fields_of
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
@@ -143,7 +143,7 @@ def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) 
         return RefusedPod(findings.all(), None)
     decoded = PodReader(strict=True, typed=not item_of_list).read(Fields(root, prefix, findings))
     unreadable = findings.fields()
-    broken = tuple(breaches(decoded.pod))
+    broken = tuple(find_breaches(decoded.pod))
     for breach in broken:
         path = _format_path(prefix, breach.path)
         # An unreadable value already has its finding and is only a placeholder here.
@@ -154,7 +154,7 @@ def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) 
     if findings:
         named = not any(breach.path[0] == "metadata" for breach in broken)
         return RefusedPod(findings.all(), decoded.pod.full_name if named else None)
-    notes = notes_of(decoded.pod, decoded.unused_fields)
+    notes = find_notes(decoded.pod, decoded.unused_fields)
     return ManifestPod(decoded.pod, decoded.unused_fields, root.line, notes)
 
 
@@ -198,7 +198,7 @@ def checked_pod_from_document(document: Mapping[str, object], source: str) -> Po
     """
     pod = pod_from_document(document, source)
     findings = Findings(source)
-    for breach in breaches(pod):
+    for breach in find_breaches(pod):
         findings.add(None, _format_path("", breach.path), breach.value, breach.allowed)
     if findings:
         raise DocumentError(findings.all())
@@ -215,7 +215,7 @@ def named_pod_from_document(document: Mapping[str, object]) -> Pod:
     """
     pod = pod_from_document(document)
     findings = Findings("pod")
-    for breach in (*misnamed(pod), *negative(pod)):
+    for breach in (*find_invalid_names(pod), *find_negative_amounts(pod)):
         findings.add(None, _format_path("", breach.path), breach.value, breach.allowed)
     if findings:
         raise DocumentError(findings.all())

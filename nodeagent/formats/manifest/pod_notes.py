@@ -12,7 +12,7 @@ _LEAST_BYTES = 1 << 20
 """No process can run with less memory. A smaller amount probably lacks its unit."""
 
 
-def notes_of(pod: Pod, unused_fields: tuple[str, ...]) -> tuple[str, ...]:
+def find_notes(pod: Pod, unused_fields: tuple[str, ...]) -> tuple[str, ...]:
     """Return notes about probable mistakes, one for each kind.
 
     Args:

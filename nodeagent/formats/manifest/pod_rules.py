@@ -28,8 +28,8 @@ from nodeagent.core.model.pod_resources import (
 )
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.manifest.pod_schema import EXCLUSIVE_CPUS, GIVE_BACK, UNIT, WHILE_INACTIVE
-from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, RESERVED_PREFIX, process_of
-from nodeagent.formats.syntax.fields import nearest
+from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, RESERVED_PREFIX, expand_process
+from nodeagent.formats.syntax.fields import suggest_nearest
 from nodeagent.formats.syntax.findings import shown
 from nodeagent.formats.syntax.tree import Path
 
@@ -77,7 +77,7 @@ class Breach(Struct, frozen=True):
     allowed: str
 
 
-def breaches(pod: Pod) -> Iterator[Breach]:
+def find_breaches(pod: Pod) -> Iterator[Breach]:
     """Yield all errors in a pod's values."""
     yield from _check_identity(pod)
     seen: set[str] = set()
@@ -105,7 +105,7 @@ def breaches(pod: Pod) -> Iterator[Breach]:
             yield Breach(("spec", "containers"), shown(str(amount)), f"the total {name} of the pod must be below 2^63")
 
 
-def misnamed(pod: Pod) -> Iterator[Breach]:
+def find_invalid_names(pod: Pod) -> Iterator[Breach]:
     """Yield the errors in the names and UID of a pod and in its containers' names."""
     yield from _check_identity(pod)
     seen: set[str] = set()
@@ -113,7 +113,7 @@ def misnamed(pod: Pod) -> Iterator[Breach]:
         yield from _check_name(path, container, seen)
 
 
-def negative(pod: Pod) -> Iterator[Breach]:
+def find_negative_amounts(pod: Pod) -> Iterator[Breach]:
     """Yield negative amounts anywhere in a pod, because they would falsify sums of requests."""
     parts: list[tuple[Path, Resources]] = [(("spec", "overhead"), pod.overhead)]
     owners: list[tuple[Path, ResourceRequirements | None]] = [(("spec", "resources"), pod.resources)]
@@ -169,7 +169,7 @@ def _check_process(path: Path, container: Container) -> Iterator[Breach]:
         elif name.startswith(RESERVED_PREFIX):
             rule = f"must not begin with {RESERVED_PREFIX}: the agent sets these variables itself"
             yield Breach((*path, "env", index, "name"), "", rule)
-    process = process_of(container)
+    process = expand_process(container)
     if process is None:
         # Values may be secret, so neither they nor their names are shown.
         rule = f"command, args and env, with $(…) replaced, exceed {MAX_PROCESS_BYTES} bytes of JSON: put large values into a file"
@@ -216,7 +216,7 @@ def _check_amounts(path: Path, resources: Resources, *, with_devices: bool = Fal
             yield from _check_devices(here, name, amount, of_container=with_devices)
             continue
         if not is_pod_level(name):
-            meant = nearest(name, (CPU, MEMORY))
+            meant = suggest_nearest(name, (CPU, MEMORY))
             yield Breach(here, "", f"is not a resource of this node{meant or ': cpu, memory and hugepages-<size> are'}")
             continue
         largest = MAX_CPU if name == CPU else MAX_BYTES
@@ -299,7 +299,7 @@ def _check_claims(pod: Pod) -> Iterator[Breach]:
             continue
         for index, one in enumerate(container.claims):
             if one.name not in names:
-                meant = nearest(one.name, tuple(names))
+                meant = suggest_nearest(one.name, tuple(names))
                 yield Breach((*here, index, "name"), shown(one.name), f"must be one of spec.resourceClaims{meant}")
             elif one.request and not is_label(one.request):
                 yield Breach((*here, index, "request"), shown(one.request), LABEL_RULE)

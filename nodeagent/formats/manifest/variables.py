@@ -26,7 +26,7 @@ class Process(Struct, frozen=True):
     """Variables added by the agent, then the manifest's in their order. Of two with the same name, the later one takes effect."""
 
 
-def process_of(container: Container, given: tuple[tuple[str, str], ...] = ()) -> Process | None:
+def expand_process(container: Container, given: tuple[tuple[str, str], ...] = ()) -> Process | None:
     """Replace the references. None means that the result is longer than `MAX_PROCESS_BYTES`.
 
     A result that is too long is never built, because values with several references each could grow exponentially.

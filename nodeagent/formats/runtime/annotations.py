@@ -36,7 +36,7 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_near,
     read_numa_node,
 )
-from nodeagent.formats.syntax.fields import Fields, fields_of, nearest
+from nodeagent.formats.syntax.fields import Fields, fields_of, suggest_nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings, shown
 from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 from nodeagent.formats.syntax.resource_names import is_extended_resource
@@ -94,7 +94,7 @@ def _read_stated_pod(annotations: Fields) -> StatedPod:
             known = ", ".join([*_OF_POD, *(f"{each}/<container>" for each in _KINDS)])
             annotations.report(key, f"is not an annotation of this agent: use one of {known}, or remove it")
         elif listed is not None and name not in listed:
-            annotations.report(key, f"must name a container that {CONTAINERS} names{nearest(name, listed)}")
+            annotations.report(key, f"must name a container that {CONTAINERS} names{suggest_nearest(name, listed)}")
         elif not _NAME.fullmatch(name):
             annotations.report(key, "must name a container of this pod after the slash")
         else:
@@ -167,7 +167,7 @@ def _read_amounts(annotations: Fields, key: str) -> Resources | None:
     found: dict[str, Quantity] = {}
     for item, name, amount in _items(annotations, key, _NOTATION):
         if name not in {CPU, MEMORY} and not _HUGEPAGES.fullmatch(name):
-            meant = nearest(name, (CPU, MEMORY, f"{HUGEPAGES_PREFIX}2Mi", f"{HUGEPAGES_PREFIX}1Gi"))
+            meant = suggest_nearest(name, (CPU, MEMORY, f"{HUGEPAGES_PREFIX}2Mi", f"{HUGEPAGES_PREFIX}1Gi"))
             annotations.report(key, f"{shown(name)} is not placed by this agent{meant or ': leave it out'}", item)
             continue
         try:

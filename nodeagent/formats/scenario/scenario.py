@@ -323,7 +323,7 @@ def memory_state_document(text: str | None) -> Document | None:
     return document
 
 
-def has_one_text(document: Document) -> bool:
+def is_text_unique(document: Document) -> bool:
     """Tell whether every list has at most one block, so that only one exact text is possible."""
     return all(len(blocks) < 2 for blocks in _lists_of_blocks(document))
 

@@ -222,7 +222,7 @@ class Fields:
                     entry.line, self.path, "", f"has an unknown field; known are {', '.join(sorted(self.known))}"
                 )
             elif key not in self.known:
-                meant = "" if self._findings.full() else nearest(key, self.known)
+                meant = "" if self._findings.full() else suggest_nearest(key, self.known)
                 self._findings.add(entry.line, self.at(key), "", f"unknown field{meant}")
 
 
@@ -241,7 +241,7 @@ def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
     return Fields(tree, "", findings)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of a finding that suggests the most similar known name, or nothing if none is similar."""
     import difflib  # noqa: PLC0415 - only for a mistyped name
 

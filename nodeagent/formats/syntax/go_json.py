@@ -19,14 +19,14 @@ class GoJsonError(ValueError):
     """A text that Go's decoder would not accept for the wanted type. The message is Go's where known."""
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Format a JSON string as Go prints it."""
     if text.isalnum() and text.isascii():
         return f'"{text}"'
     return json.dumps(text, ensure_ascii=False).translate(_ESCAPED)
 
 
-def decoded(text: str) -> Any:
+def decode_json(text: str) -> Any:
     """Decode JSON. Objects become lists of (name, value) in the file's order.
 
     Raises:

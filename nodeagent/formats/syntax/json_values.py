@@ -29,7 +29,7 @@ class MisfitError(ValueError):
     """A value is missing or has the wrong type. The message names its path and the wanted type."""
 
 
-def parsed(text: bytes) -> "JsonValue":
+def parse_json(text: bytes) -> "JsonValue":
     """Decode JSON.
 
     Raises:

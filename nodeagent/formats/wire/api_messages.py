@@ -46,7 +46,7 @@ def parse_request(line: bytes) -> ApiRequest:
     return ApiRequest(op, document)
 
 
-def print_request(op: str, arguments: Mapping[str, Any]) -> bytes:
+def format_request(op: str, arguments: Mapping[str, Any]) -> bytes:
     assert "op" not in arguments
     return _format_line({"op": op, **arguments})
 
@@ -66,11 +66,11 @@ def parse_reply(line: bytes) -> Result | Failure:
     raise ApiSyntaxError("a reply needs a result or an error")
 
 
-def print_result(value: object) -> bytes:
+def format_result(value: object) -> bytes:
     return _format_line({"ok": True, "result": value})
 
 
-def print_failure(failure: Failure) -> bytes:
+def format_failure(failure: Failure) -> bytes:
     return _format_line({"ok": False, "error": {"message": failure.message, "hint": failure.hint}})
 
 

@@ -88,7 +88,7 @@ class Registration(Struct, frozen=True):
     resource: str
 
 
-def registration(message: bytes) -> Registration:
+def decode_registration(message: bytes) -> Registration:
     """Decode a call of Register.
 
     Raises:
@@ -98,11 +98,11 @@ def registration(message: bytes) -> Registration:
     return Registration(asked["version"], asked["endpoint"], asked["resource_name"])
 
 
-def empty() -> bytes:
+def encode_empty() -> bytes:
     return encode(_EMPTY, {})
 
 
-def options(message: bytes) -> PluginOptions:
+def decode_options(message: bytes) -> PluginOptions:
     """Decode the answer to GetDevicePluginOptions.
 
     Raises:
@@ -112,7 +112,7 @@ def options(message: bytes) -> PluginOptions:
     return PluginOptions(said["pre_start_required"], said["get_preferred_allocation_available"])
 
 
-def devices(message: bytes) -> tuple[PoolDevice, ...]:
+def decode_devices(message: bytes) -> tuple[PoolDevice, ...]:
     """Decode the devices in a message of ListAndWatch, sorted by ID. If an ID occurs twice, the last device counts,
     as in kubelet.
 
@@ -137,12 +137,12 @@ def devices(message: bytes) -> tuple[PoolDevice, ...]:
     return tuple(device for _, device in sorted(found.items()))
 
 
-def preferred_request(available: tuple[str, ...], must: tuple[str, ...], size: int) -> bytes:
+def encode_preferred_request(available: tuple[str, ...], must: tuple[str, ...], size: int) -> bytes:
     one = {"available_deviceIDs": list(available), "must_include_deviceIDs": list(must), "allocation_size": size}
     return encode(_PREFERRED, {"container_requests": [one]})
 
 
-def preferred(message: bytes) -> tuple[str, ...]:
+def decode_preferred(message: bytes) -> tuple[str, ...]:
     """Decode the answer to GetPreferredAllocation for one container.
 
     Raises:
@@ -152,11 +152,11 @@ def preferred(message: bytes) -> tuple[str, ...]:
     return tuple(said[0]["deviceIDs"]) if said else ()
 
 
-def allocate_request(ids: tuple[str, ...]) -> bytes:
+def encode_allocate_request(ids: tuple[str, ...]) -> bytes:
     return encode(_ALLOCATE, {"container_requests": [{"devices_ids": list(ids)}]})
 
 
-def allocated(message: bytes) -> bytes | None:
+def decode_allocated(message: bytes) -> bytes | None:
     """Return the encoded answer to Allocate for one container, as it is saved. None means that the message has no answer.
 
     Raises:
@@ -167,15 +167,15 @@ def allocated(message: bytes) -> bytes | None:
         return None
     if len(said[0]) > MAX_ANSWER_BYTES:
         raise ProtobufError(f"its answer has {len(said[0])} bytes, and at most {MAX_ANSWER_BYTES} are kept")
-    variables(said[0])
+    decode_variables(said[0])
     return said[0]
 
 
-def pre_start_request(ids: tuple[str, ...]) -> bytes:
+def encode_pre_start_request(ids: tuple[str, ...]) -> bytes:
     return encode(_PRE_START, {"devices_ids": list(ids)})
 
 
-def variables(answer: bytes) -> tuple[tuple[str, str], ...]:
+def decode_variables(answer: bytes) -> tuple[tuple[str, str], ...]:
     """Return the environment variables in an answer to Allocate, sorted. Variables that no process can have are left out.
 
     Raises:
@@ -201,7 +201,7 @@ def container_variables(answers: tuple[tuple[str, bytes], ...], own: Collection[
     """
     found: dict[str, str] = {}
     for _, answer in answers:
-        found = dict(variables(answer)) | found  # if two resources set a variable, the first one counts
+        found = dict(decode_variables(answer)) | found  # if two resources set a variable, the first one counts
     return tuple((name, value) for name, value in sorted(found.items()) if name not in own)
 
 
@@ -223,7 +223,7 @@ class PluginAccess(Struct, frozen=True):
     cdi_devices: tuple[str, ...]
 
 
-def access(answer: bytes) -> PluginAccess:
+def decode_access(answer: bytes) -> PluginAccess:
     """Decode the files, mounts and annotations that an answer to Allocate gives a container.
 
     Raises:

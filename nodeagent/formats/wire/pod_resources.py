@@ -101,7 +101,7 @@ def find_pod_message(state: NodeState, namespace: str, name: str, node: str) -> 
     return None
 
 
-def allocatable(managers: Managers, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> Value:
+def list_allocatable(managers: Managers, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> Value:
     """Return the answer to GetAllocatableResources: everything that could be allocated exclusively on an empty node."""
     is_static = managers.placement.cpu_manager_policy == "static"
     cpus = managers.topology.online - managers.reserved if is_static else CpuSet()

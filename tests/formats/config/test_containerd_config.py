@@ -7,15 +7,15 @@ from nodeagent.formats.config.containerd_config import (
     ContainerdConfigError,
     NriConfig,
     Said,
-    imported,
-    nri_config,
+    read_imports,
+    read_nri_config,
 )
 
 TABLE = f'[plugins."{PLUGIN}"]\n'
 
 
 def said(*texts: str) -> NriConfig:
-    return nri_config(tuple((f"f{number}", text.encode()) for number, text in enumerate(texts)))
+    return read_nri_config(tuple((f"f{number}", text.encode()) for number, text in enumerate(texts)))
 
 
 def test_nothing_is_said_where_nothing_is() -> None:
@@ -59,7 +59,7 @@ def test_what_can_not_be_told_is_said(text: str, problem: str) -> None:
 
 
 def test_imports_are_paths() -> None:
-    assert imported(b"imports = ['/etc/x/*.toml', 'y.toml']", "f") == ("/etc/x/*.toml", "y.toml")
-    assert imported(b"", "f") == ()
+    assert read_imports(b"imports = ['/etc/x/*.toml', 'y.toml']", "f") == ("/etc/x/*.toml", "y.toml")
+    assert read_imports(b"", "f") == ()
     with pytest.raises(ContainerdConfigError, match="f: imports must be a list"):
-        imported(b"imports = 'x'", "f")
+        read_imports(b"imports = 'x'", "f")

@@ -7,10 +7,10 @@ from nodeagent.core.model.cgroup import MEMBER, Attribute, ByteLimit, CpuMax, Pa
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.cgroup_values import (
     CgroupValueError,
+    format_for_write,
     format_value,
     parse_flat_keyed,
     parse_value,
-    written,
 )
 
 AMOUNTS = st.integers(0, 2**63 - 1)
@@ -71,10 +71,10 @@ def test_text(value: Value, text: str) -> None:
 
 def test_a_set_of_exclusive_cpus_may_be_emptied() -> None:
     """By a line without content: a write of no bytes never reaches the kernel."""
-    assert written(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()) == "\n"
-    assert written(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet.of(2, 3)) == "2-3"
+    assert format_for_write(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()) == "\n"
+    assert format_for_write(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet.of(2, 3)) == "2-3"
     with pytest.raises(AssertionError, match="must never be written"):
-        written(Attribute.CPUSET_CPUS, CpuSet())
+        format_for_write(Attribute.CPUSET_CPUS, CpuSet())
 
 
 def test_a_partition_that_the_kernel_ended_without_a_reason() -> None:
