@@ -13,7 +13,7 @@ import pytest
 
 from nodeagent.cli.support.job_report import watch_job
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.formats.kernel.job_usage import JobUsage, parse_job_usage
+from nodeagent.formats.kernel.usage import JobUsage, parse_job_usage
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_report import JobLocation, format_report
 from tests.cli.test_job import agent, let_in

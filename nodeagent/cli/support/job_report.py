@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.edge.kernel.usage import read_job_usage
-from nodeagent.formats.kernel.job_usage import JobUsage, parse_job_usage
+from nodeagent.formats.kernel.usage import JobUsage, parse_job_usage
 from nodeagent.views.job_report import JobLocation, format_report, measure_remote_bytes
 
 _LOOK_SECONDS = 1.0

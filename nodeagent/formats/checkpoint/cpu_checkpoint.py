@@ -13,11 +13,10 @@ from nodeagent.core.model.records import Unreadable
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
 from nodeagent.core.resources.cpu.records import CpuRecord, InitialContainers
 from nodeagent.formats.syntax.fnv import Text, fnv1a_32
-from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, integer, mapping, quote, string
+from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, mapping, quote, string, unsigned
 from nodeagent.formats.syntax.long_text import pieces_of
 
 _CORRUPTED = "checkpoint is corrupted"
-_MAX_UINT64 = 2**64 - 1
 _NAMES = ("policyName", "defaultCpuSet", "entries", "podEntries", "checksum")
 
 Sets = Mapping[str, str]
@@ -121,17 +120,13 @@ def decode_cpu_state(
     return _decode_version_1(document, initial)
 
 
-def _parse_checksum(value: object) -> int:
-    return integer(value, low=0, high=_MAX_UINT64)
-
-
 def _decode_version_4(document: object) -> CpuRecord | Unreadable | None:
     """Decode version 4 of kubelet 1.37, which has the contents as a string with its own checksum. None means another
     version.
     """
     try:
         outer = fields(document, ("data", "dataChecksum"))
-        data, checksum = string(outer["data"]), _parse_checksum(outer["dataChecksum"])
+        data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])
     except GoJsonError as err:
         return Unreadable(f"could not load v4 checkpoint: {err}")
     if not data and not checksum:
@@ -184,7 +179,7 @@ def _decode_version_3(document: object) -> tuple[CpuRecord | None, tuple[tuple[s
         policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
         entries = mapping(found["entries"], _parse_sets) or {}
         pods = mapping(found["podEntries"], _parse_pod_set) or {}
-        checksum = _parse_checksum(found["checksum"])
+        checksum = unsigned(found["checksum"])
     except GoJsonError:
         return None, left_over
     pods_dump = " ".join(_dump_pod_entry(uid, cpus) for uid, cpus in sorted(pods.items(), key=lambda item: item[0]))
@@ -202,7 +197,7 @@ def _decode_version_2(document: object, *, pod_level: bool) -> CpuRecord | None:
         found = fields(document, _NAMES)
         policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
         entries = mapping(found["entries"], _parse_sets) or {}
-        checksum = _parse_checksum(found["checksum"])
+        checksum = unsigned(found["checksum"])
     except GoJsonError:
         return None
     # A build between two releases hashed under another type name. With the gate on, kubelet doesn't try this name.
@@ -218,7 +213,7 @@ def _decode_version_1(document: object, initial: InitialContainers) -> CpuRecord
         found = fields(document, _NAMES)
         policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
         sets = _parse_version_1_sets(found["entries"])
-        checksum = _parse_checksum(found["checksum"])
+        checksum = unsigned(found["checksum"])
     except GoJsonError as err:
         return Unreadable(str(err))
     listed = sorted(sets.items())
@@ -292,7 +287,7 @@ def read_cpu_contents(text: str) -> CpuContents:
         {} if is_by_id else {uid: _parse_sets(value) for uid, value in values.items()},
         {container: string(value) for container, value in values.items()} if is_by_id else {},
         mapping(found["podEntries"], _parse_pod_set) or {},
-        _parse_checksum(found["checksum"]),
+        unsigned(found["checksum"]),
     )
 
 

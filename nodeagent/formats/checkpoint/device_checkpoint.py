@@ -16,12 +16,20 @@ from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, pods_with_devices
 from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.formats.syntax.fnv import fnv1a_32
-from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, integer, mapping, quote, sequence, string
+from nodeagent.formats.syntax.go_json import (
+    GoJsonError,
+    decode_json,
+    fields,
+    mapping,
+    quote,
+    sequence,
+    string,
+    unsigned,
+)
 
 _NOWHERE = -1
 """kubelet's nodeWithoutTopology."""
 _NODE = re.compile(r"-1|0|[1-9][0-9]{0,4}")
-_MAX_UINT64 = 2**64 - 1
 _ENTRY = ("PodUID", "ContainerName", "ResourceName", "DeviceIDs", "AllocResp")
 
 
@@ -133,7 +141,7 @@ def read_device_contents(document: object) -> DeviceContents:
     return DeviceContents(
         entries=sequence(data["PodDeviceEntries"], _parse_entry) or (),
         registered=mapping(data["RegisteredDevices"], lambda ids: sequence(ids, string) or ()) or {},
-        checksum=integer(outer["Checksum"], low=0, high=_MAX_UINT64),
+        checksum=unsigned(outer["Checksum"]),
     )
 
 

@@ -20,11 +20,20 @@ from nodeagent.core.resources.memory.holdings import (
 )
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.formats.syntax.fnv import Text, fnv1a_32
-from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, integer, mapping, quote, sequence, string
+from nodeagent.formats.syntax.go_json import (
+    GoJsonError,
+    decode_json,
+    fields,
+    integer,
+    mapping,
+    quote,
+    sequence,
+    string,
+    unsigned,
+)
 from nodeagent.formats.syntax.long_text import pieces_of
 
 _CORRUPTED = "checkpoint is corrupted"
-_MAX_UINT64 = 2**64 - 1
 _MAX_INT64 = 2**63 - 1
 _MAX_NODE = 4095
 """Limit on the bitmask that a hostile node ID could create."""
@@ -250,7 +259,7 @@ def read_memory_contents(document: object) -> MemoryContents:
         pods=mapping(
             found["podEntries"], lambda value: _parse_blocks(fields(value, ("memoryBlocks",))["memoryBlocks"])
         ),
-        checksum=integer(found["checksum"], low=0, high=_MAX_UINT64),
+        checksum=unsigned(found["checksum"]),
     )
 
 
@@ -279,7 +288,7 @@ def _parse_table(value: object) -> MemoryTable | None:
     if value is None:
         return None
     found = fields(value, ("total", "systemReserved", "allocatable", "reserved", "free"))
-    return MemoryTable(*(integer(size, low=0, high=_MAX_UINT64) for size in found.values()))
+    return MemoryTable(*(unsigned(size) for size in found.values()))
 
 
 def _parse_blocks(value: object) -> _RawBlocks:
@@ -288,7 +297,7 @@ def _parse_blocks(value: object) -> _RawBlocks:
         return _RawBlock(
             sequence(found["numaAffinity"], _parse_node_number),
             string(found["type"]),
-            integer(found["size"], low=0, high=_MAX_UINT64),
+            unsigned(found["size"]),
         )
 
     return sequence(value, parse_block)
@@ -344,7 +353,7 @@ def _decode_version_3(document: object) -> MemoryRecord | Unreadable | None:
     version.
     """
     outer = fields(document, ("data", "dataChecksum"))
-    data, checksum = string(outer["data"]), integer(outer["dataChecksum"], low=0, high=_MAX_UINT64)
+    data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])
     if not data and not checksum:
         return None
     if fnv1a_32(f"(string){data}") != checksum:

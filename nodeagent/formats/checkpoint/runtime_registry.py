@@ -5,7 +5,6 @@ from typing import Any
 from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
 from nodeagent.core.model.nri import HugepageLimit, NriResources
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, Resources
-from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.runtime_containers import (
     Asked,
     ContainerKey,
@@ -91,14 +90,7 @@ def _format_amounts(resources: Resources) -> dict[str, str]:
 
 
 def _decode_amounts(document: JsonValue) -> Resources:
-    return Resources(document.by_name(_decode_quantity))
-
-
-def _decode_quantity(value: JsonValue) -> Quantity:
-    try:
-        return Quantity.parse(value.text())
-    except QuantitySyntaxError:
-        raise value.misfit("a quantity") from None
+    return Resources(document.by_name(JsonValue.quantity))
 
 
 def _format_key(key: ContainerKey) -> list[str]:

@@ -28,7 +28,6 @@ from nodeagent.core.model.config import (
     ReservedMemory,
 )
 from nodeagent.core.model.pod import Resources
-from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.syntax.json_values import JsonValue
 
 if TYPE_CHECKING:
@@ -158,14 +157,7 @@ def _format_amounts(resources: Resources) -> dict[str, str]:
 
 
 def _read_resources(amounts: JsonValue) -> Resources:
-    return Resources.of(dict(amounts.by_name(_read_amount)))
-
-
-def _read_amount(value: JsonValue) -> Quantity:
-    try:
-        return Quantity.parse(value.text())
-    except QuantitySyntaxError as err:
-        raise value.misfit("an amount such as 2Gi") from err
+    return Resources.of(dict(amounts.by_name(JsonValue.quantity)))
 
 
 def _read_percentage(value: JsonValue) -> str:

@@ -45,8 +45,6 @@ class _Core(Struct, frozen=True):
 class _SysfsCache(Struct, frozen=True):
     id: int
     level: int
-    size_kib: int
-    type: str
     cpu_count: int
 
 
@@ -250,7 +248,7 @@ def _read_caches(sample: SysfsSample, cpu: int) -> tuple[_SysfsCache, ...] | Non
         cpus = sample.cpu_map(f"{path}/shared_cpu_map")
         if cache_id is None or size_kib is None or level is None or kind is None or cpus is None:
             return None
-        caches.append(_SysfsCache(cache_id, level, size_kib, kind.strip(), len(cpus)))
+        caches.append(_SysfsCache(cache_id, level, len(cpus)))
     return tuple(caches)
 
 

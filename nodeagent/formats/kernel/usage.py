@@ -9,6 +9,8 @@ from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_
 
 _RESIDENT = ("anon", "file")
 """Keys of memory.numa_stat for memory that a process uses itself. Other keys are kernel memory or parts of these two."""
+_RUN_TIME = 7
+"""Position of the nanoseconds that tasks ran in a CPU's line (sched-stats.rst). The idle task doesn't count."""
 
 
 class CpuStat(Struct, frozen=True):
@@ -23,6 +25,16 @@ class ContainerUsage(Struct, frozen=True):
     cpu: CpuStat | None
     memory_bytes: Mapping[int, int] | None
     """Memory in bytes by NUMA node."""
+
+
+class JobUsage(Struct, frozen=True):
+    """Usage of a job's cgroup and its CPUs at one time."""
+
+    usage: ContainerUsage
+    peak_bytes: int | None
+    """Peak memory use of the job."""
+    run_ns: Mapping[int, int] | None
+    """Nanoseconds that tasks ran since boot, by CPU. A running task is added when it leaves its CPU."""
 
 
 class UsageSample(Struct, frozen=True):
@@ -58,6 +70,25 @@ NO_RATE = ContainerRate(None, None)
 def parse_container_usage(cpu_stat: str | None, numa_stat: str | None) -> ContainerUsage:
     """Parse both files. Values in an unexpected format are None."""
     return ContainerUsage(_parse_cpu_stat(cpu_stat), _parse_numa_stat(numa_stat))
+
+
+def parse_job_usage(
+    cpu_stat: str | None, numa_stat: str | None, memory_peak: str | None, schedstat: str | None
+) -> JobUsage:
+    """Parse the files. Values in an unexpected format are None."""
+    peak = (memory_peak or "").strip()
+    run_ns: dict[int, int] = {}
+    for line in (schedstat or "").splitlines():
+        name, *numbers = line.split()[: _RUN_TIME + 1] or [""]
+        cpu = name.removeprefix("cpu")
+        if not (name.startswith("cpu") and cpu.isascii() and cpu.isdigit()):
+            continue
+        if len(numbers) < _RUN_TIME or not (numbers[-1].isascii() and numbers[-1].isdigit()):
+            run_ns = {}
+            break
+        run_ns[int(cpu)] = int(numbers[-1])
+    peak_bytes = int(peak) if peak.isascii() and peak.isdigit() else None
+    return JobUsage(parse_container_usage(cpu_stat, numa_stat), peak_bytes, run_ns or None)
 
 
 def times_by_cpu(times_us: Sequence[tuple[int, int]], online: CpuSet) -> Mapping[int, tuple[int, int]]:

@@ -16,7 +16,7 @@ from nodeagent.core.model.claims import (
     cpu_of,
 )
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
-from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
@@ -130,19 +130,18 @@ def parse_claim_text(content: bytes) -> AllocatedClaim | None:
             )
             for card in data
         )
-    except (ValueError, QuantitySyntaxError):  # MisfitError is a ValueError
+    except ValueError:  # MisfitError is one, too
         return None
     return AllocatedClaim(ClaimAllocation(full_name, "", results), holders, cards)
 
 
 def _parse_result(item: JsonValue) -> AllocatedDevice:
-    taken = item.read_optional("consumedCapacity", lambda sizes: sizes.by_name(lambda size: size), ())
-    # The bounds of a number apply to the parsed quantity as well.
-    capacity = ((name, JsonValue(Quantity.parse(size.text()).value(), size.path).whole()) for name, size in taken)
+    capacity = item.read_optional("consumedCapacity", lambda sizes: sizes.by_name(JsonValue.quantity), ())
+    sizes = tuple((name, JsonValue(size.value(), name).whole()) for name, size in capacity)
     request, driver, device = (item.field(key).text() for key in ("request", "driver", "device"))
     if driver == CPU_DRIVER:
         cpu_of(device)
-    return AllocatedDevice(request, driver, device, tuple(capacity))
+    return AllocatedDevice(request, driver, device, sizes)
 
 
 def group_by_pod(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:

@@ -104,6 +104,11 @@ def integer(value: Any, *, low: int, high: int) -> int:
     return value
 
 
+def unsigned(value: Any) -> int:
+    """Read a whole number of 64 bits without a sign."""
+    return integer(value, low=0, high=2**64 - 1)
+
+
 def mapping(value: Any, read: Callable[[Any], T]) -> dict[str, T] | None:
     """Read a map. None means null."""
     if value is None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.syntax.findings import shown
 
 T = TypeVar("T")
@@ -141,6 +142,12 @@ class JsonValue(Struct, frozen=True):
 
     def nodes(self) -> NumaSet:
         return self._ids(NumaSet.parse, "a set of NUMA nodes such as 0-1")
+
+    def quantity(self) -> Quantity:
+        try:
+            return Quantity.parse(self.text())
+        except QuantitySyntaxError as err:
+            raise self.misfit("a quantity such as 2Gi") from err
 
     def _ids(self, parse: Callable[[str], T], wanted: str) -> T:
         try:

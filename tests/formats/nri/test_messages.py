@@ -23,7 +23,15 @@ from nodeagent.core.model.nri import (
     Update,
 )
 from nodeagent.formats.runtime import calls, messages, ttrpc
-from nodeagent.formats.runtime.calls import Configure, NriCallError, Shutdown, Synchronize, read_call
+from nodeagent.formats.runtime.calls import (
+    Configure,
+    NriCallError,
+    Shutdown,
+    Synchronize,
+    event_mask,
+    nri_version,
+    read_call,
+)
 from nodeagent.formats.runtime.ttrpc import (
     TtrpcCode,
     TtrpcError,
@@ -32,7 +40,6 @@ from nodeagent.formats.runtime.ttrpc import (
     TtrpcRequest,
     TtrpcResponse,
 )
-from nodeagent.formats.runtime.versions import event_mask, nri_version
 from nodeagent.formats.wire.protobuf import Kind, MessageType
 from tests.support.protos import generated
 
