@@ -99,13 +99,11 @@ class NodeView(Struct, frozen=True):
         return self.observation or Observation()
 
     def cgroup_of(self, path: str) -> str:
-        """Return the path of a container's cgroup, relative to the pods' cgroup.
+        """Return the path of a container's cgroup, relative to the pods' cgroup. `path` is that of
+        `PodEntry.container_path`.
 
         Cgroups of systemd units and of container runtimes are outside the pods' cgroup, so their paths start with
         `../`.
-
-        Args:
-            path: the value of `PodEntry.container_path`.
         """
         where = self._path_outside(path)
         above = self._pods_cgroup.count("/")
@@ -170,9 +168,6 @@ class ViewReader:
 
     def __call__(self, document: JsonValue) -> NodeView:
         """Decode the result of `view_document`.
-
-        Args:
-            document: the parsed document.
 
         Raises:
             NodeStateError: the state in the document is invalid.

@@ -259,13 +259,8 @@ def _decode_node_state(content: bytes) -> Checkpoint:
 
 
 def convert_checkpoint(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
-    """Convert the contents to another version.
-
-    Args:
-        checkpoint: the file as read.
-        to: the version, one of WRITABLE.
-        containers: the owners of container IDs, needed from and to version 1 of the CPU file.
-        lossy: leave out values that the version can't express.
+    """Convert the contents to another version, one of WRITABLE. The owners of container IDs are needed from and to
+    version 1 of the CPU file. With `lossy`, values that the version can't express are left out.
 
     Raises:
         CheckpointError: the contents are damaged, or the version can't express them.

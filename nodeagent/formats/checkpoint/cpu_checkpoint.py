@@ -24,12 +24,8 @@ Sets = Mapping[str, str]
 
 
 def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Encode the file.
-
-    Args:
-        policy: the policy of the CPU manager.
-        promises: the allocations to store.
-        pod_level: the gate PodLevelResourceManagers, with which version 3 is written instead of 2.
+    """Encode the file for a policy. With `pod_level` (the gate PodLevelResourceManagers), version 3 is written
+    instead of 2.
     """
     default = str(default_set(promises))
     entries, entries_dump = promises.pods.fold(_ENTRIES)

@@ -47,12 +47,7 @@ class DeviceCheckpointError(ValueError):
 
 
 def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
-    """Encode the file.
-
-    Args:
-        promises: the allocations with the devices of each container.
-        pools: the available devices, of which the healthy ones are registered.
-    """
+    """Encode the file from the devices of each container. Healthy devices of the pools are registered."""
     entries = []
     for uid, pod in pods_with_devices(promises):
         for name, own in pod.devices:

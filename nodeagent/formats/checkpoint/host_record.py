@@ -22,11 +22,8 @@ class HostRecordError(NodeAgentError):
 
 
 def encode_record(boot: str, record: Record) -> bytes:
-    """Encode a record.
-
-    Args:
-        boot: the ID of the boot during which the settings were changed. A later boot doesn't have to restore them.
-        record: the changes.
+    """Encode a record of changes. `boot` is the ID of the boot in which the settings were changed. A later boot
+    doesn't have to restore them.
     """
     settings = [
         [setting.kind.value, setting.name, str(change.before), [str(value) for value in change.ours]]

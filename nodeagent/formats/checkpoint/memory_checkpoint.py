@@ -42,12 +42,8 @@ _NAMES = ("policyName", "machineState", "entries", "podEntries", "checksum")
 
 
 def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Encode the file.
-
-    Args:
-        policy: the policy of the memory manager.
-        promises: the allocations to store.
-        pod_level: the gate PodLevelResourceManagers, with which version 2 is written instead of 1.
+    """Encode the file for a policy. With `pod_level` (the gate PodLevelResourceManagers), version 2 is written
+    instead of 1.
     """
     accounts = memory_accounts(promises)
     machine = ",".join([_encode_node(node) for node in sorted(accounts, key=lambda node: str(node.id))])

@@ -115,11 +115,7 @@ def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
-    """Decode a state file.
-
-    Args:
-        content: the whole file.
-        judge: check the checksum. False accepts a damaged file.
+    """Decode a state file. Without `judge`, a wrong checksum is accepted.
 
     Raises:
         NodeStateError: the content is truncated, damaged, from a later version, or not a state.

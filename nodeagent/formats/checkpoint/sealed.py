@@ -20,26 +20,15 @@ class SealError(NodeAgentError):
 
 
 def seal(body: bytes, form: str, version: int) -> bytes:
-    """Add the header line to a content.
-
-    Args:
-        body: the content without a line break.
-        form: the name of the content's format.
-        version: the version of the format.
-    """
+    """Add the header line to a content without a line break. `form` names the content's format."""
     header = {"format": form, "version": version, "sha256": hashlib.sha256(body).hexdigest()}
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body + b"\n"
 
 
 def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool = True) -> JsonValue:
-    """Check the header line and return the content.
-
-    Args:
-        content: the whole file.
-        form: the name of the expected format.
-        version: the latest version that can be read.
-        way_out: the hint for a file that is damaged or has another form.
-        judge: check the checksum. False accepts a damaged file.
+    """Check the header line of a file and return the content. `form` names the expected format, and `version` is
+    the latest readable one. `way_out` is the hint for a damaged file. Without `judge`, a wrong checksum is
+    accepted.
 
     Raises:
         SealError: the file is truncated, damaged, from a later version, or has another form.

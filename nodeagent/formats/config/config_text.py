@@ -13,11 +13,8 @@ Document = dict[str, Any]
 
 
 def config_fields(config: Config, *, with_places: bool = True) -> Document:
-    """Format every field, in the order of docs/reference/configuration.md.
-
-    Args:
-        config: the configuration.
-        with_places: include paths and addresses, which a running agent doesn't publish.
+    """Format every field, in the order of docs/reference/configuration.md. A running agent publishes no paths and
+    addresses (`with_places`).
     """
     placement = config.placement
     fields: Document = {

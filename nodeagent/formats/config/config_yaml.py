@@ -60,11 +60,8 @@ Judge = Callable[[Config], Iterable[StartRefused]]
 
 
 def parse_config(content: bytes, source: str) -> Config:
-    """Parse a configuration.
-
-    Args:
-        content: YAML or JSON, one document; empty text is the default configuration.
-        source: the file's name, for findings.
+    """Parse a configuration, one document of YAML or JSON. Empty text is the default configuration. `source` is the
+    file's name in findings.
 
     Raises:
         DocumentError: the configuration is invalid; the error has every finding.
@@ -77,12 +74,8 @@ def parse_config(content: bytes, source: str) -> Config:
 
 
 def judge_config(content: bytes, source: str, judge: Judge = lambda _: ()) -> tuple[Config | None, tuple[Finding, ...]]:
-    """Parse a configuration that may be invalid.
-
-    Args:
-        content: as for `parse_config`.
-        source: as for `parse_config`.
-        judge: finds further errors, for instance on a machine. Called even after findings.
+    """Parse a configuration that may be invalid. `judge` finds further errors, for instance on a machine. It is
+    called even after findings.
 
     Returns:
         The configuration with defaults for unreadable fields, or None if nothing is readable; and every finding.

@@ -51,10 +51,7 @@ def read_imports(content: bytes, path: str) -> tuple[str, ...]:
 
 
 def read_nri_config(files: tuple[tuple[str, bytes], ...]) -> NriConfig:
-    """Return the NRI settings of the files.
-
-    Args:
-        files: path and content of each file. Later files override earlier ones.
+    """Return the NRI settings of the files, given by path and content. Later files override earlier ones.
 
     Raises:
         ContainerdConfigError: a file can't be read.

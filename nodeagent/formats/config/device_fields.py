@@ -21,12 +21,7 @@ _NAME = re.compile(r"[^\s/]{1,64}")
 
 
 def read_devices(items: tuple[Fields, ...], owner: Fields) -> tuple[DeviceSelection, ...]:
-    """Read the entries of the field.
-
-    Args:
-        items: the entries.
-        owner: the object that has the field.
-    """
+    """Read the entries of the field, which belongs to the object `owner`."""
     found: dict[str, DeviceSelection] = {}
     variables: dict[str, str] = {}
     for item in items:

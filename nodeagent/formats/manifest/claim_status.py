@@ -66,12 +66,7 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
 
 
 def claim_text(claim: AllocatedClaim, node: str) -> bytes:
-    """Format a claim as JSON, which is also YAML.
-
-    Args:
-        claim: the claim with its allocation.
-        node: the node's name, which also names its pool of devices.
-    """
+    """Format a claim as JSON, which is also YAML. The pool of devices is named after the node."""
     namespace, _, name = claim.allocation.claim.partition("/")
     results = []
     for one in claim.allocation.devices:

@@ -176,10 +176,6 @@ def _format_path(prefix: str, path: Path) -> str:
 def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Pod:
     """Read a v1 Pod of plain values and apply defaults, without validating it (D5). Unused fields are ignored.
 
-    Args:
-        document: the pod.
-        source: the name of the document in findings.
-
     Raises:
         DocumentError: a field has the wrong type, or an amount isn't a quantity.
     """

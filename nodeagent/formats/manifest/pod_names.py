@@ -11,12 +11,7 @@ class UnknownPodError(NodeAgentError):
 
 
 def find_pods(state: NodeState, name: str, listed_by: str = LISTED_BY) -> tuple[PodEntry, ...]:
-    """Find all pods with a UID, namespace/name or name.
-
-    Args:
-        state: the state of the node.
-        name: the text given by the user.
-        listed_by: the command that lists this node's pods.
+    """Find all pods with a UID, namespace/name or name. `listed_by` is the command that lists this node's pods.
 
     Raises:
         UnknownPodError: no pod has this name.

@@ -13,11 +13,8 @@ _LEAST_BYTES = 1 << 20
 
 
 def find_notes(pod: Pod, unused_fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Return notes about probable mistakes, one for each kind.
-
-    Args:
-        pod: the pod with defaults applied.
-        unused_fields: paths of its fields without effect. For an item of a list, the paths begin with the item's index.
+    """Return notes about probable mistakes in a pod with defaults, one for each kind. The paths of unused fields
+    begin with the item's index if the pod is an item of a list.
     """
     found: dict[str, list[str]] = {}
     for path in unused_fields:

@@ -27,13 +27,10 @@ class Process(Struct, frozen=True):
 
 
 def expand_process(container: Container, given: tuple[tuple[str, str], ...] = ()) -> Process | None:
-    """Replace the references. None means that the result is longer than `MAX_PROCESS_BYTES`.
+    """Replace the references in a container's command, args and env. None means that the result is longer than
+    `MAX_PROCESS_BYTES`. The `given` variables come first and don't count towards the limit.
 
     A result that is too long is never built, because values with several references each could grow exponentially.
-
-    Args:
-        container: the container with command, args and env.
-        given: variables before the container's own, which don't count towards the limit.
     """
     left = MAX_PROCESS_BYTES
     variables = dict(given)

@@ -93,11 +93,8 @@ def read_call(method: str, payload: bytes) -> RuntimeCall | None:
 
 
 def encode_registration(name: str, index: int) -> bytes:
-    """Encode the payload of RegisterPlugin.
-
-    Args:
-        name: the plugin's name.
-        index: the plugin's place among the runtime's plugins, from 0 to 99. Later plugins see the changes of earlier ones.
+    """Encode the payload of RegisterPlugin. `index` (0 to 99) is the plugin's place among the runtime's plugins.
+    Later plugins see the changes of earlier ones.
     """
     assert 0 <= index <= 99
     return encode(messages.REGISTER_PLUGIN_REQUEST, {"plugin_name": name, "plugin_idx": f"{index:02}"})
@@ -320,12 +317,8 @@ def _wrap(value: int | None) -> dict[str, int] | None:
 
 
 def nri_version(runtime_name: str, runtime_version: str, reported: str) -> tuple[int, int, int]:
-    """Return the version of NRI.
-
-    Args:
-        runtime_name: the runtime's name.
-        runtime_version: the runtime's version, which may have a distribution's suffix.
-        reported: the version of NRI that the runtime reports. Empty if the runtime reports none.
+    """Return the version of NRI. The runtime's version may have a distribution's suffix. `reported` is empty if the
+    runtime reports no version of NRI.
     """
     if (found := _parse_version(reported)) is not None:
         return found

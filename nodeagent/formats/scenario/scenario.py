@@ -74,12 +74,8 @@ class Scenario(Struct, frozen=True):
 
 
 def scenario_from_text(text: str | bytes, where: str, machine: Topology | None = None) -> Scenario:
-    """Read one scenario.
-
-    Args:
-        text: a JSON object; bytes are UTF-8.
-        where: the scenario's name in errors.
-        machine: replaces the scenario's own machine, which may then be missing.
+    """Read one scenario from a JSON object. `where` is the scenario's name in errors. `machine` replaces the
+    scenario's own machine, which may then be missing.
 
     Raises:
         ScenarioError: the text isn't a scenario that can be replayed.
@@ -347,13 +343,10 @@ def _is_block(value: Any) -> bool:
 
 
 def placement_from_scenario(document: Mapping[str, object], source: str = "config") -> Placement:
-    """Read a scenario's configuration: KubeletConfiguration's fields and `numReservedCPUs`, `reservedCPU` and `errata`.
+    """Read a scenario's configuration: KubeletConfiguration's fields and `numReservedCPUs`, `reservedCPU` and
+    `errata`.
 
     The node's memory reservation is the sum of `reservedMemory`.
-
-    Args:
-        document: the configuration.
-        source: the configuration's name in findings.
 
     Raises:
         DocumentError: fields are unknown, have the wrong type or are not quantities or ID sets. The message names every such field.

@@ -65,12 +65,8 @@ class UnreadableError(Exception):
 
 
 def read_yaml(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
-    """Read all documents of a YAML stream. Empty documents are left out.
-
-    Args:
-        content: the text.
-        findings: collects syntax errors, exceeded limits, recursive aliases and custom tags, as well as duplicate keys, of which the
-            first counts.
+    """Read all documents of a YAML stream. Empty documents are left out. Of duplicate keys, which are findings, the
+    first counts.
 
     Returns:
         None if the text can't be read to its end.

@@ -193,11 +193,8 @@ def decode_variables(answer: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def container_variables(answers: tuple[tuple[str, bytes], ...], own: Collection[str]) -> tuple[tuple[str, str], ...]:
-    """Return the environment variables set by device plugins, except those that the container sets itself (as in kubelet).
-
-    Args:
-        answers: the answers to Allocate, by resource.
-        own: the names of variables that the container sets.
+    """Return the environment variables set by device plugins in their answers to Allocate. As in kubelet, variables
+    that the container sets itself (`own`) are left out.
     """
     found: dict[str, str] = {}
     for _, answer in answers:

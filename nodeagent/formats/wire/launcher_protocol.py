@@ -166,12 +166,7 @@ def encode_subscribe() -> bytes:
 
 
 def encode_partition(cgroup: str, kind: str) -> bytes:
-    """Encode a request to set the partition type of a cgroup.
-
-    Args:
-        cgroup: the absolute path.
-        kind: a value of `cpuset.cpus.partition`.
-    """
+    """Encode a request to set the partition type (`cpuset.cpus.partition`) of a cgroup, given by its absolute path."""
     return _encode("partition", {"cgroup": cgroup, "kind": kind})
 
 

@@ -82,11 +82,8 @@ Value = dict[str, Any]
 
 
 def list_pods(state: NodeState, node: str) -> Value:
-    """Return the answer to List: the pods with allocations, in the order of admission.
-
-    Args:
-        state: the node's state.
-        node: the node's name, which is also the pool name of its claimed devices.
+    """Return the answer to List: the pods with allocations, in the order of admission. The pool of claimed devices
+    is named after the node.
     """
     return {"pod_resources": [_format_pod(entry, state.promises, node) for entry in state.entries if entry.is_active]}
 
