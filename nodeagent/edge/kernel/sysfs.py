@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 
+from nodeagent.formats.kernel.machine_fingerprint import FINGERPRINT_FILES
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
 from nodeagent.formats.kernel.sysfs_sample import (
     CPUS,
     FIRMWARE_ANSWERS,
-    ONLINE_WITNESS,
+    ONLINE_FILES,
     WANTED,
     SysfsError,
     SysfsSample,
 )
-from nodeagent.formats.kernel.sysfs_witness import WITNESS
 
 ATTEMPTS = 8
 """Number of readings (each some 0.1 s) before giving up on a machine whose CPUs come and go faster than they can be read."""
@@ -68,9 +68,9 @@ def read_machine(root: str = "/") -> SysfsSample:
     failure: SysfsError | None = None
     for _ in range(ATTEMPTS):
         try:
-            before = _read(base, ONLINE_WITNESS)
+            before = _read(base, ONLINE_FILES)
             sample = _read(base, WANTED)
-            if _read(base, ONLINE_WITNESS) == before:
+            if _read(base, ONLINE_FILES) == before:
                 return sample
         except VanishedError as err:
             failure = err
@@ -97,13 +97,13 @@ def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
     raise failure
 
 
-def read_witness(root: str = "/") -> SysfsSample:
-    """Read only what shows whether the machine has changed; see formats/kernel/sysfs_witness.py.
+def read_fingerprint_files(root: str = "/") -> SysfsSample:
+    """Read only what shows whether the machine has changed; see formats/kernel/machine_fingerprint.py.
 
     Raises:
         SysfsError: a file is missing or can't be read; the error names the path.
     """
-    return _read(root.rstrip("/") if root else ".", WITNESS)
+    return _read(root.rstrip("/") if root else ".", FINGERPRINT_FILES)
 
 
 def read_settings(root: str = "/") -> Settings:

@@ -63,7 +63,7 @@ FIRMWARE_ANSWERS = "/acpi_cppc/"
 a missing file.
 """
 
-ONLINE_WITNESS = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topology/", f"{NODES}/node#/cpu#/")
+ONLINE_FILES = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topology/", f"{NODES}/node#/cpu#/")
 """Files that change when a CPU or a node comes or goes. If they are equal before and after sampling, the sample is
 consistent.
 """
