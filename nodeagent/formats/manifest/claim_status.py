@@ -12,8 +12,8 @@ from nodeagent.core.model.claims import (
     AllocatedDevice,
     ClaimAllocation,
     ClaimSpec,
-    card_name,
-    cpu_of,
+    decode_cpu_name,
+    format_card_name,
 )
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
 from nodeagent.core.model.quantity import Quantity
@@ -83,7 +83,7 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
             {
                 "driver": CARD_DRIVER,
                 "pool": node,
-                "device": card_name(card.id),
+                "device": format_card_name(card.id),
                 "data": {
                     "address": card.id,
                     "kind": card.kind,
@@ -135,7 +135,7 @@ def _parse_result(item: JsonValue) -> AllocatedDevice:
     sizes = tuple((name, JsonValue(size.value(), name).whole()) for name, size in capacity)
     request, driver, device = (item.field(key).text() for key in ("request", "driver", "device"))
     if driver == CPU_DRIVER:
-        cpu_of(device)
+        decode_cpu_name(device)
     return AllocatedDevice(request, driver, device, sizes)
 
 

@@ -24,7 +24,7 @@ from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
-from nodeagent.core.model.errata import ERRATA, Erratum, reproduced
+from nodeagent.core.model.errata import ERRATA, Erratum, list_reproduced
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import NOTHING, Promises, with_pod
@@ -89,8 +89,8 @@ def own(promises: Promises, uid: str, name: str) -> str:
 def test_every_erratum_is_listed_once_and_in_order() -> None:
     assert [entry.erratum for entry in ERRATA] == list(Erratum)
     assert [int(erratum) for erratum in Erratum] == list(range(1, 32))
-    assert reproduced(FIXED) == frozenset()
-    assert reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
+    assert list_reproduced(FIXED) == frozenset()
+    assert list_reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
     assert all(entry.kubelet and entry.nodeagent for entry in ERRATA)
 
 
@@ -578,7 +578,7 @@ def test_13_one_change_is_one_generation(
     before = core.initial(node)
     after = admitted(node, before, pod("p", app("a", "2"), app("b", "3", "3Gi")))
     recorder.save(started, NodeState(before))
-    recorder.project(started, before)
+    recorder.update_checkpoints(started, before)
     left = [None] * writes
     write = state_files.write_atomically
 
@@ -592,13 +592,13 @@ def test_13_one_change_is_one_generation(
         patched.setattr(state_files, "write_atomically", until_it_dies)
         try:
             recorder.save(started, NodeState(after, generation=1))
-            recorder.project(started, after)
+            recorder.update_checkpoints(started, after)
         except KeyboardInterrupt:
             assert writes < 3
     found = saved(tmp_path)
     assert found == (after if writes else before)
     assert core.resume(node, found) == found
-    recorder.project(started, found)
+    recorder.update_checkpoints(started, found)
     assert (tmp_path / CPU_CHECKPOINT).read_text() == encode_cpu_file(node, found)
     assert (tmp_path / MEMORY_CHECKPOINT).read_text() == encode_memory_file(node, found)
 
