@@ -17,7 +17,7 @@ from nodeagent.edge.kernel.kernel_threads import KernelThread, ThreadKey
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.host_files import place_of, spelled
+from nodeagent.formats.kernel.host_files import format_cpus, place_of
 from nodeagent.formats.kernel.unit_names import slices_around, unit_in
 
 Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
@@ -157,7 +157,7 @@ class HostEdges:
         """
         systems = {setting: cpus for setting, cpus in values.items() if setting.kind is SettingKind.UNIT}
         direct = {s: cpus for s, cpus in values.items() if s.kind not in OF_SERVICES}
-        results = self._write([(place_of(setting), spelled(setting, cpus)) for setting, cpus in direct.items()])
+        results = self._write([(place_of(setting), format_cpus(setting, cpus)) for setting, cpus in direct.items()])
         refused = {
             setting: why for setting, why in zip(direct, results, strict=True) if why is not None and why not in _GONE
         }

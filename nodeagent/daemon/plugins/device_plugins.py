@@ -127,12 +127,12 @@ class _Plugin:
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
         if not self.options.has_preferences:
             return ()
-        message = wire.preferred_request(available, must, size)
-        return self._read(wire.preferred, self._calls.answer(pod_uid, self, wire.GET_PREFERRED, message))
+        message = wire.encode_preferred_request(available, must, size)
+        return self._read(wire.decode_preferred, self._calls.answer(pod_uid, self, wire.GET_PREFERRED, message))
 
     def allocate(self, pod_uid: str, ids: tuple[str, ...]) -> bytes:
-        message = wire.allocate_request(ids)
-        answer = self._read(wire.allocated, self._calls.answer(pod_uid, self, wire.ALLOCATE, message))
+        message = wire.encode_allocate_request(ids)
+        answer = self._read(wire.decode_allocated, self._calls.answer(pod_uid, self, wire.ALLOCATE, message))
         if answer is None:
             raise DevicePluginFailedError("no containers return in allocation response")
         return answer
@@ -228,7 +228,7 @@ class DevicePlugins:
             if asked:
                 self._calls.check_time(asked[0].resource)
             for plugin in asked:
-                self._calls.call(plugin, wire.PRE_START, wire.pre_start_request(tuple(ids[plugin.resource])))
+                self._calls.call(plugin, wire.PRE_START, wire.encode_pre_start_request(tuple(ids[plugin.resource])))
         except DevicePluginFailedError as err:
             return Unprepared(f"PreStartContainer: {err}", isinstance(err, DevicePluginPostponedError))
         return None
@@ -253,7 +253,7 @@ class DevicePlugins:
 
     def _register(self, message: bytes) -> bytes:
         try:
-            asked = wire.registration(message)
+            asked = wire.decode_registration(message)
         except ProtobufError as err:
             raise CallError(Status.INVALID_ARGUMENT, str(err)) from err
         why = self._find_refusal(asked)
@@ -273,7 +273,7 @@ class DevicePlugins:
         threading.Thread(
             target=partial(self._follow, plugin), name=f"devices {asked.resource}"[:15], daemon=True
         ).start()
-        return wire.empty()
+        return wire.encode_empty()
 
     def _find_refusal(self, asked: wire.Registration) -> str:
         """Return the reason to refuse a registration, in kubelet's words where it has some. Empty means none."""
@@ -309,13 +309,13 @@ class DevicePlugins:
 
     def _watch(self, plugin: _Plugin) -> None:
         until = time.monotonic() + CONNECT_SECONDS
-        plugin.options = wire.options(self._ask_options(plugin, until))
+        plugin.options = wire.decode_options(self._ask_options(plugin, until))
         with plugin.connection(None) as stream:
             plugin.stream = stream
             if plugin.is_over():
                 return
-            for message in stream.watch(wire.LIST_AND_WATCH, wire.empty()):
-                devices = wire.devices(message)
+            for message in stream.watch(wire.LIST_AND_WATCH, wire.encode_empty()):
+                devices = wire.decode_devices(message)
                 if plugin.is_over():
                     return
                 plugin.devices = devices
@@ -328,7 +328,7 @@ class DevicePlugins:
         while True:
             try:
                 with plugin.connection(until) as connection:
-                    return connection.call(wire.GET_OPTIONS, wire.empty())
+                    return connection.call(wire.GET_OPTIONS, wire.encode_empty())
             except GrpcError as err:
                 if err.status is not None or time.monotonic() + _RETRY_SECONDS > until or plugin.is_over():
                     raise

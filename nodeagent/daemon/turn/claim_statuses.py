@@ -64,12 +64,12 @@ def read_recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
     if not files:
         return ()
     from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
+        group_by_pod,
         parse_claim_text,
-        pods_on_record,
     )
 
     read = ((name, parse_claim_text(content)) for name, content in files.items() if content is not None)
     # a document counts only in the file of the claim that it names
-    return pods_on_record(
+    return group_by_pod(
         claim for name, claim in read if claim is not None and _file_name(claim.allocation.claim) == name
     )

@@ -59,7 +59,7 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.wakeups import Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
-from nodeagent.formats.manifest.pod_rules import misnamed as names_amiss
+from nodeagent.formats.manifest.pod_rules import find_invalid_names as names_amiss
 from nodeagent.formats.runtime.annotations import names_devices, read_annotations
 
 if TYPE_CHECKING:
