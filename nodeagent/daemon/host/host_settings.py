@@ -20,7 +20,7 @@ from nodeagent.edge.files import state_files
 from nodeagent.edge.files.state_files import StateFileError
 from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.formats.checkpoint.host_record import MAX_BYTES, HostRecordError, decode_record, encode_record
-from nodeagent.formats.kernel.host_files import HostFileError, described
+from nodeagent.formats.kernel.host_files import HostFileError, describe_setting
 from nodeagent.formats.kernel.unit_names import slices_around
 
 HOST_SETTINGS = "host_settings"
@@ -118,7 +118,7 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
         state_files.write_atomically(str(Path(directory) / PUT_BACK), b"")
     count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
     return count, (
-        *(f"{described(setting)}: {why}" for setting, why in refused.items()),
+        *(f"{describe_setting(setting)}: {why}" for setting, why in refused.items()),
         *(err.message for err in reading.failed.values()),
     )
 
@@ -301,7 +301,7 @@ class HostSettings:
         )
         for setting, value in planned.changed_by_others.items():
             if (setting, value) not in self._reported:
-                self._log.warning("host_setting_changed_by_others", setting=described(setting), found=str(value))
+                self._log.warning("host_setting_changed_by_others", setting=describe_setting(setting), found=str(value))
         known = frozenset((setting, value) for setting, value in self._reported if setting in planned.record)
         self._reported = known | planned.changed_by_others.items()
         refused_before = self._refusals.values
@@ -320,7 +320,7 @@ class HostSettings:
         refused = self._write(planned.writes)
         self._record.save(planned.after(refused.keys()))
         self._waiting |= {setting: why for setting, why in refused.items() if setting.kind in OF_SERVICES}
-        waiting = [f"{described(setting)}: {why}" for setting, why in self._waiting.items()]
+        waiting = [f"{describe_setting(setting)}: {why}" for setting, why in self._waiting.items()]
         problems = [Problem.from_error(err) for err in reading.failed.values()]
         if waiting:
             problems.append(Problem(f"not kept off exclusive CPUs: {'; '.join(waiting)} (it is tried again)"))
@@ -335,6 +335,6 @@ class HostSettings:
         self._refusals = replace(self._refusals, values={**self._refusals.values, **final})
         stay = {setting: why for setting, why in refused.items() if setting.kind in _INTERRUPTS - OF_SERVICES}
         for why in sorted(set(stay.values())):
-            names = [described(setting) for setting, answer in stay.items() if answer == why]
+            names = [describe_setting(setting) for setting, answer in stay.items() if answer == why]
             self._log.warning("host_settings_stay", settings=names, problem=why)
         return refused

@@ -88,7 +88,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     state = memory.state
     if memory.adapted_to is not node.managers:
         promises = adapt_promises(node, state.promises)
-        assert not isinstance(promises, StartRefused), "the promises were judged when the machine was taken over"
+        assert not isinstance(promises, StartRefused), "the machine was taken over only with fitting allocations"
         state = replace(state, promises=promises)  # a proposal until it is saved
     watch = Stopwatch(alive=edges.alive)
     stepped = step(state, world, watch.decide)

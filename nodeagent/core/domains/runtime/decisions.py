@@ -85,6 +85,8 @@ class EventDecided(Struct, frozen=True):
 
     draft: Draft
     todo: tuple[Todo, ...] = ()
+    is_illegal: bool = False
+    """Whether the event came out of order, and has therefore changed nothing."""
 
 
 def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
@@ -110,7 +112,8 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
             case other:
                 done.append(other)
     draft = draft.plus(_forget_refused_pods(draft.state))
-    return EventDecided(draft, tuple(_adopt_placed(draft.state, done, node) if is_list else done))
+    done = _adopt_placed(draft.state, done, node) if is_list else done
+    return EventDecided(draft, tuple(done), stepped.is_illegal)
 
 
 def _count_cpus(one: Todo, node: Node) -> int:

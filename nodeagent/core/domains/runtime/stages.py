@@ -1,7 +1,8 @@
 """Table of the effects of each event on a container of a runtime.
 
-An event that a condition's row lacks is illegal there, because it is late or out of order. It changes nothing and is counted, and a call is
-denied. So no event revives a container that has ended. Only a list of all containers (Synchronize) can report that it runs.
+An event that a condition's row lacks is illegal there, because it is late or out of order. It changes nothing and is counted, and a
+creation or start is denied. A look at the runtime's containers follows. So no event revives a container that has ended or is unknown. Only
+a look or a list of all containers (Synchronize) can report that it runs.
 """
 
 from collections.abc import Mapping
@@ -52,7 +53,6 @@ class Effect(Enum):
         "place it if its key holds the requested amounts, refuse a request that was refused before, else decide on it"
     )
     OFFER_CHANGE = "do the same with the amounts of the update"
-    COUNT_AND_DECIDE = "count it as started without a call, and decide on it with the amounts of the update"
     LET_START = "let it start if its cgroup is right and no other process is on its CPUs"
     DENY_START = "deny the start, because it was not placed"
     COMPARE = "compare its values with the allocation of its key"
@@ -85,7 +85,6 @@ TABLE: Mapping[Condition, Mapping[ContainerEvent, Transition]] = MappingProxyTyp
         _C.UNKNOWN: {
             _E.CREATE: (_S.CREATED, Effect.OFFER),
             _E.START: (None, Effect.DENY_START),
-            _E.UPDATE: (_S.STARTED, Effect.COUNT_AND_DECIDE),
             # A container that was refused is unknown again, and the runtime still tells its end.
             _E.STOP: (None, Effect.NOTHING),
             _E.REMOVE: (None, Effect.NOTHING),
