@@ -13,7 +13,7 @@ from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.documents import add_out_argument, add_output_argument, render_document, write_out
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import NamedFile, read_named
-from nodeagent.formats.checkpoint.agreement import Disagreement, check_state, disagreements
+from nodeagent.formats.checkpoint.agreement import Disagreement, check_state, find_disagreements
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
     Checkpoint,
@@ -21,11 +21,11 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     Containers,
     Document,
     checkpoint_document,
-    converted,
+    convert_checkpoint,
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES
-from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 from nodeagent.views.checkpoint_text import format_agreement, render_checkpoint, summarise_checkpoint
 
 _EXAMPLES = """\
@@ -110,7 +110,7 @@ def _compare_with_state(checkpoint: Checkpoint, options: argparse.Namespace) -> 
     with _naming_file(options.state):
         check_state(state)
     with _naming_file(options.file):
-        return disagreements(checkpoint, state)
+        return find_disagreements(checkpoint, state)
 
 
 def _print(document: Document, options: argparse.Namespace, lines: Iterable[str]) -> None:
@@ -144,14 +144,14 @@ def _read_content(path: str) -> bytes:
 def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
     containers = {} if options.containers is None else _read_containers(options.containers)
     with _naming_file(options.file):
-        content = converted(checkpoint, options.to, containers, lossy=options.lossy)
+        content = convert_checkpoint(checkpoint, options.to, containers, lossy=options.lossy)
     write_out(options.out, content, replaces=False)
     return 0
 
 
 def _read_containers(path: str) -> Containers:
     try:
-        rows = parsed(_read_content(path)).by_name(lambda value: tuple(v.text() for v in value.row(2)))
+        rows = parse_json(_read_content(path)).by_name(lambda value: tuple(v.text() for v in value.row(2)))
     except MisfitError as err:
         raise CheckpointError(
             f"{path}: {err}", hint='write it as {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}, one for each container'

@@ -28,8 +28,8 @@ from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
-from nodeagent.formats.config.config_yaml import judged_config
-from nodeagent.formats.config.kubelet_migration import migrated
+from nodeagent.formats.config.config_yaml import judge_config
+from nodeagent.formats.config.kubelet_migration import migrate_config
 from nodeagent.formats.syntax.findings import DocumentError, Finding
 
 VERSION = 1
@@ -129,7 +129,7 @@ def _validate(options: argparse.Namespace) -> int:
             "--running asks this node's agent about a file: leave out --alone, --root, --machine and -"
         )
     topology = None if options.alone else read_topology(options)
-    config, findings = judged_config(
+    config, findings = judge_config(
         judged.content, judged.source, lambda config: () if topology is None else find_unsuited(config, topology)
     )
     if not judged.is_text:
@@ -242,7 +242,7 @@ def _show(options: argparse.Namespace) -> int:
 def _migrate(options: argparse.Namespace) -> int:
     content = read_config(options.file, absent_hint=_format_absent_hint(options.file))
     try:
-        migration = migrated(content, options.file)
+        migration = migrate_config(content, options.file)
     except DocumentError as err:
         what = "the input" if is_pipe(options.file) else options.file
         raise StartError(err.message, hint=f"fix these fields of {what}, then migrate it again") from err

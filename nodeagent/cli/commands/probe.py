@@ -22,7 +22,7 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.kernel.usage import read_usage
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.usage import container_usage
+from nodeagent.formats.kernel.usage import parse_container_usage
 from nodeagent.formats.manifest.pod_names import find_pod, find_pods
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.syntax.json_values import MisfitError
@@ -199,7 +199,7 @@ def _find_memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
         )
     paths = [entry.container_path(one.name) for entry in view.state.entries for one in entry.pod.containers]
     usage = {
-        path: container_usage(text.cpu_stat, text.numa_stat).memory_bytes
+        path: parse_container_usage(text.cpu_stat, text.numa_stat).memory_bytes
         for path, text in read_usage(view.cgroup_root, {path: view.cgroup_of(path) for path in paths}).items()
         if text.cpu_stat is not None  # every cgroup has this file
     }

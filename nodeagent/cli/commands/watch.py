@@ -14,7 +14,7 @@ from nodeagent.cli.support.node.this_node import read_this_node_for_display
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates, times_by_cpu
+from nodeagent.formats.kernel.usage import UsageSample, compute_rates, parse_container_usage, times_by_cpu
 from nodeagent.formats.node_view import NodeView, ViewReader
 from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, DisplaySettings, Frame, Poll, render_frame
@@ -72,7 +72,7 @@ class Watcher:
         known = add_observation(self._known(self._read), host_processes=False)
         document = inspect_node(known)
         sample = _read_sample(known)
-        since = None if self._last is None else rates(self._last.sample, sample)
+        since = None if self._last is None else compute_rates(self._last.sample, sample)
         look = Poll(document, known.node.topology, sample)
         if self._count is not None:
             found = self._count.begin(known, counted)
@@ -99,7 +99,7 @@ def _read_sample(known: NodeView) -> UsageSample:
     return UsageSample(
         time.monotonic_ns() // 1000,
         times_by_cpu(cpu_times_us(), known.node.topology.online),
-        {path: container_usage(text.cpu_stat, text.numa_stat) for path, text in texts.items()},
+        {path: parse_container_usage(text.cpu_stat, text.numa_stat) for path, text in texts.items()},
     )
 
 

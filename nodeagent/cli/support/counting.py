@@ -21,7 +21,7 @@ from nodeagent.edge.processes.host_processes import (
     leave_cpus,
 )
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.cpu_use import CpuHistograms, CpuUse, use_of
+from nodeagent.formats.kernel.cpu_use import CpuHistograms, CpuUse, derive_cpu_use
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.interference.cpu_owners import ExclusiveCpus, find_exclusive_owners
@@ -71,7 +71,7 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
         InterferenceError: this kernel writes them in an unknown form.
     """
     try:
-        return use_of(record, cpus)
+        return derive_cpu_use(record, cpus)
     except HistogramSyntaxError as err:
         raise InterferenceError(str(err), hint="report it, with the kernel's version (`uname -r`)") from err
 

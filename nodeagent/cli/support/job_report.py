@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.edge.kernel.usage import read_job_usage
-from nodeagent.formats.kernel.job_usage import JobUsage, job_usage
+from nodeagent.formats.kernel.usage import JobUsage, parse_job_usage
 from nodeagent.views.job_report import JobLocation, format_report, measure_remote_bytes
 
 _INTERVAL_SECONDS = 1.0
@@ -150,7 +150,7 @@ def watch_job(place: JobLocation, *, begun: Callable[[], None], is_over: Callabl
 
     def look() -> JobUsage:
         seen = read_job_usage(place.cgroup, root)
-        return job_usage(seen.cgroup.cpu_stat, seen.cgroup.numa_stat, seen.memory_peak, seen.schedstat)
+        return parse_job_usage(seen.cgroup.cpu_stat, seen.cgroup.numa_stat, seen.memory_peak, seen.schedstat)
 
     first = look()
     begun()

@@ -8,7 +8,7 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.node_view import NodeView
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 from nodeagent.tools.probe.latency import Delays, DelaysByCpu, decode_histogram
 
 KIND = "Probe"
@@ -106,7 +106,7 @@ def read_latency(text: bytes) -> Latency:
     Raises:
         MisfitError: the document is of another kind, or has no latency.
     """
-    document = parsed(text)
+    document = parse_json(text)
     document.field("kind").among((KIND,))
     found = document.field("latency")
     pod, container = found.optional("pod"), found.optional("container")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 LONGEST_US = 10_000
 """Longest delay in cyclictest's histogram."""
@@ -76,7 +76,7 @@ def parse_cyclictest(text: bytes) -> DelaysByCpu:
 def _parse_report(text: bytes, *, samples: str | None) -> DelaysByCpu:
     """Decode a report. `samples` is the field with the number of all delays, or None if the histogram contains all."""
     try:
-        threads = parsed(text).field("thread").by_name(lambda thread: _parse_thread(thread, samples))
+        threads = parse_json(text).field("thread").by_name(lambda thread: _parse_thread(thread, samples))
     except MisfitError as err:
         raise LatencyReportError(str(err)) from err
     if not threads:
