@@ -304,10 +304,11 @@ def test_an_empty_file_is_a_configuration(run: RunCommand, piped: Piped) -> None
 def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(
     words: tuple[str, ...], descriptors: str, run: RunCommand
 ) -> None:
-    status, out, err = run(*words, f"{descriptors}/99")
+    closed = max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 100
+    status, out, err = run(*words, f"{descriptors}/{closed}")
     assert (status, out) == (1, "")
     assert err.startswith(
-        f"nodeagent: cannot read {descriptors}/99: the descriptor is not open\nhint: sudo closes the pipe of <(...)"
+        f"nodeagent: cannot read {descriptors}/{closed}: the descriptor is not open\nhint: sudo closes the pipe of <(...)"
     )
 
 
