@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nodeagent.core.model.device_access import DeviceAccess
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
@@ -155,12 +154,8 @@ def _read_synchronize(found: Message) -> Synchronize:
 
 
 def _read_container_call(event: Event, found: Message) -> Call:
-    return Call(event, _decode_sandbox(found["pod"]), _decode_container(found["container"]))
-
-
-def _read_update(found: Message) -> Call:
-    resources = _decode_resources(found["linux_resources"] or {})
-    return replace(_read_container_call(Event.UPDATE_CONTAINER, found), resources=resources)
+    resources = _decode_resources(found["linux_resources"] or {}) if event is Event.UPDATE_CONTAINER else None
+    return Call(event, _decode_sandbox(found["pod"]), _decode_container(found["container"]), resources)
 
 
 def _read_state_change(found: Message) -> Call:
@@ -177,7 +172,7 @@ _METHODS: dict[str, tuple[MessageType, Callable[[Message], RuntimeCall]]] = {
     "Synchronize": (messages.SYNCHRONIZE_REQUEST, _read_synchronize),
     "Shutdown": (messages.EMPTY, lambda _: Shutdown()),
     "CreateContainer": (messages.CREATE_CONTAINER_REQUEST, partial(_read_container_call, Event.CREATE_CONTAINER)),
-    "UpdateContainer": (messages.UPDATE_CONTAINER_REQUEST, _read_update),
+    "UpdateContainer": (messages.UPDATE_CONTAINER_REQUEST, partial(_read_container_call, Event.UPDATE_CONTAINER)),
     "UpdatePodSandbox": (
         messages.UPDATE_POD_SANDBOX_REQUEST,
         lambda found: Call(Event.UPDATE_POD_SANDBOX, _decode_sandbox(found["pod"])),
