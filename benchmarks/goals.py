@@ -21,7 +21,7 @@ from benchmarks.timing import Clock, Timing, elapsed_ms, spent_ms
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, resume
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.host.settings import Cpus, Record, SettingKind, plan
+from nodeagent.core.host.settings import Cpus, Record, SettingKind, plan_settings
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -361,13 +361,13 @@ def interrupts(clock: Clock) -> Iterator[Row]:
 
         def look() -> None:
             found = files.read(kinds)
-            plan({}, found, alone={}, cpus=Cpus(all_cpus, all_cpus), facts=files.facts(found))
+            plan_settings({}, found, to_avoid={}, cpus=Cpus(all_cpus, all_cpus), facts=files.facts(found))
 
         def move() -> None:
             nonlocal record
             own = next(sets)
             found, cpus = files.read(kinds), Cpus(all_cpus, all_cpus - own)
-            planned = plan(record, found, alone={SettingKind.IRQ: own}, cpus=cpus, facts=files.facts(found))
+            planned = plan_settings(record, found, to_avoid={SettingKind.IRQ: own}, cpus=cpus, facts=files.facts(found))
             encode_record("boot", planned.record)
             files.write(
                 [(files.path(setting), format_cpus(setting, value)) for setting, value in planned.writes.items()]

@@ -376,7 +376,7 @@ def wanted(pod_name: str, container_name: str, directory: Path) -> Namespace:
 
 
 def onto_a_full_disk(*words: str) -> None:
-    with Path("/dev/full").open("w") as full, redirect_stdout(full), program.written():
+    with Path("/dev/full").open("w") as full, redirect_stdout(full), program.flushing_output():
         topology.run(asked(topology, *words))
 
 
@@ -478,7 +478,7 @@ CASES = [
     Case("JobNotKeptError", "too early", lambda d: Jobs(PlacementFiles(f"{d}/jobs"), lambda: None).ask(pod("web"), 0, open_caller(os.getpid(), os.getuid())), "starting"),
     Case("JobRequestError", "nothing asked", lambda d: asyncio.run(job_requests(d).answer({}, Peer(0, frozenset()))), "name: is missing"),
     Case("LatencyToolError", "not installed", lambda d: check_installed([f"{d}/oslat"]), "{}/oslat"),
-    Case("ProbeError", "a file of something else", lambda d: ((d / "f").write_text("{}"), probe.earlier(NamedFile(f"{d}/f"))), "{}/f"),
+    Case("ProbeError", "a file of something else", lambda d: ((d / "f").write_text("{}"), probe.read_earlier(NamedFile(f"{d}/f"))), "{}/f"),
     Case("LauncherError", "no launcher", lambda d: LauncherClient(d / "s").hello(), "{}/s"),
     Case("LauncherProtocolError", "no JSON", lambda _: decode_hello(b"Hello!"), "Hello!"),
     Case("LauncherProtocolError", "another version", lambda _: decode_hello(b'{"hello": {"version": 3}}'), "hello.version: must be a text, not 3"),
@@ -723,7 +723,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "IdSetSyntaxError": (lambda _: config_message("reservedSystemCPUs: 3-1"), '"3-1"'),
     "IrqbalanceSyntaxError": (lambda d: message_of(lambda: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent)), "'hello'"),
     "KubeletPodError": (lambda d: of_kubelet(d, b"nonsense"), "proto3 has no wire type 6"),
-    "LatencyReportError": (lambda _: message_of(lambda: probe.understood(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
+    "LatencyReportError": (lambda _: message_of(lambda: probe.parse_report(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
     "NoWayError": (lambda _: refused_claim(request("cpus", count=99)), "99 wanted, 7 devices meet its selectors"),
     "SelectorError": (lambda _: refused_claim(request("cpus", "dra.cpu", "device.driver")), "must be true or false"),
     "_MisfitError": (lambda _: refused_claim(request("cpus", count=2)), "its claims have 2 CPUs"),

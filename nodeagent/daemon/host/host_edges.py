@@ -212,21 +212,6 @@ def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
     return tuple(answers)
 
 
-def _write_one(place: str, value: str) -> str | None:
-    if not place.startswith("thread "):
-        return HostSettingsFiles().write([(place, value)])[0]
-    pid, _, start_ticks = place.removeprefix("thread ").partition("@")
-    return kernel_threads.move_thread(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
-
-
-def _threads() -> dict[Setting, KernelThread]:
-    return {
-        Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread
-        for key, thread in kernel_threads.find_unbound_threads().items()
-        if thread.is_movable
-    }
-
-
 def _set_allowed(unit: str, cpus: CpuSet, possible: CpuSet, until: float) -> str | None:
     try:
         if cpus == possible:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, assign_interrupts
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, Record, Setting, SettingKind, assume_restored, plan
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, Record, Setting, SettingKind, assume_restored, plan_settings
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
@@ -105,10 +105,10 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
     if not record:
         return 0, ()
     reading = places.read({setting.kind for setting in record}, known=record.keys())
-    planned = plan(
+    planned = plan_settings(
         record,
         reading.settings,
-        alone={},
+        to_avoid={},
         cpus=places.cpus(CpuSet()),
         facts=reading.facts,
         unread=reading.failed.keys(),
@@ -289,12 +289,12 @@ class HostSettings:
         self._partitions = _Partitions(
             cpus.hidden | wanted.partitioned, ending | wanted.partitioned, is_ending=bool(ending)
         )
-        planned = plan(
+        planned = plan_settings(
             assume_restored(record) if was_put_back else record,
             {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
-            alone=wanted.to_avoid,
+            to_avoid=wanted.to_avoid,
             cpus=cpus,
-            claims=claims,
+            requested=claims,
             spared=_cpus_to_spare(wanted.pinned) | dict.fromkeys(reading.released, cpus.possible),
             facts=reading.facts,
             unread=reading.failed.keys() | deferred,

@@ -43,7 +43,7 @@ calls for a container in that time. The longest wait, 15 s, is a quarter of Watc
 CONNECT_SECONDS = 10.0
 """Time limit for the first connection. A plugin may register before it listens (kubelet: dial)."""
 _KEPT_SECONDS = 60.0
-"""How long the answers for a postponed pod are kept after it was asked for last: a container runtime asks again after some seconds."""
+"""Time after which the answers for a postponed pod are dropped. A container runtime asks again after some seconds."""
 GRACE_SECONDS = 300.0
 """Time after which the resource of an ended plugin is forgotten (kubelet: endpointStopGracePeriod)."""
 _RETRY_SECONDS = 0.1
@@ -64,7 +64,7 @@ class _Calls:
         self._answers: dict[tuple[str, _Plugin, str, bytes], bytes] = {}
         """Answers by pod UID, plugin, method and message."""
         self._postponed: dict[str, float] = {}
-        """When each pod whose last decision was postponed was postponed, by UID."""
+        """Time of the last postponement of each pod whose last decision was postponed, by UID."""
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
         self._alive, self._waited = alive, 0.0

@@ -204,6 +204,14 @@ def test_it_scrolls_no_further_than_to_the_last_row_and_sorts_by_what_is_asked()
     }
 
 
+def test_two_pods_of_one_name_are_both_listed() -> None:
+    poll = busy()
+    pods = poll.document["pods"]
+    twice = replace(poll, document={**poll.document, "pods": [*pods, {**pods[0], "uid": "another"}]})
+    lines = render_frame(twice, DisplaySettings(100)).lines
+    assert len(lines) == len(render_frame(poll, DisplaySettings(100)).lines) + len(pods[0]["containers"])
+
+
 def test_a_terminal_without_utf8_gets_digits() -> None:
     lines = render_frame(busy(), DisplaySettings(100, is_utf8=False)).lines
     assert all(line.isascii() for line in lines)
