@@ -15,6 +15,7 @@ from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.turn.pod_sources import ManifestProblem
+from nodeagent.core.turn.world import SeenRoom
 from nodeagent.daemon.turn.execution import FailureResponse
 from nodeagent.daemon.turn.problem import Problem
 
@@ -66,12 +67,8 @@ class TurnMemory(Struct, frozen=True):
     machine_problems: tuple[Problem, ...] = ()
     devices: "PlacedDevices | None" = None
     """Devices as of the last scan. None means that none was needed yet."""
-    given: frozenset[str] = frozenset()
-    """Resources of which device plugins had healthy devices at the last decision."""
-    due: frozenset[str] = frozenset()
-    """UIDs of refused pods to decide again, until a turn has done so and has saved that."""
-    has_room: bool = True
-    """Whether a domain has released resources after the last turn's decision, or no turn has decided yet."""
+    seen_room: SeenRoom = field(default_factory=dict)
+    """Of saved decisions. A restart begins without them, and decides the requests again."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """The cgroups that had their desired values when the last turn ended."""
     pod_cgroups: PodCgroups = PodCgroups()

@@ -57,8 +57,7 @@ def save(edges: Edges, decided: Decided) -> Saved:
         is_saved=True,
         save_failed=False,
         unsaved=(),
-        due=memory.due & undone.keys(),
-        has_room=decided.has_room,
+        seen_room=turn.seen_room,
     )
     return Saved(memory, turn, decided.took_ms, undone)
 
