@@ -7,8 +7,10 @@ import pytest
 
 from nodeagent.core.model.config import RETRY_FOR_ROOM, RETRY_NOTHING
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from tests.daemon.test_recovery import two_nodes
 from tests.support.daemon_model import Daemon, Steps, watched
@@ -129,3 +131,33 @@ def test_a_turn_at_rest_scans_no_devices_for_a_refused_pod(
         for _ in range(5):
             daemon.turn(WakeUpReason.CGROUPS)
         assert daemon.hardware.looks == looks
+
+
+@pytest.mark.parametrize("retry", [RETRY_NOTHING, RETRY_FOR_ROOM])
+def test_a_lost_pod_that_runs_keeps_its_cpus_before_a_refused_pod_is_decided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry: str
+) -> None:
+    lost, ends, waits = pod("lost", app(cpu="3")), pod("ends", app(cpu="2")), pod("waits", app(cpu="6"))
+    daemon = started(tmp_path, node(SMALL), retry)
+    machine = daemon.machine
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = (lost,)
+        daemon.rest()
+        own = own_set_of(daemon.agent.state.promises, lost.uid, "app")
+        for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT):
+            (tmp_path / name).unlink()
+        daemon.files.pods = (ends,)
+        daemon.start()
+        daemon.rest()
+        daemon.files.pods = (ends, waits)
+        daemon.rest()
+        assert entry(daemon, "waits").refusal is not None
+        daemon.files.pods = (waits,)
+        while any(group.processes for path, group in machine.groups.items() if ends.uid in path):
+            assert daemon.agent.state.entry(lost.uid) is None
+            daemon.turn(*WakeUpReason)
+            machine.now_ms += 100
+        daemon.files.pods = (lost, waits)
+        daemon.rest()
+        assert own_set_of(daemon.agent.state.promises, lost.uid, "app") == own
+        assert entry(daemon, "waits").refusal is not None
