@@ -60,15 +60,15 @@ class Waiting(Struct, frozen=True):
             for_room: whether the node tries pods again that were refused for room (`retryRefused`).
         """
         match asked:
-            case RequestKind.RESUME:
-                return (Retry.ROOM,)
             case RequestKind.CONTAINER:
                 return (Retry.OWNER, Retry.REQUEST)
+            case _ if self.reason == STATE_NOT_SAVED:
+                return (Retry.DISK,)
+            case RequestKind.RESUME:
+                return (Retry.ROOM,)
             case RequestKind.CHANGE:
                 by_itself = self.reason == RESIZE_DEFERRED
                 return (Retry.MANIFEST, Retry.REQUEST, *((Retry.ROOM,) if by_itself else ()))
-            case RequestKind.POD if self.reason == STATE_NOT_SAVED:
-                return (Retry.DISK,)
             case RequestKind.POD:
                 resource = (Retry.RESOURCE,) if requests_devices and self.reason != RELEASED else ()
                 room = (Retry.ROOM,) if for_room and self.is_for_room else ()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_setup import NodeSetup
@@ -57,7 +58,7 @@ class TurnMemory(Struct, frozen=True):
     save_failed: bool = False
     """Whether the last turn could not save its decision."""
     unsaved: tuple[PodEntry, ...] = ()
-    """Pods that could have been admitted if the decision had been saved, each refused for that."""
+    """Pods with a request that would have been met if the decision had been saved, each refused for that."""
     chain: tuple[tuple[str, CpuSet], ...] = ()
     """The CPUs of the pods' cgroup and of all cgroups above it."""
     places: Mapping[str, str] = field(default_factory=dict)
@@ -93,8 +94,8 @@ class TurnMemory(Struct, frozen=True):
 
     @property
     def shown_state(self) -> NodeState:
-        """The state with the pods that are refused only because they could not be saved."""
+        """The state with the requests that are refused only because they could not be saved."""
         if not self.unsaved:
             return self.state
-        entries = (*self.state.entries, *self.unsaved)
-        return NodeState(self.state.promises, entries, self.state.generation, self.state.runtime)
+        entries = {entry.pod.uid: entry for entry in (*self.state.entries, *self.unsaved)}
+        return replace(self.state, entries=tuple(entries.values()))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
-from nodeagent.core.model.state import NodeState, PodEntry, apply_endings
+from nodeagent.core.model.state import Idle, NodeState, PodEntry, RefusedChange, apply_endings
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.pod_sources import is_unclear
@@ -66,7 +66,7 @@ def _not_saved(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
     """Keep of a decision only the pods that must end."""
     memory, turn, why = decided.memory, decided.turn, Problem.from_error(err)
     withdraw_all(edges.domains, why)
-    unsaved = _refused_unsaved(memory.state, turn.state, err)
+    unsaved = _list_unsaved(memory.state, decided, err)
     state = apply_endings(memory.state, turn.state)
     turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
     # The next turn saves even if there is nothing left to decide: that shows whether the problem is over.
@@ -74,18 +74,27 @@ def _not_saved(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
     return Saved(memory, turn, (), _undone(state, decided, why), why, err.errno)
 
 
-def _refused_unsaved(state: NodeState, decided: NodeState, err: StateFileError) -> tuple[PodEntry, ...]:
-    """Return the pods that a decision would have admitted, refused because it could not be saved (E22).
+def _list_unsaved(state: NodeState, decided: Decided, err: StateFileError) -> tuple[PodEntry, ...]:
+    """Return the pods with a request that the decision would have met, each with the refusal (E22).
 
-    The refusal isn't part of the state: it ends with the problem.
+    The refusal isn't part of the state, because it ends with the problem.
     """
-    known = {entry.pod.uid for entry in state.entries}
-    why = f"the admission could not be saved: {err.message} ({err.hint})"
-    return tuple(
-        replace(entry, refusal=Waiting(STATE_NOT_SAVED, why, entry.decided_at_ms), containers=())
-        for entry in decided.entries
-        if entry.pod.uid not in known and entry.is_active
-    )
+    known = {entry.pod.uid: entry for entry in state.entries}
+    found = []
+    for entry in decided.turn.state.entries:
+        if not entry.is_active or entry.deleting_since_ms is not None:
+            continue
+        before, why = known.get(entry.pod.uid), f"could not be saved: {err.message} ({err.hint})"
+        if before is None:
+            refusal = Waiting(STATE_NOT_SAVED, f"the admission {why}", entry.decided_at_ms)
+            found.append(replace(entry, refusal=refusal, containers=()))
+        elif before.is_active and not before.is_requested_per_container and entry.pod != before.pod:
+            refusal = Waiting(STATE_NOT_SAVED, f"the change {why}", decided.world.now_ms)
+            found.append(replace(before, refused_change=RefusedChange(entry.pod, refusal)))
+        elif before.idle is not None and entry.idle is None:
+            refusal = Waiting(STATE_NOT_SAVED, f"the resume {why}", decided.world.now_ms)
+            found.append(replace(before, idle=Idle(refusal)))
+    return tuple(found)
 
 
 def _undone(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:

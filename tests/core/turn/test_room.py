@@ -184,6 +184,8 @@ def test_each_refusal_says_what_lets_it_be_tried_again() -> None:
     ("reason", "kind", "retries"),
     [
         (STATE_NOT_SAVED, RequestKind.POD, (Retry.DISK,)),
+        (STATE_NOT_SAVED, RequestKind.CHANGE, (Retry.DISK,)),
+        (STATE_NOT_SAVED, RequestKind.RESUME, (Retry.DISK,)),
         (RELEASED, RequestKind.POD, (Retry.MANIFEST, Retry.REQUEST)),
         (RESIZE_DEFERRED, RequestKind.CHANGE, (Retry.MANIFEST, Retry.REQUEST, Retry.ROOM)),
         ("OutOfcpu", RequestKind.RESUME, (Retry.ROOM,)),
