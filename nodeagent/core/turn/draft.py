@@ -6,14 +6,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Report, remove_pod
-from nodeagent.core.admission.room import NO_ROOM
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, PodEntry, RefusedChange
 from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.decision import find_room
-from nodeagent.core.turn.due import is_due, list_tracked
+from nodeagent.core.turn.due import list_unmet
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.world import EventKind, SeenRoom, TurnEvent, World
 
@@ -47,12 +46,12 @@ class Draft(Struct, frozen=True):
 
     def is_due(self, entry: PodEntry, kind: RequestKind, world: World) -> bool:
         """Whether to decide an unmet request again."""
-        seen = self.seen_room.get((entry.pod.uid, kind), NO_ROOM)
-        return is_due((entry, kind), seen, find_room(self.state, world), world)
+        now = find_room(self.state, world)
+        return any(one.kind is kind and one.is_due(self.seen_room, now) for one in list_unmet(entry, world))
 
     def having_refused(self, entry: PodEntry, kind: RequestKind, world: World) -> "Draft":
         """Note the room in which a request was refused, so that it isn't due before there is more."""
-        if not list_tracked(NodeState(self.state.promises, (entry,)), world):
+        if all(one.kind is not kind for one in list_unmet(entry, world)):
             return self
         return replace(self, seen_room={**self.seen_room, (entry.pod.uid, kind): find_room(self.state, world)})
 

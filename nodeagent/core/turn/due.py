@@ -1,5 +1,8 @@
 """Which unmet requests are due: there is more room than their last saved decision has seen. Nothing else brings them back by itself."""
 
+from collections.abc import Iterator
+
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.room import NO_ROOM, Room
@@ -8,40 +11,39 @@ from nodeagent.core.model.waiting import RequestKind, Retry
 from nodeagent.core.turn.decision import find_room
 from nodeagent.core.turn.world import SeenRoom, Turn, World
 
-Request = tuple[PodEntry, RequestKind]
+
+class UnmetRequest(Struct, frozen=True):
+    """An unmet request that more room brings back."""
+
+    entry: PodEntry
+    kind: RequestKind
+    retries: tuple[Retry, ...]
+
+    @property
+    def key(self) -> tuple[str, RequestKind]:
+        return self.entry.pod.uid, self.kind
+
+    def is_due(self, seen: SeenRoom, now: Room) -> bool:
+        """Whether to decide the request again in the present room."""
+        before = seen.get(self.key, NO_ROOM)
+        return (Retry.ROOM in self.retries and now.has_more_than(before)) or (
+            Retry.RESOURCE in self.retries and now.has_new_devices(before, self.entry.pod)
+        )
 
 
-def is_due(request: Request, seen: Room, now: Room, world: World) -> bool:
-    """Whether to decide an unmet request again.
-
-    Args:
-        request: the pod, and the kind of its request.
-        seen: the room that the last decision has seen.
-        now: the present room.
-        world: the observations.
-    """
-    entry, kind = request
-    retries = entry.list_retries(kind, for_room=world.config.retries_for_room)
-    return (Retry.ROOM in retries and now.has_more_than(seen)) or (
-        Retry.RESOURCE in retries and now.has_new_devices(seen, entry.pod)
-    )
+def list_unmet(entry: PodEntry, world: World) -> Iterator[UnmetRequest]:
+    """Return a pod's unmet requests that more room brings back."""
+    for kind, _ in entry.waiting:
+        retries = entry.list_retries(kind, for_room=world.config.retries_for_room)
+        if Retry.ROOM in retries or Retry.RESOURCE in retries:
+            yield UnmetRequest(entry, kind, retries)
 
 
-def list_tracked(state: NodeState, world: World) -> list[Request]:
-    """Return the unmet requests that more room brings back."""
-    return [
-        (entry, kind)
-        for entry in state.entries
-        for kind, _ in entry.waiting
-        if not {Retry.ROOM, Retry.RESOURCE}.isdisjoint(entry.list_retries(kind, for_room=world.config.retries_for_room))
-    ]
-
-
-def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[Request]:
+def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[UnmetRequest]:
     """Return the unmet requests that are to be decided again."""
-    tracked = list_tracked(state, world)
-    now = find_room(state, world) if tracked else NO_ROOM
-    return [one for one in tracked if is_due(one, seen.get(_key(one), NO_ROOM), now, world)]
+    unmet = [one for entry in state.entries for one in list_unmet(entry, world)]
+    now = find_room(state, world) if unmet else NO_ROOM
+    return [one for one in unmet if one.is_due(seen, now)]
 
 
 def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
@@ -52,14 +54,10 @@ def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
         before: the state in which the turn has begun to decide unmet requests.
         world: the observations.
     """
-    due = {_key(one) for one in list_due(turn.state, turn.seen_room, world)}
-    tracked = [_key(one) for one in list_tracked(turn.state, world)]
-    now = find_room(turn.state, world) if tracked else NO_ROOM
+    unmet = [one for entry in turn.state.entries for one in list_unmet(entry, world)]
+    now = find_room(turn.state, world) if unmet else NO_ROOM
+    due = {one.key for one in unmet if one.is_due(turn.seen_room, now)}
     if due and now.has_more_than(find_room(before, world)):
         turn = replace(turn, wake_at_ms=world.now_ms)
-    return replace(turn, seen_room={one: turn.seen_room.get(one, NO_ROOM) if one in due else now for one in tracked})
-
-
-def _key(request: Request) -> tuple[str, RequestKind]:
-    entry, kind = request
-    return entry.pod.uid, kind
+    seen = {one.key: turn.seen_room.get(one.key, NO_ROOM) if one.key in due else now for one in unmet}
+    return replace(turn, seen_room=seen)

@@ -18,7 +18,7 @@ def retry_refused(draft: Draft, world: World, decide: Decide) -> Draft:
 
     A pod that is refused again keeps its place, and only its shown reason changes. A pod without a known manifest stays due.
     """
-    due = [entry for entry, kind in list_due(draft.state, draft.seen_room, world) if kind is RequestKind.POD]
+    due = [one.entry for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD]
     due.sort(key=lambda entry: 0 if entry.refusal is None else entry.refusal.at_ms)
     for entry in in_turn(world.managers, due, lambda entry: entry.pod):
         refusal, manifest = entry.refusal, draft.manifests.get(entry.pod.full_name)

@@ -11,7 +11,7 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.due import list_due, list_tracked, note_room
+from nodeagent.core.turn.due import list_due, list_unmet, note_room
 from nodeagent.core.turn.pod_sources import list_manifests, needs_device_scan
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
@@ -85,10 +85,14 @@ def _with_devices(
 ) -> tuple[TurnMemory, Managers]:
     """Return the managers with the devices that the decisions need. Scan the devices only if the last scan isn't sufficient."""
     managers, gives = world.managers, bool(world.config.placement.devices)
-    due = {entry.pod.uid for entry, _ in list_due(state, world.seen_room, world)}
+    due = {one.entry.pod.uid for one in list_due(state, world.seen_room, world)}
     is_new = needs_device_scan(list_manifests(seen.sources), state.entries, world.retried | due, gives=gives)
     # Some requests may become due within the turn.
-    is_used = is_new or gives or any(entry.pod.near or entry.pod.claims for entry, _ in list_tracked(state, world))
+    is_used = (
+        is_new
+        or gives
+        or any((entry.pod.near or entry.pod.claims) and any(list_unmet(entry, world)) for entry in state.entries)
+    )
     if is_new or (is_used and (seen.rescan or memory.devices is None)):
         memory = replace(memory, devices=edges.machine.devices(world.managers.topology))
     if is_used or managers.plugged:
