@@ -1,4 +1,4 @@
-"""Decide: what the state should be after this turn, given what was found and requested. Nothing is done yet."""
+"""Decide: find the state after this turn, from the world and the requests. Nothing is done yet."""
 
 import os
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.all import decide_all
 from nodeagent.daemon.reports.metrics_recorder import Stopwatch
-from nodeagent.daemon.start.reloading import promises_on
-from nodeagent.daemon.start.startup import begin_turn
+from nodeagent.daemon.start.node_builder import begin_turn
+from nodeagent.daemon.start.reloading import adapt_promises
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.look import Seen
 from nodeagent.daemon.turn.memory import TurnMemory
@@ -32,13 +32,13 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Decided(Struct, frozen=True):
-    """A decision that is still to be saved."""
+    """A decision that isn't saved yet."""
 
     turn: Turn
     world: World
     memory: TurnMemory
     took_ms: tuple[int, ...]
-    """How long the decision on each new pod took."""
+    """Duration of the decision on each new pod."""
 
 
 def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided:
@@ -51,9 +51,9 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     plugged = edges.plugin_pools()
     state = memory.state
     if memory.adapted_to is not node.managers:
-        promises = promises_on(node, state.promises)
+        promises = adapt_promises(node, state.promises)
         assert not isinstance(promises, StartRefused), "the promises were judged when the machine was taken over"
-        state = replace(state, promises=promises)  # a proposal until a turn has saved it
+        state = replace(state, promises=promises)  # a proposal until it is saved
     world = World(
         config=node.config,
         managers=replace(node.managers, plugged=plugged),
@@ -65,7 +65,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         retried=frozenset[str]().union(*(request.retried for request in requests)),
         released=frozenset[str]().union(*(request.released for request in requests)),
         down=seen.domains.down,
-        is_all_told=seen.domains.is_all_told,
+        has_reported_all=seen.domains.has_reported_all,
         asked=memory.asked,
         seen_room=memory.seen_room,
         kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
@@ -107,5 +107,5 @@ def managers_with_devices(edges: Edges, memory: TurnMemory) -> Managers:
 
 
 def device_pools(edges: Edges, memory: TurnMemory) -> "tuple[DevicePool, ...]":
-    """Return the devices that pods may ask for by number."""
+    """Return the device pools for extended resources."""
     return managers_with_devices(edges, memory).pools

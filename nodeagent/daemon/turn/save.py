@@ -1,6 +1,6 @@
-"""Save: make the decision durable before anything acts on it. A decision that can't be saved has not happened."""
+"""Save: make the decision durable before anything acts on it. A decision that can't be saved has no effect."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,22 +23,22 @@ _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind
 
 
 class Saved(Struct, frozen=True):
-    """The part of a decision that counts from now on."""
+    """Part of a decision that takes effect."""
 
     memory: TurnMemory
     turn: Turn
     took_ms: tuple[int, ...]
-    """How long each decision that counts took."""
+    """Duration of each decision that takes effect."""
     undone: Mapping[str, str]
-    """UIDs of pods that were not decided again although this was requested, each with the reason."""
+    """UIDs of pods that were to be decided again and were not, each with the reason."""
     problem: Problem | None = None
-    """Why the decision could not be saved. None means that it is saved."""
+    """Reason why the decision could not be saved. None means that it is saved."""
     error: int | None = None
-    """errno of that."""
+    """errno of the failed save."""
 
 
 def save(edges: Edges, decided: Decided) -> Saved:
-    """Save a decision. If that fails, nothing is allocated or released, and pods that must end do so, which may free space."""
+    """Save a decision. If that fails, nothing is allocated or released, but pods still end, which may free disk space."""
     memory, turn = decided.memory, decided.turn
     if turn.state != memory.state or not memory.is_saved:
         state = replace(turn.state, generation=memory.state.generation + 1)
@@ -47,10 +47,10 @@ def save(edges: Edges, decided: Decided) -> Saved:
         try:
             edges.recorder.save(memory.node, state)
         except StateFileError as err:
-            return _not_saved(edges, decided, err)
+            return _keep_endings(edges, decided, err)
         _log_returned_cpus(edges, memory, state)
         memory = replace(memory, state=state)
-    undone = _undone(memory.state, decided, None)
+    undone = _not_decided_again(memory.state, decided, None)
     memory = replace(
         memory,
         adapted_to=memory.node.managers,
@@ -62,43 +62,38 @@ def save(edges: Edges, decided: Decided) -> Saved:
     return Saved(memory, turn, decided.took_ms, undone)
 
 
-def _not_saved(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
-    """Keep of a decision only the pods that must end."""
-    memory, turn, why = decided.memory, decided.turn, Problem.from_error(err)
-    withdraw_all(edges.domains, why)
-    unsaved = _list_unsaved(memory.state, decided, err)
+def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
+    """Keep only the endings of a decision. Requests that it would have met are refused until saving works again (E22)."""
+    memory, turn, problem = decided.memory, decided.turn, Problem.from_error(err)
+    withdraw_all(edges.domains, problem)
+    unsaved = tuple(_list_unsaved(memory.state, decided, f"could not be saved: {problem}"))
     state = apply_endings(memory.state, turn.state)
     turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
-    # The next turn saves even if there is nothing left to decide: that shows whether the problem is over.
+    # The next turn saves again even without a new decision, which shows whether the problem is over.
     memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved)
-    return Saved(memory, turn, (), _undone(state, decided, why), why, err.errno)
+    return Saved(memory, turn, (), _not_decided_again(state, decided, problem), problem, err.errno)
 
 
-def _list_unsaved(state: NodeState, decided: Decided, err: StateFileError) -> tuple[PodEntry, ...]:
-    """Return the pods with a request that the decision would have met, each with the refusal (E22).
-
-    The refusal isn't part of the state, because it ends with the problem.
-    """
+def _list_unsaved(state: NodeState, decided: Decided, why: str) -> Iterator[PodEntry]:
+    """Return the pods with a request that the decision would have met, each with the refusal."""
     known = {entry.pod.uid: entry for entry in state.entries}
-    found = []
     for entry in decided.turn.state.entries:
         if not entry.is_active or entry.deleting_since_ms is not None:
             continue
-        before, why = known.get(entry.pod.uid), f"could not be saved: {err.message} ({err.hint})"
+        before = known.get(entry.pod.uid)
         if before is None:
             refusal = Waiting(STATE_NOT_SAVED, f"the admission {why}", entry.decided_at_ms)
-            found.append(replace(entry, refusal=refusal, containers=()))
+            yield replace(entry, refusal=refusal, containers=())
         elif before.is_active and not before.is_requested_per_container and entry.pod != before.pod:
             refusal = Waiting(STATE_NOT_SAVED, f"the change {why}", decided.world.now_ms)
-            found.append(replace(before, refused_change=RefusedChange(entry.pod, refusal)))
+            yield replace(before, refused_change=RefusedChange(entry.pod, refusal))
         elif before.idle is not None and entry.idle is None:
             refusal = Waiting(STATE_NOT_SAVED, f"the resume {why}", decided.world.now_ms)
-            found.append(replace(before, idle=Idle(refusal)))
-    return tuple(found)
+            yield replace(before, idle=Idle(refusal))
 
 
-def _undone(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
-    """Return the refused pods that were not decided again although this was requested, each with the reason."""
+def _not_decided_again(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
+    """Return the refused pods that were to be decided again and were not, each with the reason."""
     events = () if problem is not None else decided.turn.events
     again = {event.pod.uid for event in events if event.kind in _DECISIONS}
     return {
@@ -112,7 +107,7 @@ def _undone(state: NodeState, decided: Decided, problem: Problem | None) -> dict
 
 
 def _log_returned_cpus(edges: Edges, memory: TurnMemory, state: NodeState) -> None:
-    """Log the notes of CPU plugins on CPUs that have been released, once this is on disk."""
+    """Log the notes of CPU plugins on released CPUs, once the release is saved."""
     plugins, before = memory.node.managers.providers.of(CpuResource).manager.plugins, memory.state
     if not plugins or before.promises.pods == state.promises.pods:
         return
@@ -120,7 +115,7 @@ def _log_returned_cpus(edges: Edges, memory: TurnMemory, state: NodeState) -> No
 
     names = {entry.pod.uid: entry.pod.full_name for entry in before.entries}
     for note in notes_on(plugins, memory.node.topology, before.promises, state.promises):
-        # The pod's name is known: a pod that had CPUs had an entry.
+        # a pod with CPUs always had an entry
         log = edges.log.warning if note.has_failed else edges.log.info
         whose = {"pod": names[note.pod_uid], "pod_uid": note.pod_uid, "container": note.container}
         log("cpus_returned", plugin=note.plugin, **whose, note=note.text)

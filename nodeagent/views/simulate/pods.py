@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.resource_kinds import describe_further_holdings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import headroom
@@ -28,7 +29,6 @@ from nodeagent.views.explain.document import (
     describe_placed_containers,
 )
 from nodeagent.views.explain.resizes import describe_resize_changes
-from nodeagent.views.wording.further_holdings import describe_further_holdings
 
 Document = dict[str, Any]
 VERSION = 1
@@ -93,7 +93,7 @@ def describe_comparison(first: Simulation, second: Simulation, where: str) -> Do
         "differing": [
             f"{a['namespace']}/{a['name']}"
             for a, b in pairs
-            if not a["replaced"] and _decision_only(a) != _decision_only(b)
+            if not a["replaced"] and _without_shared_cpus(a) != _without_shared_cpus(b)
         ],
         "kind": "Comparison",
         "machine": _describe_machine(first, where),
@@ -106,7 +106,7 @@ def _describe_machine(run: Simulation, where: str) -> Document:
     return describe_machine(run.after.managers.topology, run.after.managers.reserved, where)
 
 
-def _decision_only(pod: Document) -> Document:
+def _without_shared_cpus(pod: Document) -> Document:
     """Return the decision without the CPUs of shared containers, which differ with the shared pool."""
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}
@@ -174,8 +174,7 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
     if isinstance(decision, Admitted):
         held = (decision.promises if replaced else run.after.promises).of_pod(pod.uid)
     resize = next((one for one in run.resizes if one.new is pod), None)
-    resources = run.after.managers.providers.resources
-    further = {c.name: found for c in pod.containers if (found := describe_further_holdings(resources, held, c.name))}
+    further = {c.name: found for c in pod.containers if (found := describe_further_holdings(held, c.name))}
     return {
         "containers": []
         if not isinstance(decision, Admitted)
