@@ -1,12 +1,19 @@
 """Pods that were refused for room come back when room is made, where the node says so. Each turn is judged by the model."""
 
+from functools import partial
+
 import pytest
 
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.model.config import RETRY_FOR_ROOM
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import RequestKind, Retry, Waiting
+from nodeagent.core.turn.decision import admit_off_orphans
+from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind
 from tests.support.node_model import Agent, started
 from tests.support.pods import app, burstable, job, pod
@@ -156,6 +163,22 @@ def test_nothing_is_decided_again_without_more_room(monkeypatch: pytest.MonkeyPa
     agent.want(larger, SECOND)
     agent.settle()
     assert entry(agent, "grows").pod == larger
+
+
+def test_a_retry_is_measured_like_a_first_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, agent = started(NODE, FIRST)
+    agent.want(FIRST, SECOND)
+    agent.settle()
+    decided: set[str] = set()
+
+    def decide(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
+        decided.add(pod.name)
+        return admit_off_orphans(managers, promises, pod, orphans)
+
+    monkeypatch.setattr("tests.support.node_model.step", partial(step, decide=decide))
+    agent.want(SECOND)
+    agent.settle()
+    assert decided == {"second"}
 
 
 def test_otherwise_it_stays_refused_as_by_kubelet() -> None:
