@@ -52,7 +52,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     state = memory.state
     if memory.adapted_to is not node.managers:
         promises = adapt_promises(node, state.promises)
-        assert not isinstance(promises, StartRefused), "the promises were judged when the machine was taken over"
+        assert not isinstance(promises, StartRefused), "the machine was taken over only with fitting allocations"
         state = replace(state, promises=promises)  # a proposal until it is saved
     world = World(
         config=node.config,
@@ -86,7 +86,7 @@ def _with_devices(
     """Return the managers with the devices that the decisions need. Scan the devices only if the last scan isn't sufficient."""
     managers, gives = world.managers, bool(world.config.placement.devices)
     due = {one.entry.pod.uid for one in list_due(state, world.seen_room, world)}
-    is_new = needs_device_scan(list_manifests(seen.sources), state.entries, world.retried | due, gives=gives)
+    is_new = needs_device_scan(list_manifests(seen.sources), state, world.retried | due, gives=gives)
     # Some requests may become due within the turn.
     is_used = (
         is_new
