@@ -37,7 +37,7 @@ class DomainView(Struct, frozen=True):
     """Observations of one domain in one turn."""
 
     cgroups: ObservedCgroups
-    down: frozenset[str] = frozenset()
+    inactive_units: frozenset[str] = frozenset()
     """Paths of pinned units that neither run nor are being started."""
     has_reported_all: bool = True
     """False means that the domain may have pods that it hasn't reported yet."""

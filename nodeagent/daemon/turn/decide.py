@@ -64,9 +64,9 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         now_ms=seen.now_ms,
         retried=frozenset[str]().union(*(request.retried for request in requests)),
         released=frozenset[str]().union(*(request.released for request in requests)),
-        down=seen.domains.down,
+        inactive_units=seen.domains.inactive_units,
         has_reported_all=seen.domains.has_reported_all,
-        asked=memory.asked,
+        asked_to_end=memory.asked,
         seen_room=memory.seen_room,
         kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
     )

@@ -36,7 +36,8 @@ from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
 from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
-VERSION = 1
+VERSION = 2
+"""Latest version. A state that version 0.1 would read in the same way keeps version 1, so that 0.1 refuses only the others."""
 FORMAT = "nodeagent_state"
 MAX_BYTES = 256 * 2**20
 _WAY_OUT = "`systemctl restart nodeagent` rebuilds it from running pods (stateRecovery: recover); or drain the node, move it away"
@@ -84,7 +85,7 @@ class StateEncoder:
         found = _encode_runtime(state.runtime)
         runtime = "" if found is None else f',"runtime":{_format_json(found)}'
         body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{pods}{runtime}}}'
-        return seal(body.encode(), FORMAT, VERSION)
+        return seal(body.encode(), FORMAT, _version_of(state))
 
 
 def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
@@ -219,7 +220,7 @@ def _encode_entry(entry: PodEntry) -> Document:
         "qos": entry.qos.value,
         "source": entry.origin.name,
         "podSource": None if entry.origin.source == MANIFEST_DIRECTORY else entry.origin.source,
-        "domain": None if entry.origin.domain == _domain_of_source(entry.origin.source) else entry.origin.domain,
+        "domain": entry.origin.domain if _has_new_domain(entry) else None,
         "decidedAtMs": entry.decided_at_ms,
         "containers": [_encode_status(status) for status in entry.containers],
         "deletingSinceMs": entry.deleting_since_ms,
@@ -266,6 +267,15 @@ def _decode_entry(document: JsonValue) -> PodEntry:
     if [status.name for status in entry.containers] != expected:
         raise MisfitError(f"{containers.path}: must be those of the pod's containers {expected}")
     return entry
+
+
+def _version_of(state: NodeState) -> int:
+    return 2 if any(_has_new_domain(entry) for entry in state.entries) else 1
+
+
+def _has_new_domain(entry: PodEntry) -> bool:
+    """Whether version 0.1 doesn't know the entry's domain and would take the pod for one of the agent's own."""
+    return entry.origin.domain != _domain_of_source(entry.origin.source)
 
 
 def _domain_of_source(source: str) -> str:

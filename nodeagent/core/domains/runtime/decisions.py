@@ -104,7 +104,7 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
             case GiveBack(key):
                 draft = _release(draft, key, node)
             case Place(key, container_id) as place:
-                draft = draft.plus(_with_cgroup(draft.state, key, container_id, node))
+                draft = draft.plus(_record_cgroup(draft.state, key, container_id, node))
                 done.append(place)
             case CountIllegal(event):
                 illegal = MetricDelta(Series(RUNTIME_ILLEGAL, (("event", event.value),)))
@@ -403,7 +403,7 @@ def _requested_container(
     )
 
 
-def _with_cgroup(state: NodeState, key: ContainerKey, container_id: str, node: Node) -> NodeState:
+def _record_cgroup(state: NodeState, key: ContainerKey, container_id: str, node: Node) -> NodeState:
     entry, made = state.entry(key.pod_uid), state.runtime.entry(key).find(container_id)
     if entry is None or not entry.is_active or made is None or not made.cgroup:
         return state
