@@ -61,7 +61,7 @@ from nodeagent.core.turn.actions import (
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, find_effective, list_manifests
 from nodeagent.core.turn.step import step
-from nodeagent.core.turn.world import EventKind, Turn, TurnEvent, World
+from nodeagent.core.turn.world import EventKind, SeenRoom, Turn, TurnEvent, World
 from nodeagent.daemon.domains.systemd.unit_cgroups import unit_paths
 from nodeagent.daemon.turn.drift import cgroups_in_sync
 from nodeagent.daemon.turn.execution import ExecutionResult, execute
@@ -576,6 +576,7 @@ class Agent:
         self.released: frozenset[str] = frozenset()
         self.disk_is_full = False
         self.last = Turn(self.state)
+        self.seen_room: SeenRoom = {}
         self.resizing: set[str] = set()
         """Containers that were resized, and have not been seen on their new CPUs."""
         self.sharing: set[str] = set()
@@ -589,6 +590,7 @@ class Agent:
         """A new process: it knows what was saved, and nothing else."""
         self.state = decode_state(self.saved).state
         self.signalled = self.asked = frozenset()
+        self.seen_room = {}
         self.dies_at = None
 
     def sources(self) -> tuple[PodSource, ...]:
@@ -611,6 +613,7 @@ class Agent:
             released=self.released,
             inactive_units=self.down(),
             asked_to_end=self.asked,
+            seen_room=self.seen_room,
         )
 
     def down(self) -> frozenset[str]:
@@ -636,6 +639,8 @@ class Agent:
         assert step(before, world) == decided, "the same world gives the same decision"
         if decided.state != before:
             self._save(decided.state)
+        if self.state is not before or decided.state == before:
+            self.seen_room = decided.seen_room
         self._judge_changes(before, decided)
         resized = [event.pod.uid for event in decided.events if event.kind is EventKind.POD_RESIZED]
         of_resized = [entry for entry in self.state.entries if entry.pod.uid in resized]

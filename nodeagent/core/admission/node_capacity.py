@@ -36,6 +36,11 @@ class Usage(Struct, frozen=True):
     def minus(self, pod: Pod, *, pod_level_resources: bool = True) -> "Usage":
         return self._moved(pod, -1, pod_level_resources)
 
+    def is_less_than(self, before: "Usage") -> bool:
+        """Whether fewer pods, or pods that request less of some resource, are counted."""
+        amounts = dict(self.amounts)
+        return self.pods < before.pods or any(amounts.get(name, 0) < amount for name, amount in before.amounts)
+
     def _moved(self, pod: Pod, sign: int, pod_level_resources: bool) -> "Usage":
         amounts = dict(self.amounts)
         for name, amount in _requested(pod, pod_level_resources):

@@ -6,7 +6,7 @@ from nodeagent.core.admission.managers import Admitted, Rejected, in_turn
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.units import unit_taken
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.turn.decision import Decide, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft, make_note_events, make_refusal_event, record_refusal
 from nodeagent.core.turn.pod_sources import new_entry
@@ -40,4 +40,5 @@ def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
             draft = draft.plus(replace(draft.state, promises=decision.promises), deltas=decision.deltas)
         refusal = Waiting(decision.reason, decision.message, world.now_ms)
         draft = draft.plus(record_refusal(draft.state, entry, refusal), make_refusal_event(entry, refusal, report))
+        draft = draft.having_refused(draft.state.entries[-1], RequestKind.POD, world)
     return draft
