@@ -43,7 +43,8 @@ from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch, CgroupWatchError
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.placement_files import PlacementFiles

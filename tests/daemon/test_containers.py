@@ -31,7 +31,7 @@ from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.runtime.nri import NriError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.daemon_model import Daemon, watched

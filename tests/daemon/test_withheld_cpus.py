@@ -15,7 +15,8 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Topology
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.daemon.turn.wakeups import WakeUpReason
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.formats.node_view import Observation, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
 from nodeagent.views.inspect.document import inspection

@@ -108,7 +108,7 @@ from nodeagent.daemon.start.releasing import find_pods_cgroup
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.edge.cgroups.cgroup_entry import join
 from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.manifests import scan_manifests

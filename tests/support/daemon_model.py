@@ -59,7 +59,7 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.launcher import LauncherError
@@ -199,6 +199,10 @@ class Tree:
     steps: Steps
     after: Callable[[], None]
     root: Path = ROOT
+
+    @property
+    def processes(self) -> "Tree":
+        return self
 
     def read(self, _own: frozenset[str]) -> dict[str, Any]:
         return self.machine.observed(lambda path: not is_above(path))

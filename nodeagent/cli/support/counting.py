@@ -10,7 +10,7 @@ from typing import Self
 from nodeagent.cli.support.documents import Document
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus as all_exclusive_cpus
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
 from nodeagent.edge.kernel.interrupts import describe_interrupts
 from nodeagent.edge.kernel.tracefs import recording
@@ -143,7 +143,7 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 
 def _members(tree: CgroupTree, cgroups: Iterable[str]) -> dict[str, frozenset[int]]:
-    return {cgroup: tree.threads(cgroup) for cgroup in cgroups}
+    return {cgroup: tree.processes.list_threads(cgroup) for cgroup in cgroups}
 
 
 def _witnesses(
@@ -154,7 +154,9 @@ def _witnesses(
     known = describe_threads({run.task for run in use.runs}.union(*running.values()))
     after = _members(tree, before)
     joined = {
-        cgroup: frozenset(task for number in tree.numbers(cgroup) for task in use.joined.get(number, ()))
+        cgroup: frozenset(
+            task for number in tree.processes.list_cgroup_ids(cgroup) for task in use.joined.get(number, ())
+        )
         for cgroup in before
     }
     return Observations(

@@ -16,7 +16,7 @@ from nodeagent.daemon.domains.own.cgroups import OwnDomain
 from nodeagent.daemon.domains.source_reader import SourceReader
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd
 from nodeagent.daemon.domains.systemd.units import SystemdDomain
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 if TYPE_CHECKING:
     from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
@@ -44,7 +44,7 @@ def domains_of(
     return (
         OwnDomain(tree, manifests),
         SystemdDomain(config, tree, systemd),
-        *(() if jobs is None else (JobsDomain(jobs, tree),)),
+        *(() if jobs is None else (JobsDomain(jobs, tree.processes),)),
         *(() if runtime is None else (runtime,)),
     )
 

@@ -37,7 +37,7 @@ from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.placement_files import PlacementFiles

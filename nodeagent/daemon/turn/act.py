@@ -52,14 +52,14 @@ def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reatt
             case Terminate(run_id) | TerminateAll(run_id):
                 if isinstance(action, TerminateAll):
                     owner = owner_fields(state, action.path)
-                    failed = problem_if_failed(partial(tree.terminate, action.path), owner)
+                    failed = problem_if_failed(partial(tree.processes.terminate, action.path), owner)
                 else:
                     failed = runner.terminate(run_id)
                 asked |= {run_id}
                 signalled |= {run_id} if failed is None else frozenset()
                 problems.append(failed)
             case KillCgroup(path):
-                problems.append(problem_if_failed(partial(tree.kill, path), owner_fields(state, path)))
+                problems.append(problem_if_failed(partial(tree.processes.kill, path), owner_fields(state, path)))
             case KillMain(run_id):
                 problems.append(runner.kill(run_id))
             case Forget(run_ids):
@@ -67,6 +67,6 @@ def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reatt
     memory = replace(memory, signalled=signalled, asked=asked)
     moved_back = 0
     if reattaches:
-        moved_back, misplaced = reattach(state, world.runs or {}, done.ready, tree, edges.log)
+        moved_back, misplaced = reattach(state, world.runs or {}, done.ready, tree.processes, edges.log)
         memory = replace(memory, misplaced="; ".join(misplaced))
     return Acted(memory, moved_back, tuple(problem for problem in problems if problem is not None))

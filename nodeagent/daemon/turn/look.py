@@ -21,7 +21,7 @@ from nodeagent.daemon.turn.machine import on_what_is_there
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 

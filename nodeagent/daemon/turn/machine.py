@@ -9,7 +9,8 @@ from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.kernel.sysfs import read_devices, read_machine, read_witness
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError

@@ -6,7 +6,7 @@ from typing import Protocol
 from nodeagent.core.model.state import NodeState, run_id
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.daemon.reports.logs import Log, about
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 
 
 class ProcessMover(Protocol):

@@ -135,7 +135,7 @@ class _Piece(NamedTuple):
     arrived: float
 
 
-class _Calls:
+class _NriCalls:
     """Calls of the runtime and their answers, in the order that NRI prescribes."""
 
     def __init__(self, plugin: Plugin) -> None:
@@ -224,7 +224,7 @@ class NriConnection:
         self._channel: socket.socket | None = None
         self._closed = False
         self._registered = False
-        self._calls = _Calls(plugin)
+        self._calls = _NriCalls(plugin)
 
     @property
     def is_synchronized(self) -> bool:

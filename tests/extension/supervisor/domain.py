@@ -17,7 +17,7 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.core.turn.world import Turn, World
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 
 NAME = "supervisor"
 _SUFFIX = ".scope"

@@ -11,7 +11,8 @@ from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import run_id
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.formats.node_view import NodeView, Observation
 
 
@@ -77,8 +78,8 @@ def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[st
     found, beside = {}, {}
     for path in [entry.container_path(c.name) for entry in view.state.entries for c in entry.containers]:
         try:
-            found[path] = tree.processes(view.cgroup_of(path))
-            beside[path] = tree.beside(path)
+            found[path] = tree.processes.list_pids(view.cgroup_of(path))
+            beside[path] = tree.processes.find_misplaced(path)
         except CgroupError:
             continue
     return found, {path: pid for path, pid in beside.items() if pid is not None}

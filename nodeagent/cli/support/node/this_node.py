@@ -13,7 +13,7 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.start.startup import LAST_CONFIG, STATE_FILE, StartError, discover
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.transport.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError

@@ -11,7 +11,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.source_reader import SourceReader
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 
 class OwnDomain:

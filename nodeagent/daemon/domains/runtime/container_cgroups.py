@@ -11,7 +11,8 @@ from nodeagent.core.model.cgroup import ObservedCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.runtime_containers import MadeContainer, Registry, Stage
 from nodeagent.daemon.turn.problem import Problem
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 
 class ContainerCgroups(Struct, frozen=True):

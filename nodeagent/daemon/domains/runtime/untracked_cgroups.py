@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.daemon.reports.logs import Log
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 _KUBELETS = ("kubepods.slice", "kubepods")
 """kubelet's top cgroup, with the systemd and with the cgroupfs driver."""

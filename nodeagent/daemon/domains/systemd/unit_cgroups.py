@@ -13,7 +13,8 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgrou
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, pinned_pod_path, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import SYSTEMD, Pod
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.kernel.host_settings import possible_cpus
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
