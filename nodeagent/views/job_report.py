@@ -5,7 +5,7 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.job_usage import JobUsage
 from nodeagent.formats.kernel.usage import remote_bytes
-from nodeagent.views.wording.words import bytes_text
+from nodeagent.views.wording.words import format_bytes
 
 
 class JobLocation(Struct, frozen=True):
@@ -68,4 +68,4 @@ def _format_seconds(us: int) -> str:
 
 
 def _format_bytes(size: int) -> str:
-    return bytes_text(size) if size else "0"
+    return format_bytes(size) if size else "0"

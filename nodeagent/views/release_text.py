@@ -9,14 +9,14 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import ContainerStatus, NodeState, Phase, PodEntry
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 Document = dict[str, Any]
 
 
 def describe_plan(state: NodeState, entry: PodEntry) -> Document:
     """Describe the release of a pod: the order of its containers, and the resources that become free."""
-    cpus, nodes = _held_resources(state.promises, entry) if entry.is_active else (CpuSet(), NumaSet())
+    cpus, nodes = _find_held_resources(state.promises, entry) if entry.is_active else (CpuSet(), NumaSet())
     return {
         "namespace": entry.pod.namespace,
         "name": entry.pod.name,
@@ -67,10 +67,10 @@ def format_events(before: NodeState, after: NodeState, uids: Collection[str], no
             for was, status in zip(old.containers, new.containers, strict=False):
                 yield from _describe_container_events(old, was, status, now_ms)
         if new is None or not new.is_active:
-            yield f"{old.pod.full_name}: ended; {_format_freed(*map(str, _held_resources(before.promises, old)))}"
+            yield f"{old.pod.full_name}: ended; {_format_freed(*map(str, _find_held_resources(before.promises, old)))}"
 
 
-def longest_end_seconds(entries: Collection[PodEntry]) -> int:
+def find_longest_end_seconds(entries: Collection[PodEntry]) -> int:
     """Return the time in which all these pods end. Each needs its grace period and two seconds for each sidecar."""
     return max(
         (
@@ -82,7 +82,7 @@ def longest_end_seconds(entries: Collection[PodEntry]) -> int:
 
 
 def _find_stop_order(entry: PodEntry) -> Iterator[list[str]]:
-    """Yield the groups of containers that are stopped together, in order. Containers without processes are left out."""
+    """Yield the groups of containers that are stopped together, in order. Containers that can't have processes are left out."""
     there = [c for c, s in entry.pairs() if s.is_started or (not c.is_launched and not c.unit)]
     first = [c.name for c in there if c.kind is not ContainerKind.SIDECAR]
     if first:
@@ -92,7 +92,7 @@ def _find_stop_order(entry: PodEntry) -> Iterator[list[str]]:
             yield [container.name]
 
 
-def _held_resources(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
+def _find_held_resources(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
     """Return the exclusive CPUs and the memory nodes of a pod, which become free with its end."""
     uid = entry.pod.uid
     cpus, nodes = promises.of_pod(uid).of(CpuHoldings).pod_cpus or CpuSet(), NumaSet()
@@ -115,7 +115,7 @@ def _describe_container_events(
     has_processes = was.is_started or not entry.pod.container(status.name).is_launched
     if status.stop_by_ms is not None and was.stop_by_ms is None and has_processes:
         seconds = max(0, status.stop_by_ms - now_ms + 999) // 1000
-        yield f"{name}: SIGTERM; SIGKILL if it still runs in {counted(seconds, 'second')}"
+        yield f"{name}: SIGTERM; SIGKILL if it still runs in {format_count(seconds, 'second')}"
     if status.exit is not None and was.exit is None:
         by = status.exit.reason if status.exit.signal is None else f"by signal {status.exit.signal}"
         yield f"{name}: ended, {by if status.exit.code is None else f'exit code {status.exit.code}'}"

@@ -12,7 +12,7 @@ import yaml
 
 from nodeagent.cli.commands import simulate_scenarios as under_test
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
-from nodeagent.views.simulate.scenario_replay import Replayed, replay_to_end
+from nodeagent.views.simulate.scenario_replay import ReplayResult, replay_to_end
 from nodeagent.views.simulate.scenario_text import render_line, render_scenario
 from tests.cli.test_selected_node import root
 from tests.support import json_schema
@@ -144,7 +144,7 @@ def test_a_restart_that_is_refused_ends_a_scenario(run: RunCommand) -> None:
     assert [len(each["steps"]) for each in results(run, file)] == [2]
 
 
-def both(text: str) -> tuple[Scenario, Replayed]:
+def both(text: str) -> tuple[Scenario, ReplayResult]:
     scenario = scenario_from_text(text, "f:1")
     return scenario, replay_to_end(scenario)
 

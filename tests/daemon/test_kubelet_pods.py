@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.domains.runtime.known_again import known_again
+from nodeagent.core.domains.runtime.known_again import restore_known
 from nodeagent.core.domains.runtime.pod_model import ToldBy
 from nodeagent.core.model.nri import Answer, Event, Synchronized
 from nodeagent.core.model.pod import Pod
@@ -176,7 +176,7 @@ def sources(of: Desk, one: Pod) -> set[ToldBy]:
     entry = of.state.entry(one.uid)
     assert entry is not None
     return {
-        known.by for known in known_again(entry, of.state.runtime, lambda box: read_pod_annotations(box).pod, 2**36)
+        known.by for known in restore_known(entry, of.state.runtime, lambda box: read_pod_annotations(box).pod, 2**36)
     }
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.cgroups.write_failures import WriteFailure, write_failure
+from nodeagent.core.cgroups.write_failures import WriteFailure, classify_failure
 from nodeagent.core.cgroups.write_order import EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
-from nodeagent.core.metrics.agent_metrics import CGROUP_WRITE_ERRORS, error_label
+from nodeagent.core.metrics.agent_metrics import CGROUP_WRITE_ERRORS, find_error_label
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import own_set_of
@@ -106,7 +106,7 @@ class WhatIf:
             f"{name} fails for good: {self.daemon.agent.view.problems}"
         )
         if name.startswith("cgroup "):
-            assert self.counted()[error_label(error)] == len(self.hits)
+            assert self.counted()[find_error_label(error)] == len(self.hits)
 
     def settle(self) -> None:
         settle(self.daemon)
@@ -163,7 +163,7 @@ def test_every_write_may_fail_in_every_way(
     for at, error, for_good in share(tuple(faults(len(plan)))):
         with what_if() as one:
             one.live_with(at, error, for_good=for_good)
-            assert one.life.end(one.daemon) == expected, f"{error_label(error)} at {plan[at]}"
+            assert one.life.end(one.daemon) == expected, f"{find_error_label(error)} at {plan[at]}"
             assert one.daemon.agent.view.problems == ()
         injected[CLASSES[error]] += 1
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(injected.items()))
@@ -173,12 +173,12 @@ def test_every_write_may_fail_in_every_way(
 
 @pytest.mark.parametrize(("error", "kind"), CLASSES.items(), ids=str)
 def test_every_answer_of_the_kernel_has_its_class(error: int | None, kind: WriteFailure) -> None:
-    assert write_failure(error) is kind
+    assert classify_failure(error) is kind
     assert failure("write", error).failure is kind
 
 
 def test_what_the_kernel_says_otherwise_needs_a_person() -> None:
-    assert {write_failure(e) for e in (errno.EPERM, errno.EROFS, errno.EIO, 9999)} == {WriteFailure.REFUSED}
+    assert {classify_failure(e) for e in (errno.EPERM, errno.EROFS, errno.EIO, 9999)} == {WriteFailure.REFUSED}
 
 
 def outcome(*errors: int | None) -> ExecutionResult:
@@ -240,7 +240,7 @@ NEXT_STEPS = {
 }
 
 
-@pytest.mark.parametrize("error", [error for error in CLASSES if error is not None], ids=error_label)
+@pytest.mark.parametrize("error", [error for error in CLASSES if error is not None], ids=find_error_label)
 def test_a_failed_write_names_file_value_reason_and_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
@@ -266,7 +266,7 @@ HARMLESS = {("a removal", errno.ENOENT), ("a kill", errno.ENOENT), ("a kill", er
 """What was wanted is so already."""
 
 
-@pytest.mark.parametrize("error", [error for error in CLASSES if error is not None], ids=error_label)
+@pytest.mark.parametrize("error", [error for error in CLASSES if error is not None], ids=find_error_label)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_kind_of_write_passes_the_kernels_answer_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, error: int

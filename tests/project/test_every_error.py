@@ -147,10 +147,10 @@ from nodeagent.formats.wire.launcher_protocol import decode_hello
 from nodeagent.tools.fleet.ssh import run_on_host
 from nodeagent.tools.probe.latency import parse_oslat
 from nodeagent.tools.probe.latency_tools import check_installed
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.scenario_replay import replay
-from nodeagent.views.wording.refusal_advice import ADVISED, advise_next_step
+from nodeagent.views.wording.refusal_advice import ADVISED_REASONS, advise_next_step
 from scripts.reference_errors import errors
 from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
 from tests.support import kernel_histograms
@@ -918,7 +918,7 @@ def test_every_reason_is_provoked_and_has_advice() -> None:
         *OF_RESIZES,
         UNIT_TAKEN,
     }  # of a pod that runs (tests/core/turn/test_resizes.py), with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py)
-    assert {*provoked, *elsewhere} >= ADVISED
+    assert {*provoked, *elsewhere} >= ADVISED_REASONS
 
 
 @pytest.mark.parametrize(("reason", "provoke", "named"), REASONS, ids=[row[0] for row in REASONS])
@@ -927,7 +927,7 @@ def test_a_refused_pod_shows_reason_value_and_next_step(reason: str, provoke: Ca
     refusal = world.state.entries[0].refusal
     assert refusal is not None
     assert refusal.reason == reason
-    shown = " ".join(render_in_full(inspection(world.view(), frozenset({"uid-big"}))).split())
+    shown = " ".join(render_in_full(inspect_node(world.view(), frozenset({"uid-big"}))).split())
     assert "default/big" in shown
     assert f"{reason}: " in shown
     assert named in shown

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.exec_preconditions import Obstacle, obstacle
+from nodeagent.core.cgroups.exec_preconditions import Obstacle, find_obstacle
 from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation
@@ -203,7 +203,7 @@ def kept_out(
     world: World, *, observed: dict[str, ObservedCgroup] | None = None, below: tuple[str, ...] = ()
 ) -> Obstacle:
     entry = world.state.entries[0]
-    found = obstacle(
+    found = find_obstacle(
         entry,
         "slot",
         desired=world.desired_cgroups(),

@@ -23,7 +23,7 @@ from nodeagent.core.admission.records import Records
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.domains.runtime.pod_model import build_runtime_pod
 from nodeagent.core.domains.runtime.registry import Registry, apply_event
-from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
+from nodeagent.core.domains.runtime.stated_pod import StatedPod, add_kubelet_data
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.nri import Call, Sandbox, Synchronized
@@ -504,7 +504,7 @@ def kubelet_pod(content: bytes) -> Hashable:
         fits_a_line(str(err))
         return kind_of(err)
     seen = [told(WEB, one) for one in WEB.containers]
-    found = build_runtime_pod(sandbox_of(WEB), seen, with_kubelets(StatedPod(), pod), 2**36)
+    found = build_runtime_pod(sandbox_of(WEB), seen, add_kubelet_data(StatedPod(), pod), 2**36)
     state = structs.replace(EMPTY, runtime=Registry(pods=(pod,)))
     assert decode_state(encode_state(state, {})).state == state
     assert pod_from_document(pod_to_document(found.pod)) == found.pod

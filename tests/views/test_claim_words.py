@@ -6,7 +6,7 @@ from nodeagent.core.model.state import NodeState, Origin, PodEntry, QosClass
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.views.topology.devices import describe_device_sections, describe_devices, find_device_owners
-from nodeagent.views.wording.claims import claim_documents, claim_text
+from nodeagent.views.wording.claims import describe_claims, format_claim
 from tests.support.builders import GIB, MACHINE_A, managers
 from tests.support.claims import ETH0, claiming, request, template
 
@@ -22,9 +22,9 @@ def state() -> NodeState:
 
 
 def test_a_claim_in_a_line() -> None:
-    (claim,) = claim_documents(state().promises.of_pod("a").of(ClaimHoldings).claims)
+    (claim,) = describe_claims(state().promises.of_pod("a").of(ClaimHoldings).claims)
     cpus = own_set_of(state().promises, "a", "app")
-    assert claim_text(claim) == f"default/a-own: cpus CPUs {cpus}, nic pci-0000-3b-00-0, zone memory-1 1Gi", (
+    assert format_claim(claim) == f"default/a-own: cpus CPUs {cpus}, nic pci-0000-3b-00-0, zone memory-1 1Gi", (
         "where the card is"
     )
 

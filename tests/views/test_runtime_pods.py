@@ -10,9 +10,9 @@ from nodeagent.core.model.pod import OWN, ResourceRequirements
 from nodeagent.core.model.state import PodEntry
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.explain.document import Explained, explanation
+from nodeagent.views.explain.document import ExplainedPod, describe_explanation
 from nodeagent.views.explain.text import render_explanation
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.wording.runtime_pods import describe_known_amounts, find_known_amounts, format_known_amount
 from tests.core.turn.test_containers import NODE, WEB, Runtime
@@ -78,7 +78,7 @@ def test_what_kubelet_says_is_exact_and_shown_as_its_word() -> None:
     text = explained(runtime)
     assert "main requests.memory 1Gi kubelet's pods API" in text
     assert "the pod limits.cpu 2 kubelet's pods API" in text
-    document = inspection(NodeView(node=SETUP, state=runtime.state))
+    document = inspect_node(NodeView(node=SETUP, state=runtime.state))
     json_schema.check(document, "inspection")
     (shown,) = document["pods"]
     assert shown["estimates"] == []
@@ -96,8 +96,8 @@ def explained(runtime: Runtime) -> str:
     again = replay_decision(what_if, runtime.state, entry)
     assert again.reproduced
     all_known = find_known_amounts(entry, runtime.state, NODE.managers.topology.memory_bytes)
-    found = Explained(again.before, again.trace, entry=entry, reproduced=True, known=all_known)
-    document = explanation([found], config=NODE.config, what_if=what_if, where="here")
+    found = ExplainedPod(again.before, again.trace, entry=entry, reproduced=True, known=all_known)
+    document = describe_explanation([found], config=NODE.config, what_if=what_if, where="here")
     json_schema.check(document, "explanation")
     return " ".join(render_explanation(document).split())
 
@@ -131,7 +131,7 @@ def test_explain_shows_all_of_it_and_inspect_the_estimates() -> None:
     assert "123Mi estimated from its oom_score_adj (123Mi to 131Mi)" in text
     assert "the pod qosClass Burstable the cgroup's name" in text
 
-    document = inspection(NodeView(node=SETUP, state=runtime.state))
+    document = inspect_node(NodeView(node=SETUP, state=runtime.state))
     (shown,) = document["pods"]
     assert {(one["container"], one["what"]) for one in shown["estimates"]} == {
         (None, "containers"),

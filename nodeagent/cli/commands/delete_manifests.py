@@ -28,7 +28,7 @@ from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.files.manifests import SUFFIXES, locked_manifests
 from nodeagent.views.apply.document import VERSION
 from nodeagent.views.apply.text import format_deleted, full_name
-from nodeagent.views.release_text import longest_end_seconds
+from nodeagent.views.release_text import find_longest_end_seconds
 
 Document = dict[str, Any]
 
@@ -205,7 +205,7 @@ def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> 
         "uid": None if entry is None else entry.pod.uid,
         "alsoIn": other,
         "domain": None if entry is None else entry.domain,
-        "endSeconds": longest_end_seconds((entry,)) if entry is not None and ends else None,
+        "endSeconds": find_longest_end_seconds((entry,)) if entry is not None and ends else None,
     }
 
 

@@ -23,8 +23,8 @@ from nodeagent.core.model.waiting import RequestKind
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod
 from nodeagent.formats.manifest.pod_names import find_pod
-from nodeagent.views.explain.document import Document, Explained, Resized, explanation
-from nodeagent.views.explain.resizes import refused_lines, resize_document, resize_part
+from nodeagent.views.explain.document import Document, ExplainedPod, ResizedPod, describe_explanation
+from nodeagent.views.explain.resizes import describe_resize, describe_resize_changes, format_refused_resize
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.wording.refusal_advice import describe_retries
 from nodeagent.views.wording.runtime_pods import find_known_amounts
@@ -53,7 +53,7 @@ def explain_pods(options: argparse.Namespace) -> int:
         _known(node, options.pod, format_inspect_command(options)) if options.pod is not None else _tried(node, pods)
     )
     with_headroom = options.output != "text"  # text output shows no headroom
-    document = explanation(
+    document = describe_explanation(
         explained,
         config=node.config,
         what_if=node.what_if,
@@ -66,7 +66,7 @@ def explain_pods(options: argparse.Namespace) -> int:
     return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
 
 
-def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
+def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[ExplainedPod]:
     if node.state is None:
         raise ExplainError(
             f"pod '{name}' is not on this machine: it has no pods",
@@ -106,11 +106,11 @@ def _refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[str, ...],
     ):
         return notes, None
     tried = resizing(node.what_if, entry.pod, change.pod)
-    lines = refused_lines(tried, is_final=refusal.reason != RESIZE_DEFERRED)
-    return (*notes, *lines), {**resize_part(tried), "retries": list(retries)}
+    lines = format_refused_resize(tried, is_final=refusal.reason != RESIZE_DEFERRED)
+    return (*notes, *lines), {**describe_resize_changes(tried), "retries": list(retries)}
 
 
-def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained | Resized]:
+def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[ExplainedPod | ResizedPod]:
     """Decide on each pod in addition to those before it."""
     what_if = node.what_if
     with Progress("pods", len(pods)) as progress:
@@ -119,7 +119,7 @@ def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explaine
             old = resized_by(node.state, pod)
             tried = None if old is None else resizing(what_if, old, pod, progress.tick)
             if tried is not None and not moves_instead(pod, tried.answer):
-                yield Resized(resize_document(tried, found.notes))
+                yield ResizedPod(describe_resize(tried, found.notes))
                 what_if = tried.after
                 progress.step()
                 continue

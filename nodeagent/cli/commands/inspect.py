@@ -16,7 +16,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.colour import add_colours
-from nodeagent.views.inspect.document import Document, has_difference, inspection, is_healthy
+from nodeagent.views.inspect.document import Document, has_difference, inspect_node, is_healthy
 from nodeagent.views.inspect.text import WIDTH, format_health, render, render_in_full, render_wide
 
 _LOOKS = 5
@@ -178,7 +178,7 @@ def _look(known: NodeView, options: argparse.Namespace) -> Document:
         else find_pods(known.state, options.pod, format_inspect_command(options))
     )
     looked = with_observation(known, host_processes=options.pod is None and not options.no_host_processes)
-    return inspection(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
+    return inspect_node(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
 
 
 def _printed(document: Document, options: argparse.Namespace) -> str:

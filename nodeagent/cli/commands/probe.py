@@ -38,7 +38,7 @@ from nodeagent.tools.probe.latency import LONGEST_US, DelaysByCpu, LatencyReport
 from nodeagent.tools.probe.latency_tools import check_installed, run_tool, set_timer_slack, widen_affinity
 from nodeagent.tools.probe.text import WIDTH, render_latency, render_memory
 from nodeagent.views.interference.cpu_owners import find_exclusive_owners
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 _SECONDS = 10
 _MOST_SECONDS = 86_400
@@ -240,7 +240,7 @@ def _measured_in_pod(options: argparse.Namespace) -> Latency:
     processes = _processes_on(view, entry, cpus)
     if processes and not options.force:
         raise ProbeError(
-            f"{counted(processes, 'process', 'processes')} of {entry.pod.full_name} may run on CPUs {cpus}: "
+            f"{format_count(processes, 'process', 'processes')} of {entry.pod.full_name} may run on CPUs {cpus}: "
             "the tests would take them away, and measure the pod itself",
             hint="test them before the program runs, in the same pod without `command`, or add --force",
         )

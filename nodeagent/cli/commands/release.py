@@ -25,11 +25,11 @@ from nodeagent.views.release_text import (
     Document,
     add_outcome,
     describe_plan,
+    find_longest_end_seconds,
     format_events,
     format_plan,
-    longest_end_seconds,
 )
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 if TYPE_CHECKING:
     from nodeagent.daemon.start.releasing import Pods
@@ -135,7 +135,7 @@ def _host_settings(options: argparse.Namespace) -> int:
         print(f"{err.message}: the usual state directory is used", file=sys.stderr)
         config = Config()
     count = releasing.put_host_settings_back(config)
-    print(f"{counted(count, 'setting')} of the host put back" if count else "nothing to put back")
+    print(f"{format_count(count, 'setting')} of the host put back" if count else "nothing to put back")
     return 0
 
 
@@ -290,13 +290,15 @@ class _Reporter:
 
 
 def _deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> float:
-    wait = options.timeout if options.timeout is not None else longest_end_seconds(entries) + _SPARE_SECONDS
+    wait = options.timeout if options.timeout is not None else find_longest_end_seconds(entries) + _SPARE_SECONDS
     return time.monotonic() + float(wait)
 
 
 def _done(count: int, answer: _ReleaseReport) -> None:
     if count:
-        answer.say(f"{counted(count, 'pod')} released; to bring one back: nodeagent retry POD, or change its manifest")
+        answer.say(
+            f"{format_count(count, 'pod')} released; to bring one back: nodeagent retry POD, or change its manifest"
+        )
     else:
         answer.say("nothing to release")
 

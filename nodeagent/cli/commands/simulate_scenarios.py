@@ -26,7 +26,7 @@ from nodeagent.errors import NodeAgentError, printable
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import measure_adds, replay, replay_to_end
 from nodeagent.views.simulate.scenario_text import (
-    BRIEFLY,
+    BRIEF_NOTE,
     ScenarioTotals,
     render_line,
     render_scenario,
@@ -100,7 +100,7 @@ class _Words:
     def of(self, scenario: Scenario, number: int) -> str:
         """Render the outcome of the scenario in this line."""
         found = replay_to_end(scenario)
-        self._totals = self._totals.plus(found)
+        self._totals = self._totals.with_result(found)
         if self._totals.scenarios <= IN_FULL:
             gap = "\n" if self._totals.scenarios > 1 else ""
             return gap + render_scenario(scenario, found, number, self._where)
@@ -114,7 +114,7 @@ class _Words:
     def _from_here_on(self, number: int) -> str:
         path = shlex.quote(printable(self._path))
         one = "" if self._path.is_pipe else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
-        return f"{BRIEFLY}\n-o json has everything{one}\n"
+        return f"{BRIEF_NOTE}\n-o json has everything{one}\n"
 
 
 def simulate_scenarios(options: argparse.Namespace) -> None:

@@ -23,7 +23,7 @@ from nodeagent.views.topology.text import make_terminal_paint, render_topology
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import Device
-    from nodeagent.views.topology.devices import Owners
+    from nodeagent.views.topology.devices import OwnersByAddress
     from nodeagent.views.topology.parts import DeviceSection
 
 
@@ -112,7 +112,7 @@ def _devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
     return read_selected_devices(args)
 
 
-def _device_owners(args: argparse.Namespace) -> "Owners":
+def _device_owners(args: argparse.Namespace) -> "OwnersByAddress":
     """Return the owners of devices. Empty if unknown, for which `_find_owners` reports the reason."""
     from nodeagent.views.topology.devices import find_device_owners
 

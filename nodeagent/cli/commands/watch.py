@@ -16,8 +16,8 @@ from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates, times_by_cpu
 from nodeagent.formats.node_view import NodeView, ViewReader
-from nodeagent.views.inspect.document import inspection
-from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, Frame, Poll, View, render_frame
+from nodeagent.views.inspect.document import inspect_node
+from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, DisplaySettings, Frame, Poll, render_frame
 
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
@@ -70,7 +70,7 @@ class Watcher:
         began = time.monotonic()
         counted = None if self._count is None else self._count.end()
         known = with_observation(self._known(self._read), host_processes=False)
-        document = inspection(known)
+        document = inspect_node(known)
         sample = _sample(known)
         since = None if self._last is None else rates(self._last.sample, sample)
         look = Poll(document, known.node.topology, sample)
@@ -104,7 +104,7 @@ def _sample(known: NodeView) -> UsageSample:
 
 
 def _printed(watcher: Watcher, look: Poll, frames: int, interval: float) -> int:
-    view = View(_PLAIN_WIDTH, is_utf8=_is_utf8())
+    view = DisplaySettings(_PLAIN_WIDTH, is_utf8=_is_utf8())
     for number in range(frames):
         if number:
             print()
@@ -116,7 +116,7 @@ def _printed(watcher: Watcher, look: Poll, frames: int, interval: float) -> int:
 
 def _drawn(watcher: Watcher, look: Poll, interval: float) -> int:
     with Terminal() as terminal:
-        view = View(*terminal.size(), is_utf8=_is_utf8())
+        view = DisplaySettings(*terminal.size(), is_utf8=_is_utf8())
         due = time.monotonic() + interval
         while True:
             width, height = terminal.size()
@@ -131,7 +131,7 @@ def _drawn(watcher: Watcher, look: Poll, interval: float) -> int:
                 due = max(due + interval, time.monotonic() + _LEAST_PAUSE_SECONDS)
 
 
-def _moved(view: View, shown: Frame, key: str | None) -> View:
+def _moved(view: DisplaySettings, shown: Frame, key: str | None) -> DisplaySettings:
     moves = {"up": -1, "down": 1, "page up": -shown.page, "page down": shown.page}
     if key in SORTS:
         return replace(view, sort=SORTS[key], offset=0)

@@ -165,5 +165,5 @@ def _witnesses(
         running=running,
         interrupts=describe_interrupts({one.number for one in use.interrupts}),
         callers=find_caller_pids(),
-        interrupts_of={device: files.interrupt_numbers_of(device) for device in devices},
+        interrupts_by_device={device: files.interrupt_numbers_of(device) for device in devices},
     )

@@ -19,7 +19,7 @@ from nodeagent.edge.transport.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
 from nodeagent.views.apply.document import AppliedPod
-from nodeagent.views.release_text import longest_end_seconds
+from nodeagent.views.release_text import find_longest_end_seconds
 
 _PAUSES_SECONDS = (0.05, 1.0)
 """The first and the longest pause between requests. The agent lists all pods for each request."""
@@ -105,7 +105,7 @@ def wait_for_agent(
     Raises:
         WaitError: the agent no longer answers.
     """
-    limit = options.timeout if options.timeout is not None else longest_end_seconds(tuple(ending)) + SPARE_SECONDS
+    limit = options.timeout if options.timeout is not None else find_longest_end_seconds(tuple(ending)) + SPARE_SECONDS
     deadline = time.monotonic() + float(limit)
     pause, longest = _PAUSES_SECONDS
     with Progress("looks whether the agent has acted") as progress:

@@ -28,7 +28,7 @@ from nodeagent.core.model.pod import (
 )
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, NotResized, Reason, never_resized
+from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, NotResized, Reason, refuse_resize_for_good
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of, with_default_set
@@ -134,7 +134,7 @@ def resized(
         cpu = replace(managers.providers.of(CpuResource).manager, keeps_first=False)
         managers = replace(managers, providers=managers.providers.having(CpuResource(cpu)))
     if managers.is_pod_level(new) and demand_of(managers.rules, old) != demand_of(managers.rules, new):
-        return never_resized(
+        return refuse_resize_for_good(
             "CPUs and memory that the pod has for itself as a whole, and what its containers have of that, stay as they are while it runs: "
             "end the pod, and start it anew"
         )
@@ -169,7 +169,7 @@ def _of_claims(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
             if driver in drivers and not _is_as_much(*amounts):
                 what = "CPUs" if resource == CPU else "memory"
                 why = f"container {was.name} has its {what} by a claim, which stays as it is: change the claim with the pod"
-                return never_resized(why)
+                return refuse_resize_for_good(why)
     return None
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, isolation
-from nodeagent.core.cgroups.partitions import NO_PARTITION, partitioned
+from nodeagent.core.cgroups.partitions import NO_PARTITION, add_partitions
 from nodeagent.core.model.cgroup import (
     Attribute,
     ByteLimit,
@@ -101,7 +101,7 @@ def pod_cgroups(
 
     def make(of: tuple[PodEntry, PodPromises]) -> tuple[DesiredCgroup, ...]:
         if of[0].pins_units:
-            return tuple(_units(managers, kernel, state, of[0]))
+            return tuple(_unit_cgroups(managers, kernel, state, of[0]))
         return _pod_cgroups(config, managers, kernel, state, of[0], controllers)
 
     present = (entry for entry in state.own_entries() if entry.is_active)
@@ -151,20 +151,14 @@ def runtime_cgroups(
     The runtime sets the others as kubelet asks. Its containers have no payload cgroup with fallback CPUs, and no partitions.
     """
     remote = replace(kernel, path_to_partitions=())
-    return {
-        ContainerKey(entry.pod.uid, container.name): _askable(want)
-        for entry in state.requested_entries()
-        for container, want in zip(
-            entry.pod.containers,
-            _pod_cgroups(config, managers, remote, state, entry, frozenset())[1:],
-            strict=True,
-        )
-    }
-
-
-def _askable(want: DesiredCgroup) -> DesiredCgroup:
-    attributes = tuple((attribute, value) for attribute, value in want.attributes if attribute in _ASKABLE)
-    return replace(want, controllers=frozenset(), attributes=attributes)
+    found = {}
+    for entry in state.requested_entries():
+        containers = _pod_cgroups(config, managers, remote, state, entry, frozenset())[1:]
+        for container, want in zip(entry.pod.containers, containers, strict=True):
+            attributes = tuple((attribute, value) for attribute, value in want.attributes if attribute in _ASKABLE)
+            key = ContainerKey(entry.pod.uid, container.name)
+            found[key] = replace(want, controllers=frozenset(), attributes=attributes)
+    return found
 
 
 def _class_cgroup(path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int) -> DesiredCgroup:
@@ -229,7 +223,7 @@ def _pod_cgroups(
     }
     # The cgroups of the other QoS classes hand no CPUs down.
     is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
-    return partitioned(
+    return add_partitions(
         pod,
         containers,
         own if is_apart else {},
@@ -238,7 +232,7 @@ def _pod_cgroups(
     )
 
 
-def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
+def _unit_cgroups(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
     """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
 
     The agent decides on their CPUs and memory nodes only; the units' own files have all else. No cgroup of the pod surrounds them. A unit
@@ -277,7 +271,7 @@ def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Cont
     return memory_nodes_of(promises, pod.uid, container.name) or asked_for
 
 
-def _shared_by_all(managers: Managers, promises: Promises) -> CpuSet:
+def _find_shared_fallback(managers: Managers, promises: Promises) -> CpuSet:
     """Return the fallback CPUs of shared containers. A thread needs them that has pinned itself to a CPU of the pool that goes offline."""
     return (
         default_set(promises)
@@ -315,7 +309,10 @@ def _container_cgroup(
     )
     # Exclusive CPUs stay listed while they are offline, so that nothing has to be written when they go and come.
     attributes: list[tuple[Attribute, Value]] = [
-        (Attribute.FALLBACK_CPUS, (own | cpus if own else _shared_by_all(managers, promises)) | managers.reserved),
+        (
+            Attribute.FALLBACK_CPUS,
+            (own | cpus if own else _find_shared_fallback(managers, promises)) | managers.reserved,
+        ),
         (Attribute.CPUSET_MEMS, mems),
         (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
         (Attribute.CPU_MAX, _container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),

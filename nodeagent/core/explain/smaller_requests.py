@@ -14,18 +14,18 @@ from nodeagent.core.model.pod_amounts import (
     MIB,
     MILLI,
     Carry,
-    alone,
-    asked_alone,
-    asked_of,
-    askers,
-    budget_floor,
-    carriers,
-    changer,
-    device_resources,
-    differences,
-    memory_resources,
-    shared_part,
-    unit_of,
+    find_least_pod_amount,
+    find_shared_part,
+    find_smallest_step,
+    get_requested,
+    keep_pod_amounts,
+    list_adaptations,
+    list_device_resources,
+    list_differences,
+    list_memory_resources,
+    list_requesting,
+    make_change,
+    sum_requests,
     with_amounts,
 )
 from nodeagent.core.resources.cpu.resource import CpuResource
@@ -58,19 +58,23 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
 
     If none of these is enough alone, pod-level amounts change with the containers'.
     """
-    resources = memory_resources(attempts.pod)
+    resources = list_memory_resources(attempts.pod)
     cpus = _alone_or_bounded(attempts, CPU, _fewer_cpus, _whole_cores)
     memory = [_alone_or_bounded(attempts, resource, _less_of(resource)) for resource in resources]
-    devices = [_alone_or_bounded(attempts, resource, _fewer_devices) for resource in device_resources(attempts.pod)]
+    devices = [
+        _alone_or_bounded(attempts, resource, _fewer_devices) for resource in list_device_resources(attempts.pod)
+    ]
     requests = (*cpus, *_larger_budget(attempts), *chain.from_iterable(memory), *chain.from_iterable(devices))
     if requests:
         return requests
-    return next(filter(None, (tuple(_together(attempts, resources, carry)) for carry in carriers(attempts.pod))), ())
+    return next(
+        filter(None, (tuple(_together(attempts, resources, carry)) for carry in list_adaptations(attempts.pod))), ()
+    )
 
 
 def _alone_or_bounded(attempts: Attempts, resource: str, *searches: _Search) -> Sequence[Remedy]:
     """Change one amount; if that isn't enough, that of several containers."""
-    for carry in carriers(attempts.pod):
+    for carry in list_adaptations(attempts.pod):
         found = [remedy for search in searches for remedy in _requests(attempts, resource, search, carry)]
         if not found and resource == CPU:
             found = list(_whole_cores_each(attempts, carry))
@@ -83,18 +87,20 @@ def _alone_or_bounded(attempts: Attempts, resource: str, *searches: _Search) -> 
 def _requests(attempts: Attempts, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change one container, or the pod-level amount."""
     pod = attempts.pod
-    if pod.resources is not None and carry is alone:
-        amount = asked_of(pod.resources, resource)
+    if pod.resources is not None and carry is keep_pod_amounts:
+        amount = get_requested(pod.resources, resource)
         if amount:
-            yield from _found(attempts, search, _Sought(_own(pod, resource), amount, budget_floor(pod, resource)))
+            yield from _found(
+                attempts, search, _Sought(_own(pod, resource), amount, find_least_pod_amount(pod, resource))
+            )
     yield from _of_one(attempts, pod, resource, search, carry)
 
 
 def _of_one(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change one container of the refused pod, or of that pod with some amounts already changed."""
-    for container, amount in askers(pod, resource):
-        changed = changer(pod, (container,), resource, carry)
-        kept = shared_part(container) if resource == CPU else 0
+    for container, amount in list_requesting(pod, resource):
+        changed = make_change(pod, (container,), resource, carry)
+        kept = find_shared_part(container) if resource == CPU else 0
         yield from _found(attempts, search, _Sought(changed, amount, shared=kept))
 
 
@@ -104,20 +110,20 @@ def _own(pod: Pod, resource: str) -> Callable[[int], Pod]:
 
 def _bounded(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change all containers of the pod, as in `_of_one`, that have more than a limit."""
-    asking = askers(pod, resource)
+    asking = list_requesting(pod, resource)
     if len(asking) < 2:
         return
     most = max(amount for _, amount in asking)
-    changed = changer(pod, tuple(c for c, _ in asking), resource, carry)
+    changed = make_change(pod, tuple(c for c, _ in asking), resource, carry)
     fit = search(attempts, _Sought(changed, most))
     if fit is None:
         return
     chosen = tuple(c for c, amount in asking if amount > fit)
     for container in chosen:
         fewer = tuple(c for c in chosen if c is not container)
-        if fewer and attempts.admits(changer(pod, fewer, resource, carry)(fit)):
+        if fewer and attempts.admits(make_change(pod, fewer, resource, carry)(fit)):
             chosen = fewer
-    yield _request(attempts.pod, changer(pod, chosen, resource, carry)(fit))
+    yield _request(attempts.pod, make_change(pod, chosen, resource, carry)(fit))
 
 
 def _found(attempts: Attempts, search: _Search, sought: _Sought) -> Iterator[Remedy]:
@@ -151,14 +157,14 @@ def _on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
     below = above = pod
     for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
         if demand.cpus % core:
-            kept = shared_part(container)
+            kept = find_shared_part(container)
             below = with_amounts(below, container.name, {CPU: max(core, demand.cpus // core * core) * MILLI + kept})
             above = with_amounts(above, container.name, {CPU: _up(demand.cpus, core) * MILLI + kept})
     return tuple(whole for whole in ((below,) if above == below else (below, above)) if whole != pod)
 
 
 def _request(before: Pod, after: Pod) -> Remedy:
-    found = tuple(differences(before, after))
+    found = tuple(list_differences(before, after))
     amounts = tuple(Amount(name, resource, str(was), str(now)) for name, resource, was, now in found)
     return Remedy(RequestChange.REQUEST, tuple(dict.fromkeys(name for name, *_ in found if name is not None)), amounts)
 
@@ -173,11 +179,11 @@ class _Part(Struct, frozen=True):
 
 def _parts(pod: Pod, resources: list[str], carry: Carry) -> Iterator[_Part]:
     def part(container: str | None, now: ResourceRequirements) -> _Part:
-        asked = {name: amount for name in (CPU, *resources) if (amount := asked_of(now, name))}
-        least = {name: max(_least(name), 0 if container else budget_floor(pod, name)) for name in asked}
+        asked = {name: amount for name in (CPU, *resources) if (amount := get_requested(now, name))}
+        least = {name: max(_least(name), 0 if container else find_least_pod_amount(pod, name)) for name in asked}
         return _Part(asked, least, lambda amounts: carry(with_amounts(pod, container, amounts)))
 
-    if pod.resources is not None and carry is alone:
+    if pod.resources is not None and carry is keep_pod_amounts:
         yield part(None, pod.resources)
     yield from (part(container.name, container.resources) for container in pod.containers)
 
@@ -186,11 +192,15 @@ def _all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Part:
     def bounded(amounts: dict[str, int]) -> Pod:
         changed = pod
         for container in pod.containers:
-            larger = {name: most for name, most in amounts.items() if asked_of(container.resources, name) > most}
+            larger = {name: most for name, most in amounts.items() if get_requested(container.resources, name) > most}
             changed = with_amounts(changed, container.name, larger)
         return carry(changed)
 
-    most = {name: max(amount for _, amount in asking) for name in (CPU, *resources) if (asking := askers(pod, name))}
+    most = {
+        name: max(amount for _, amount in asking)
+        for name in (CPU, *resources)
+        if (asking := list_requesting(pod, name))
+    }
     return _Part(most, {name: _least(name) for name in most}, bounded)
 
 
@@ -230,7 +240,7 @@ def _beginnings(attempts: Attempts, part: _Part, rest: list[str]) -> Iterator[di
     """Return the least memory that needs as many NUMA nodes as the request, then as fewer: CPUs are searched for with each."""
     least = {name: part.least[name] for name in rest}
     for name in rest:
-        unit = unit_of(name)
+        unit = find_smallest_step(name)
         amounts = range(min(part.asked[name], _MOST) // unit * unit, part.least[name] - 1, -unit)
 
         def nodes(amount: int, name: str = name) -> tuple[int, ...]:
@@ -339,7 +349,7 @@ def _less_of(resource: str) -> _Search:
 
     By halving, but only among amounts that need equally many NUMA nodes: `restricted` refuses memory on fewer nodes than the CPUs are on.
     """
-    unit = unit_of(resource)
+    unit = find_smallest_step(resource)
 
     def less(attempts: Attempts, sought: _Sought) -> int | None:
         most = (min(sought.asked, _MOST) - 1) // unit * unit
@@ -358,9 +368,10 @@ def _larger_budget(attempts: Attempts) -> Iterator[Remedy]:
     pod = attempts.pod
     if pod.resources is None:
         return
-    own = {name: asked_of(pod.resources, name) for name, _ in pod.resources.requests}
+    own = {name: get_requested(pod.resources, name) for name, _ in pod.resources.requests}
     least = {
-        name: _up(max(asked, asked_alone(pod, name) + unit_of(name)), unit_of(name)) for name, asked in own.items()
+        name: _up(max(asked, sum_requests(pod, name) + find_smallest_step(name)), find_smallest_step(name))
+        for name, asked in own.items()
     }
     for more in range(2 * attempts.what_if.managers.providers.of(CpuResource).manager.layout.per_core):
         wanted = {name: amount + (more * MILLI if name == CPU else 0) for name, amount in least.items()}

@@ -59,7 +59,7 @@ def observe_all(domains: Sequence[Domain], look: DomainInput) -> DomainView:
     return DomainView(
         {path: cgroup for view in views for path, cgroup in view.cgroups.items()},
         frozenset[str]().union(*(view.down for view in views)),
-        is_all_told=all(view.is_all_told for view in views),
+        has_reported_all=all(view.has_reported_all for view in views),
         problems=tuple(problem for view in views for problem in view.problems),
         retries=any(view.retries for view in views),
         places={name: place for view in views for name, place in view.places.items()},

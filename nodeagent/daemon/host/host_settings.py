@@ -9,7 +9,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, assign_interrupts
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, maybe_put_back, plan
+from nodeagent.core.host.settings import (
+    OF_SERVICES,
+    Cpus,
+    HostPlan,
+    Record,
+    Setting,
+    SettingKind,
+    assume_restored,
+    plan,
+)
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
@@ -239,7 +248,7 @@ class HostSettings:
         self.is_settling = bool(ending)
         self._hidden, self._closed = cpus.hidden | wanted.partitioned, ending | wanted.partitioned
         planned = plan(
-            maybe_put_back(record) if was_put_back else record,
+            assume_restored(record) if was_put_back else record,
             {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
             alone=wanted.alone,
             cpus=cpus,

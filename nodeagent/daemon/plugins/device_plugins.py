@@ -42,6 +42,8 @@ both questions about a container in that time, and 15 s are a quarter of the wat
 """
 CONNECT_SECONDS = 10.0
 """A plugin may register before it listens (kubelet: dial)."""
+_KEPT_SECONDS = 60.0
+"""How long the answers for a postponed pod are kept after it was asked for last: a container runtime asks again after some seconds."""
 GRACE_SECONDS = 300.0
 """After which a resource is forgotten whose plugin has gone (kubelet: endpointStopGracePeriod)."""
 _RETRY_SECONDS = 0.1
@@ -64,13 +66,14 @@ class _Calls:
         self._waited = 0.0
         self._answers: dict[tuple[str, _Plugin, str, bytes], bytes] = {}
         """By the UID of the pod, the plugin, the method and the message."""
-        self._postponed: set[str] = set()
-        """UIDs of the pods that are postponed in this turn."""
+        self._postponed: dict[str, float] = {}
+        """When each pod whose last decision was postponed was postponed, by UID."""
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
         self._alive, self._waited = alive, 0.0
+        oldest = self._clock() - _KEPT_SECONDS
+        self._postponed = {uid: since for uid, since in self._postponed.items() if since > oldest}
         self._answers = {asked: answer for asked, answer in self._answers.items() if asked[0] in self._postponed}
-        self._postponed.clear()
 
     def answer(self, pod_uid: str, plugin: "_Plugin", method: str, message: bytes) -> bytes:
         """Return the plugin's answer to a question about the devices of a pod.
@@ -79,11 +82,12 @@ class _Calls:
             DevicePluginFailedError: there is no answer.
         """
         asked = pod_uid, plugin, method, message
+        self._postponed.pop(pod_uid, None)
         if asked not in self._answers:
             try:
                 self.check_time(plugin.resource)
             except DevicePluginPostponedError:
-                self._postponed.add(pod_uid)
+                self._postponed[pod_uid] = self._clock()
                 raise
             self._answers[asked] = self.call(plugin, method, message)
         return self._answers[asked]

@@ -21,7 +21,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.cpu.holdings import exclusive_sets, own_set_of
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
-from nodeagent.core.turn.decision import admitted_beside
+from nodeagent.core.turn.decision import admit_off_orphans
 from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.core.turn.world import EventKind, Turn
 from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
@@ -42,7 +42,7 @@ class Stopwatch(Struct):
     def decide(self, managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
         """Decide as `step` does by default."""
         began = self.clock()
-        decision = admitted_beside(managers, promises, pod, orphans)
+        decision = admit_off_orphans(managers, promises, pod, orphans)
         self.took_ms.append(int(1000 * (self.clock() - began)))
         self.alive()
         return decision
@@ -70,7 +70,7 @@ class MetricsRecorder:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)
         self._totals.count(names.CGROUP_WRITES, amount=len(outcome.written))
         for _, err in outcome.failed:
-            self._totals.count(names.CGROUP_WRITE_ERRORS, names.error_label(err.errno))
+            self._totals.count(names.CGROUP_WRITE_ERRORS, names.find_error_label(err.errno))
         for what in drift:
             self._totals.count(names.DRIFT_CORRECTED, what)
         for event in decided.events:
@@ -92,7 +92,7 @@ class MetricsRecorder:
         self._totals.count(names.POD_REFUSALS, reason)
 
     def count_failed_save(self, error: int | None) -> None:
-        self._totals.count(names.STATE_SAVE_ERRORS, names.error_label(error))
+        self._totals.count(names.STATE_SAVE_ERRORS, names.find_error_label(error))
 
     def publish(self, view: NodeView, *, decided_something: bool, manifest_problems: int, seconds: float) -> None:
         """Publish the state as it is now."""

@@ -18,7 +18,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.keep import kept_devices
-from nodeagent.core.turn.adoption import on_record, with_claims, with_record
+from nodeagent.core.turn.adoption import add_record, assign_claim_devices, merge_records
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
@@ -87,7 +87,7 @@ def _imported(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> 
         )
     kept = tuple(m for m in manifests if not promises.of_pod(m.pod.uid).is_nothing)
     promises, _ = sweep(node.managers, promises, tuple(m.pod for m in kept))
-    promises = _with_devices(promises, kept, on_record(_recorded_devices(directory), recorded_claims(node.config)))
+    promises = _with_devices(promises, kept, merge_records(_recorded_devices(directory), recorded_claims(node.config)))
     gate = node.config.placement.gate("PodLevelResources")
     return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
 
@@ -105,7 +105,7 @@ def _with_devices(promises: Promises, kept: tuple[Manifest, ...], records: dict[
     for manifest in kept:
         pod = manifest.pod
         if pod.uid in records:
-            held = with_claims(with_record(promises.of_pod(pod.uid), records.pop(pod.uid).held), pod)
+            held = assign_claim_devices(add_record(promises.of_pod(pod.uid), records.pop(pod.uid).held), pod)
             held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
             promises = with_pod(promises, pod.uid, with_held_claims(held))
     return replace(promises, unrecovered=tuple(records.values()))

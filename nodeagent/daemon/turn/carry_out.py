@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
-from nodeagent.core.cgroups.partitions import running_without
+from nodeagent.core.cgroups.partitions import find_unpartitioned_cpus
 from nodeagent.core.host.irq_owners import interrupt_requests
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
@@ -51,7 +51,7 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     state, wanted, observed = memory.state, planned.wanted, seen.domains.cgroups
     refused = memory.refused_partitions
     if refused is None:
-        refused = running_without(wanted, observed)
+        refused = find_unpartitioned_cpus(wanted, observed)
     recorded = [as_problem(text) for domain in edges.domains for text in domain.record(state, observed)]
     disturbing, conditions = _keep_host_away(edges, memory, wanted, refused, rescan=seen.rescan)
     result = execute(planned.changes, wanted, DomainWriter(edges.domains), edges.alive)

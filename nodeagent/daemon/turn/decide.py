@@ -11,7 +11,7 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.refusals import RELEASED, StartRefused
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.pod_sources import asking_for_devices, offered
+from nodeagent.core.turn.pod_sources import list_manifests, needs_device_scan
 from nodeagent.core.turn.room import has_released
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
@@ -54,8 +54,8 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     given = frozenset(pool.resource for pool in plugged if pool.healthy)
     memory = replace(memory, given=given, due=memory.due | _waiting_for(memory.state, given - memory.given))
     retried = memory.due.union(*(request.retried for request in requests))
-    asks = asking_for_devices(
-        offered(seen.sources),
+    asks = needs_device_scan(
+        list_manifests(seen.sources),
         memory.state.entries,
         retried,
         gives=bool(node.config.placement.devices),
@@ -79,7 +79,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         retried=retried,
         released=frozenset[str]().union(*(request.released for request in requests)),
         down=seen.domains.down,
-        is_all_told=seen.domains.is_all_told,
+        has_reported_all=seen.domains.has_reported_all,
         asked=memory.asked,
         has_room=memory.has_room or memory.adapted_to is not node.managers,
         kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),

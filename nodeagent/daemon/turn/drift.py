@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from nodeagent.core.cgroups.partitions import without_partition
-from nodeagent.core.cgroups.write_order import Change, GatherThreads, MakeCgroup, SetAttribute, is_of_partitions
+from nodeagent.core.cgroups.write_order import Change, GatherThreads, MakeCgroup, SetAttribute, concerns_partition
 from nodeagent.core.metrics.agent_metrics import REMOVED
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.state import NodeState
@@ -57,8 +57,8 @@ def cgroups_in_sync(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult)
     Cgroups with failed or deferred writes are left out, so that a later correction isn't taken for a foreign change.
     """
     undone = [*(change for change, _ in outcome.failed), *outcome.held_back]
-    of_partitions = {change.path for change in undone if is_of_partitions(change)}
-    others = {change.path for change in undone if not is_of_partitions(change)}
+    of_partitions = {change.path for change in undone if concerns_partition(change)}
+    others = {change.path for change in undone if not concerns_partition(change)}
     done = (want for want in wanted if want.path not in others and want.goes_back_to is None)
     return {want.path: without_partition(want) if want.path in of_partitions else want for want in done}
 

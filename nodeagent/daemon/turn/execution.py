@@ -18,9 +18,9 @@ from nodeagent.core.cgroups.write_order import (
     Plan,
     RemoveCgroup,
     SetAttribute,
-    is_of_limits,
-    is_of_partitions,
-    lowers,
+    concerns_limit,
+    concerns_partition,
+    lowers_limit,
     parent_of,
 )
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
@@ -153,23 +153,23 @@ def execute(
 
 
 def _note_unlowered(change: Change, progress: _Execution) -> None:
-    if is_of_limits(change) and lowers(change):
+    if concerns_limit(change) and lowers_limit(change):
         progress.unlowered.add((parent_of(change.path), change.attribute))
 
 
 def _is_limit_to_wait(change: Change, progress: _Execution) -> bool:
     """Whether the limits of a pod's containers would exceed its own then: nothing but the limits depends on it."""
-    if not is_of_limits(change):
+    if not concerns_limit(change):
         return False
     if (change.path, change.attribute) in progress.unlowered:
         return True
-    return (parent_of(change.path), change.attribute) in progress.unlowered and not lowers(change)
+    return (parent_of(change.path), change.attribute) in progress.unlowered and not lowers_limit(change)
 
 
 def _note_undone(change: Change, progress: _Execution) -> None:
     if isinstance(change, RemoveCgroup):
         progress.left.add(change.path)
-    elif is_of_partitions(change):
+    elif concerns_partition(change):
         if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS_EXCLUSIVE:
             progress.not_handed_down.add(change.path)
     else:
@@ -186,7 +186,7 @@ def _is_held_back(change: Change, progress: _Execution) -> bool:
     match change:
         case SetAttribute(attribute=Attribute.FREEZE, value=False) if change.path in progress.misplaced:
             return True
-        case SetAttribute() if is_of_partitions(change):
+        case SetAttribute() if concerns_partition(change):
             return (
                 _is_out_of_reach(change.path, progress)
                 or bool(change.grants & progress.occupied)

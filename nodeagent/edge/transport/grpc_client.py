@@ -91,6 +91,8 @@ class GrpcClient:
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._h2: H2Connection | None = None
         self._bound = FrameBound()
+        self._unsent = b""
+        """The rest of the request that the server's flow control doesn't allow yet."""
 
     def __enter__(self) -> Self:
         """Connect. Raise GrpcError if that fails."""
@@ -148,7 +150,7 @@ class GrpcClient:
             if self._until is not None:
                 headers.append(("grpc-timeout", f"{max(1, int(self._seconds_left(self._until) * 1000))}m"))
             self._h2.send_headers(stream, headers)
-            self._h2.send_data(stream, framed(message), end_stream=True)
+            self._unsent = framed(message)
             yield from self._receive_messages(stream)
         except (H2Error, UnicodeDecodeError) as err:
             raise self._nonsense(str(err) or type(err).__name__) from err
@@ -188,6 +190,7 @@ class GrpcClient:
         received = 0
         is_over = False
         while not is_over:
+            self._queue_request(stream)
             with self._convert_errors():
                 self._channel.sendall(self._h2.data_to_send())
             with self._convert_errors():
@@ -225,6 +228,18 @@ class GrpcClient:
         self._check_status(received_headers)
         if body:
             raise self._nonsense("an answer that ends within a message")
+        if self._unsent:
+            raise self._nonsense("an answer to a part of the request")
+
+    def _queue_request(self, stream: int) -> None:
+        """Give h2 as much of the request as a frame and the server's flow control window allow."""
+        assert self._h2 is not None
+        while self._unsent:
+            size = min(len(self._unsent), self._h2.max_outbound_frame_size, self._h2.local_flow_control_window(stream))
+            if size <= 0:
+                return  # the server's next WINDOW_UPDATE allows more
+            piece, self._unsent = self._unsent[:size], self._unsent[size:]
+            self._h2.send_data(stream, piece, end_stream=not self._unsent)
 
     def _check_status(self, headers: dict[str, str]) -> None:
         status = parse_status(headers.get("grpc-status", ""))
@@ -270,7 +285,12 @@ class GrpcClient:
         return seconds
 
     def _late(self) -> GrpcError:
-        return GrpcError(self._kind, self._path, "it has not answered in time", is_late=True)
+        return GrpcError(
+            self._kind,
+            self._path,
+            f"it has not {'taken the request' if self._unsent else 'answered'} in time",
+            is_late=True,
+        )
 
     def _failed(self, what: str) -> GrpcError:
         return GrpcError(self._kind, self._path, what)

@@ -14,7 +14,7 @@ from nodeagent.formats.kernel.settings import CGROUPS, KUBELET_STATE, PODS_UNIT,
 from nodeagent.formats.kernel.sysfs_sample import CPUS
 from nodeagent.tools.fleet.nodes import FleetNode
 from nodeagent.views.topology.parts import format_size
-from nodeagent.views.wording.words import bytes_text
+from nodeagent.views.wording.words import format_bytes
 
 MACHINE, KERNEL, SERVICE, CONFIGURATION = "machine", "kernel", "services", "configuration"
 _NOT_SET = "not set"
@@ -95,7 +95,7 @@ def _caches(found: Iterable[tuple[int | None, CpuSet]]) -> str:
 
 
 def _pages(node: NumaNode) -> str:
-    return ", ".join(f"{name} {bytes_text(amount)}" for name, amount in node.hugepages if amount)
+    return ", ".join(f"{name} {format_bytes(amount)}" for name, amount in node.hugepages if amount)
 
 
 def _kernel(settings: Settings, online: CpuSet) -> Iterator[tuple[str, str]]:

@@ -15,8 +15,8 @@ from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.manifest.pod_fields import hashed_uid
 from nodeagent.formats.manifest.pod_manifest import pod_to_document
-from nodeagent.views.explain.document import Explained, placed_containers
-from nodeagent.views.explain.words import remedy_text, why_refused
+from nodeagent.views.explain.document import ExplainedPod, describe_placed_containers
+from nodeagent.views.explain.words import explain_refusal, format_remedy
 
 Document = dict[str, Any]
 VERSION = 1
@@ -39,7 +39,7 @@ class AppliedPod(Struct, frozen=True):
     entry: PodEntry | None
     """The agent's decision on the pod. None means that the agent has not decided yet."""
     notes: tuple[str, ...] = ()
-    explained: Explained | None = None
+    explained: ExplainedPod | None = None
     """Trial of the decision. None means that the agent has decided already, or that the pod is resized."""
     resize: Fits | NotResized | None = None
     """Trial of the resize of a running pod. None means that the pod isn't resized."""
@@ -57,11 +57,13 @@ def describe_applied(applied: AppliedPod) -> Document:
         refusal = applied.resize
     containers: list[Document] = []
     if explained is not None and isinstance(decision, Admitted):
-        containers = placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
+        containers = describe_placed_containers(
+            explained.before.managers, pod, decision.report.containers, decision.promises
+        )
     if isinstance(applied.resize, Fits):
         node = applied.resize.node
         reports = container_reports(node.managers, node.promises, pod)
-        containers = placed_containers(node.managers, pod, reports, node.promises)
+        containers = describe_placed_containers(node.managers, pod, reports, node.promises)
     return {
         "change": applied.change,
         "containers": containers,
@@ -75,11 +77,13 @@ def describe_applied(applied: AppliedPod) -> Document:
         "namespace": pod.namespace,
         "notes": list(applied.notes),
         "reason": None if refusal is None else str(refusal.reason),
-        "remedies": [] if explained is None else [remedy_text(remedy) for remedy in explained.remedies.found],
+        "remedies": [] if explained is None else [format_remedy(remedy) for remedy in explained.remedies.found],
         "resizes": applied.resize is not None,
         "restarts": applied.restarts,
         "uid": pod.uid,
-        "why": why_refused(explained.before, explained.trace) if explained is not None and refusal is not None else [],
+        "why": explain_refusal(explained.before, explained.trace)
+        if explained is not None and refusal is not None
+        else [],
     }
 
 

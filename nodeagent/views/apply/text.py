@@ -7,16 +7,16 @@ from nodeagent.core.model.pod import OWN, SYSTEMD
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.views.explain.text import container_text
-from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.explain.text import format_container
+from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.refusal_advice import advise_next_step
 
 Document = Mapping[str, Any]
 WIDTH = 80
 _INDENT = "  "
-_STAYS = "; the running pod stays unchanged"
-_COMES = {"created": "does not exist yet", "changed": "changes"}
-_MOST_PLACES = 4
+_POD_STAYS = "; the running pod stays unchanged"
+_CHANGE_VERBS = {"created": "does not exist yet", "changed": "changes"}
+_MAX_LISTED = 4
 """Limit on a pod's containers, or on pods, that are listed in a line."""
 
 
@@ -36,7 +36,7 @@ def format_applied(document: Document) -> str:
         elif pod["containers"]:
             places = []
             for container in pod["containers"]:
-                name, cpus, *where, _ = container_text(container)
+                name, cpus, *where, _ = format_container(container)
                 places.append(", ".join([f"{name} {cpus}", *filter(None, where)]))
             text += f": {_list_some(places)}"
         lines.append(text)
@@ -51,22 +51,22 @@ def format_refused(document: Document, width: int = WIDTH) -> str:
     lines: list[str] = []
     for pod in document["pods"]:
         if pod["decision"] == "refused" and not pod["decided"]:
-            lines += broken(f"pod {full_name(pod)} would be refused: {pod['reason']}: {pod['message']}", width)
-            lines += _describe_lack(pod, width)
+            lines += break_text(f"pod {full_name(pod)} would be refused: {pod['reason']}: {pod['message']}", width)
+            lines += _describe_missing(pod, width)
     for note in _describe_undecided(document):
-        lines += broken(note, width)
+        lines += break_text(note, width)
     return "".join(f"{line}\n" for line in lines)
 
 
 def format_differences(document: Document, width: int = WIDTH) -> str:
     """Format the differences from the installed manifests, and the effect of each. Unchanged pods are left out."""
     documents = [one for one in document.get("documents", ()) if one["change"] != "unchanged"]
-    lines = [f"{one['kind']} {one['name']} {_COMES[one['change']]} ({one['file']})" for one in documents]
+    lines = [f"{one['kind']} {one['name']} {_CHANGE_VERBS[one['change']]} ({one['file']})" for one in documents]
     for pod in document["pods"]:
         if pod["change"] != "unchanged":
             lines += [*([""] if lines else []), *_describe_difference(pod, width)]
     for note in _describe_undecided(document) if lines else ():
-        lines += ["", *broken(note, width)]
+        lines += ["", *break_text(note, width)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -91,7 +91,7 @@ def format_decision(entry: PodEntry, promises: Promises, *, restarts: bool) -> s
     """Report the agent's decision on a pod. `restarts` tells whether the pod should replace a running one."""
     pod = entry.pod
     if entry.refusal is not None:
-        return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_STAYS if restarts else ''}\n"
+        return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_POD_STAYS if restarts else ''}\n"
     places = []
     for container in pod.containers:
         own = own_set_of(promises, pod.uid, container.name)
@@ -120,33 +120,33 @@ def _describe_effect(pod: Document) -> str:
 
 
 def _format_refusal(pod: Document) -> str:
-    return f"{pod['reason']}: {pod['message']}{_STAYS if pod['restarts'] or pod['resizes'] else ''}"
+    return f"{pod['reason']}: {pod['message']}{_POD_STAYS if pod['restarts'] or pod['resizes'] else ''}"
 
 
 def _list_some(places: list[str]) -> str:
-    further = len(places) - _MOST_PLACES
-    return "; ".join(places[:_MOST_PLACES]) + (f"; and {further} more" if further > 0 else "")
+    further = len(places) - _MAX_LISTED
+    return "; ".join(places[:_MAX_LISTED]) + (f"; and {further} more" if further > 0 else "")
 
 
 def _describe_difference(pod: Document, width: int) -> Iterator[str]:
     effect = _describe_effect(pod)
-    yield f"pod {full_name(pod)} {_COMES[pod['change']]}{effect and f', and {effect}'} ({pod['file']})"
+    yield f"pod {full_name(pod)} {_CHANGE_VERBS[pod['change']]}{effect and f', and {effect}'} ({pod['file']})"
     yield from (f"{_INDENT}{line}" for line in pod["differences"])
     if pod["decision"] == "refused":
-        yield from broken(f"{_INDENT}would be refused: {_format_refusal(pod)}", width)
-        yield from (f"{_INDENT}{line}" for line in _describe_lack(pod, width - len(_INDENT)))
+        yield from break_text(f"{_INDENT}would be refused: {_format_refusal(pod)}", width)
+        yield from (f"{_INDENT}{line}" for line in _describe_missing(pod, width - len(_INDENT)))
     elif pod["containers"]:
         yield f"{_INDENT}would get"
-        rows = [container_text(container) for container in pod["containers"]]
-        yield from (f"{_INDENT}{_INDENT}{line}" for line in table(rows, width - 2 * len(_INDENT)))
+        rows = [format_container(container) for container in pod["containers"]]
+        yield from (f"{_INDENT}{_INDENT}{line}" for line in format_table(rows, width - 2 * len(_INDENT)))
     for note in pod["notes"]:
-        yield from broken(f"{_INDENT}note: {note}", width)
+        yield from break_text(f"{_INDENT}note: {note}", width)
 
 
-def _describe_lack(pod: Document, width: int) -> Iterator[str]:
+def _describe_missing(pod: Document, width: int) -> Iterator[str]:
     for text in pod["why"]:
-        yield from broken(f"{_INDENT}{text}", width)
+        yield from break_text(f"{_INDENT}{text}", width)
     if pod["remedies"]:
         yield f"{_INDENT}what would admit it (each of these has been tried):"
         for text in pod["remedies"]:
-            yield from broken(f"{_INDENT}* {text}", width)
+            yield from break_text(f"{_INDENT}* {text}", width)

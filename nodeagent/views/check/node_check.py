@@ -5,7 +5,7 @@ from typing import Any
 
 from nodeagent.views.check import host, isolation, placement, runtime
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
-from nodeagent.views.wording.columns import broken
+from nodeagent.views.wording.columns import break_text
 
 KIND = "NodeCheck"
 VERSION = 1
@@ -80,7 +80,7 @@ def render_node_check(document: Mapping[str, Any], *, coloured: bool = False, wi
     lines = []
     for check in document["checks"]:
         level = Level(check["level"])
-        first, *rest = broken(check["reason"], width - _INDENT)
+        first, *rest = break_text(check["reason"], width - _INDENT)
         word = f"{level.value:<8}"
         lines.append(f"{_paint(level, word, coloured)} {check['check']:<16} {first}")
         lines += [" " * _INDENT + line for line in rest]

@@ -29,7 +29,7 @@ class Level(enum.Enum):
     """A file for the check is missing or unreadable."""
 
 
-class Write(Struct, frozen=True):
+class SettingWrite(Struct, frozen=True):
     """A setting that may be changed and reverted at any time. It moves no process and lasts until the next boot."""
 
     path: str
@@ -45,7 +45,7 @@ class CheckResult(Struct, frozen=True):
     """One sentence with the deciding values."""
     fix: str = ""
     """A command, or a setting and its place. Empty if no fix is needed."""
-    writes: tuple[Write, ...] = ()
+    writes: tuple[SettingWrite, ...] = ()
     """Writes of `--fix`. Empty if a person has to decide."""
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, ContainerReport, Managers, isolation, preferred_class
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.cgroups.closing import Why, closings
+from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
@@ -31,7 +31,7 @@ from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.config.config_text import plugin_entries
-from nodeagent.views.explain.words import remedy_text, why_refused
+from nodeagent.views.explain.words import explain_refusal, format_remedy
 from nodeagent.views.wording.runtime_pods import describe_known_amounts
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ Document = dict[str, Any]
 VERSION = 1
 
 
-class Explained(Struct, frozen=True):
+class ExplainedPod(Struct, frozen=True):
     """A pod's decision with all its details."""
 
     before: WhatIf
@@ -59,14 +59,14 @@ class Explained(Struct, frozen=True):
     """Refused resize of a running pod (views/explain/resizes.py)."""
 
 
-class Resized(Struct, frozen=True):
+class ResizedPod(Struct, frozen=True):
     """Resize of a running pod, as described by views/explain/resizes.py."""
 
     document: Document
 
 
-def explanation(
-    explained: "Iterable[Explained | Resized]",
+def describe_explanation(
+    explained: "Iterable[ExplainedPod | ResizedPod]",
     *,
     config: Config,
     what_if: WhatIf,
@@ -87,12 +87,12 @@ def explanation(
             n pods is n².
     """
     return {
-        "configuration": configuration(config),
+        "configuration": describe_configuration(config),
         "kind": "Explanation",
-        "machine": machine(what_if.managers.topology, what_if.managers.reserved, where),
+        "machine": describe_machine(what_if.managers.topology, what_if.managers.reserved, where),
         "pods": [
             each.document
-            if isinstance(each, Resized)
+            if isinstance(each, ResizedPod)
             else _describe_pod(each, config, has_partitions=has_partitions, with_headroom=with_headroom)
             for each in explained
         ],
@@ -100,7 +100,7 @@ def explanation(
     }
 
 
-def configuration(config: Config) -> Document:
+def describe_configuration(config: Config) -> Document:
     """Describe the settings that affect placement."""
     placement = config.placement
     return {
@@ -120,7 +120,7 @@ def configuration(config: Config) -> Document:
     }
 
 
-def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
+def describe_machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
     """Describe the machine and its reserved CPUs."""
     return {
         "cpus": len(topology.online),
@@ -132,7 +132,7 @@ def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
 
 
 def _describe_pod(
-    explained: Explained, config: Config, *, has_partitions: bool | None, with_headroom: bool
+    explained: ExplainedPod, config: Config, *, has_partitions: bool | None, with_headroom: bool
 ) -> Document:
     trace = explained.trace
     pod, decision = trace.pod, trace.decision
@@ -140,10 +140,10 @@ def _describe_pod(
     is_admitted = isinstance(decision, Admitted)
     optional: Document = {}
     if pod.claims:
-        from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
+        from nodeagent.views.wording.claims import describe_claims  # noqa: PLC0415 - few pods have claims
 
         held = decision.promises.of_pod(pod.uid).of(ClaimHoldings).claims if isinstance(decision, Admitted) else ()
-        optional["claims"] = claim_documents(held)
+        optional["claims"] = describe_claims(held)
     if explained.refused_resize is not None:
         optional["refusedResize"] = explained.refused_resize
     nodes = (
@@ -164,7 +164,9 @@ def _describe_pod(
         "allTried": explained.remedies.all_tried,
         **optional,
         "closedToHost": _describe_isolation(explained, config, has_partitions),
-        "containers": placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
+        "containers": describe_placed_containers(
+            explained.before.managers, pod, decision.report.containers, decision.promises
+        )
         if isinstance(decision, Admitted)
         else [],
         "coreClass": pod.core_class,
@@ -174,7 +176,7 @@ def _describe_pod(
         "name": pod.name,
         "namespace": pod.namespace,
         "near": _describe_near(explained),
-        "nodes": [headroom_document(node) for node in nodes],
+        "nodes": [describe_headroom(node) for node in nodes],
         "notes": list(explained.notes),
         "numaNode": pod.numa_node,
         "preferredCoreClass": _describe_preferred_class(explained),
@@ -191,29 +193,29 @@ def _describe_pod(
                 "before": remedy.before,
                 "change": remedy.change.value,
                 "subject": list(remedy.subject),
-                "text": remedy_text(remedy),
+                "text": format_remedy(remedy),
             }
             for remedy in explained.remedies.found
         ],
-        "steps": [step_document(step) for step in trace.steps],
+        "steps": [describe_step(step) for step in trace.steps],
         "uid": pod.uid,
-        "why": [] if is_admitted else why_refused(explained.before, trace),
+        "why": [] if is_admitted else explain_refusal(explained.before, trace),
     }
 
 
-def _describe_near(explained: Explained) -> list[Document]:
+def _describe_near(explained: ExplainedPod) -> list[Document]:
     """Describe the devices that a pod prefers to be near, by name. Null means that devices weren't scanned."""
     there = explained.before.managers.providers.devices
     found = []
     for name in explained.trace.pod.near:
-        devices = None if there is None else there.called(name)
+        devices = None if there is None else there.find_named(name)
         nodes = NumaSet.from_ids(node for _, node in devices or () if node is not None)
         addresses = None if devices is None else [device.address for device, _ in devices]
         found.append({"devices": addresses, "name": name, "numaNodes": str(nodes)})
     return found
 
 
-def _describe_preferred_class(explained: Explained) -> Document | None:
+def _describe_preferred_class(explained: ExplainedPod) -> Document | None:
     """Describe the preferred class of cores. None means that there is no preference."""
     trace, managers = explained.trace, explained.before.managers
     undecided = demand_of(managers.rules, trace.pod)
@@ -228,7 +230,7 @@ def _describe_preferred_class(explained: Explained) -> Document | None:
     }
 
 
-def _describe_isolation(explained: Explained, config: Config, has_partitions: bool | None) -> list[Document]:
+def _describe_isolation(explained: ExplainedPod, config: Config, has_partitions: bool | None) -> list[Document]:
     """Describe the partitions or systemd settings that isolate exclusive CPUs from the host. Containers with the same
     isolation are described together.
     """
@@ -238,7 +240,7 @@ def _describe_isolation(explained: Explained, config: Config, has_partitions: bo
     qos = qos_class(pod, pod_level_resources=managers.placement.gate("PodLevelResources"))
     entry = PodEntry(pod, qos, Origin(pod.full_name), 0)
     found: dict[tuple[PartitionKind | None, bool, Why], list[tuple[str, CpuSet]]] = {}
-    known = closings(config, managers, decision.promises, entry, has_partitions=has_partitions is not False)
+    known = find_closings(config, managers, decision.promises, entry, has_partitions=has_partitions is not False)
     for name, closing in known.items():
         found.setdefault((closing.kind, closing.is_of_pod, closing.why), []).append((name, closing.cpus))
     return [
@@ -255,7 +257,7 @@ def _describe_isolation(explained: Explained, config: Config, has_partitions: bo
     ]
 
 
-def placed_containers(
+def describe_placed_containers(
     managers: Managers, pod: Pod, containers: tuple[ContainerReport, ...], promises: Promises
 ) -> list[Document]:
     """Describe the resources of each container of an admitted pod.
@@ -289,7 +291,7 @@ def placed_containers(
     return found
 
 
-def headroom_document(node: NodeHeadroom) -> Document:
+def describe_headroom(node: NodeHeadroom) -> Document:
     """Describe the free resources of a NUMA node."""
     return {
         "caches": node.caches,
@@ -307,7 +309,7 @@ def headroom_document(node: NodeHeadroom) -> Document:
     }
 
 
-def step_document(step: TraceStep) -> Document:
+def describe_step(step: TraceStep) -> Document:
     """Describe one step of an admission."""
     match step:
         case MergeTrace():

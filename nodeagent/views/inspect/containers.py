@@ -25,17 +25,17 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.lifecycle import next_start_at_ms
-from nodeagent.core.turn.recovery import lacking_cpus
+from nodeagent.core.turn.recovery import count_lacking_cpus
 from nodeagent.formats.kernel.cgroup_values import print_value
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.wording.cpu_places import Places
-from nodeagent.views.wording.further_holdings import further_holdings
+from nodeagent.views.wording.further_holdings import describe_further_holdings
 
 Document = dict[str, Any]
 
 
 class ContainerView(Struct, frozen=True):
-    """One container of an observed node."""
+    """A container with its observed state."""
 
     view: NodeView
     entry: PodEntry
@@ -80,7 +80,7 @@ class ContainerView(Struct, frozen=True):
         return self.view.observed.process_counts.get(self.path) if self.path in self.view.observed.cgroups else 0
 
 
-def container_document(observed: ContainerView, places: Places) -> Document:
+def describe_container(observed: ContainerView, places: Places) -> Document:
     entry, container, status = observed.entry, observed.container, observed.status
     uid, topology = entry.pod.uid, observed.view.node.topology
     own = own_set_of(observed.promises, uid, container.name)
@@ -88,13 +88,13 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     nodes = memory_nodes_of(observed.promises, uid, container.name)
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
-    lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
+    lacking = count_lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
     partition = _find_partition(observed, own)
     closed = "systemd" if observed.closing is not None and observed.closing.kind is None else None
     if partition in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
         closed = "partition"
     held = observed.promises.of_pod(uid)
-    further = further_holdings(observed.managers.providers.resources, held, container.name)
+    further = describe_further_holdings(observed.managers.providers.resources, held, container.name)
     return {
         "cgroup": observed.view.shown_cgroup(observed.path),
         **({"further": further} if further else {}),
@@ -104,7 +104,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "coreClasses": list(topology.classes_of(own or CpuSet())),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,
-        "effective": None if observed.cgroup is None else kernel_values(observed.cgroup),
+        "effective": None if observed.cgroup is None else describe_kernel_values(observed.cgroup),
         "exit": _describe_exit(status.exit),
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
         "isolation": None if level is None else level.value,
@@ -115,7 +115,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "partition": partition,
         "oomKills": max(status.oom_kills_seen, 0 if observed.cgroup is None else observed.cgroup.oom_kills),
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
-        "places": [dict(place) for place in places.of(lie)] if lie else [],
+        "places": [dict(place) for place in places.find(lie)] if lie else [],
         "processes": observed.process_count,
         "promised": {"cpus": None if own is None else str(own), "mems": None if nodes is None else str(nodes)},
         "restarts": status.restarts,
@@ -155,7 +155,7 @@ def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
     return None
 
 
-def kernel_values(observed: ObservedCgroup) -> Document:
+def describe_kernel_values(observed: ObservedCgroup) -> Document:
     """Describe the kernel's values of a cgroup. Null means that the controller is not enabled."""
     quota, memory = observed.get(Attribute.CPU_MAX), observed.get(Attribute.MEMORY_MAX)
     return {
@@ -189,9 +189,7 @@ def _describe_exit(ended: Exit | None) -> Document | None:
 
 
 def _describe_state(observed: ContainerView) -> Document:
-    """Describe the state: Waiting, Running, Exited or Unknown as in Kubernetes. Open is a container without a
-    command, which other processes enter.
-    """
+    """Describe the state: Waiting, Running, Exited, Unknown, or Open for a container without a command."""
     name, reason = _find_state(observed)
     status = observed.status
     return {
@@ -277,7 +275,7 @@ def _explain_sharing(observed: ContainerView, level: Isolation | None) -> str | 
 
 
 def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None, lacking: int) -> list[str]:
-    """Describe the facts that no other field has, one sentence each."""
+    """Describe further facts about a container, one sentence each."""
     notes, online = [], observed.view.node.topology.online
     if lacking:
         notes.append(

@@ -1,8 +1,7 @@
-"""All data of `nodeagent inspect` as a plain document with stable names: node, pods, containers, every difference.
+"""The document of `nodeagent inspect`, with stable names: node, pods, containers and differences.
 
-All inputs are arguments (state, configuration, observed cgroups and processes, time), so the same input has the same
-output.
-Names are camelCase, times are milliseconds since the epoch, CPU and node sets have the kernel's notation.
+The same input has the same output. Names are camelCase, times are milliseconds since the epoch, and sets of CPUs and
+NUMA nodes have the kernel's notation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from nodeagent.core.cgroups.closing import closings
+from nodeagent.core.cgroups.closing import find_closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup
@@ -24,7 +23,7 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.inspect.containers import ContainerView, container_document, kernel_values
+from nodeagent.views.inspect.containers import ContainerView, describe_container, describe_kernel_values
 from nodeagent.views.inspect.differences import Difference, find_differences
 from nodeagent.views.wording.cpu_places import Places
 from nodeagent.views.wording.refusal_advice import advise_next_step
@@ -38,8 +37,8 @@ UNHEALTHY = ("problems", "refused", "crashLoops", "degraded", "starved")
 """Parts of the summary that need attention, in addition to differences."""
 
 
-def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
-    """Create the document.
+def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
+    """Describe the node, its pods, and the differences from the desired cgroups.
 
     Args:
         view: the state of the node with its observation.
@@ -220,7 +219,7 @@ def _describe_pod(
     cgroup = (view.observed.cgroups or {}).get(entry.pod_path)
     effective = None
     if cgroup is not None:
-        values = kernel_values(cgroup)
+        values = describe_kernel_values(cgroup)
         effective = {name: values[name] for name in ("memoryMaxBytes", "quota", "weight")}
     change = _describe_waiting(view, entry, RequestKind.CHANGE)
     if change is not None and entry.refused_change is not None:
@@ -236,7 +235,7 @@ def _describe_pod(
     containers = []
     has_partitions = view.kernel is None or bool(view.kernel.path_to_partitions)
     closed = (
-        closings(view.node.config, view.node.managers, view.state.promises, entry, has_partitions=has_partitions)
+        find_closings(view.node.config, view.node.managers, view.state.promises, entry, has_partitions=has_partitions)
         if entry.is_active
         else {}
     )
@@ -251,7 +250,7 @@ def _describe_pod(
             is_different=path in differing,
             closing=closed.get(container.name),
         )
-        containers.append(container_document(subject, places))
+        containers.append(describe_container(subject, places))
     pool = view.state.promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus
     return {
         "cgroup": None if entry.refusal is not None or entry.pins_units else entry.pod_path,
@@ -283,9 +282,9 @@ def _describe_pod(
 
 
 def _describe_claims(view: NodeView, entry: PodEntry) -> list[Document]:
-    from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
+    from nodeagent.views.wording.claims import describe_claims  # noqa: PLC0415 - few pods have claims
 
-    return claim_documents(view.state.promises.of_pod(entry.pod.uid).of(ClaimHoldings).claims)
+    return describe_claims(view.state.promises.of_pod(entry.pod.uid).of(ClaimHoldings).claims)
 
 
 def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Document | None:
@@ -314,7 +313,7 @@ def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:
 
 
 def _find_lost_devices(state: NodeState, path: str) -> list[str]:
-    """Return the devices recorded for the pod in a cgroup."""
+    """Return the IDs of the devices that records have for the pod of a cgroup."""
     pods = (
         one for one in state.promises.unrecovered if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass)
     )

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
-from nodeagent.views.wording.columns import broken, format_rows, table
+from nodeagent.views.wording.columns import break_text, format_rows, format_table
 from nodeagent.views.wording.words import (
-    bytes_text,
-    counted,
     format_age,
+    format_bytes,
+    format_count,
     format_isolation,
     format_places,
     format_quota,
@@ -22,23 +22,23 @@ from nodeagent.views.wording.words import (
 
 Document = Mapping[str, Any]
 WIDTH = 80
-_MOST_PROCESSES = 12
-_FEW_PODS = 8
-_MOST_NOTICED = 30
+_MAX_PROCESSES = 12
+_SHORT_LISTING = 8
+_MAX_NOTICEABLE = 30
 _NO_VALUE = "-"
-_RESIZES = {RESIZE_DEFERRED: "resize deferred", RESIZE_INFEASIBLE: "resize infeasible"}
-"""Kubernetes' words by reason."""
+_RESIZE_LABELS = {RESIZE_DEFERRED: "resize deferred", RESIZE_INFEASIBLE: "resize infeasible"}
+"""Labels of refused resizes by reason."""
 
 
 def render(document: Document, width: int = WIDTH) -> str:
-    """Format everything, with a few lines per pod."""
+    """Format the node, a few lines for each pod, and everything that needs attention."""
     return _join_lines(
         [*_format_node(document, width), "", *_format_pods(document, width), *_format_attention(document, width)]
     )
 
 
 def render_in_full(document: Document, width: int = WIDTH) -> str:
-    """Format every value of the document's pods, one below the other. For one pod or a few."""
+    """Format all values of the document's pods, for one pod or a few."""
     lines: list[str] = []
     for pod in document["pods"]:
         lines += [*_format_pod_in_full(pod, document, width), ""]
@@ -51,12 +51,12 @@ def render_wide(document: Document) -> str:
     for pod in document["pods"]:
         # Exactly two blanks separate columns, and no other text has two, so that `awk -F '  +'` splits the columns.
         rows += [tuple(" ".join(cell.split()) or _NO_VALUE for cell in row) for row in _format_wide_rows(pod, document)]
-    listing = table(rows, None) if len(rows) > 1 else [_format_no_pods(document)]
+    listing = format_table(rows, None) if len(rows) > 1 else [_format_no_pods(document)]
     return _join_lines([*_format_node(document, None), "", *listing, *_format_attention(document, None)])
 
 
 def format_health(document: Document) -> str:
-    """Format the verdict of `--strict` in one line."""
+    """Format the result of `--strict` in one line."""
     summary = document["summary"]
     words = {
         "problems": ("problem", "problems"),
@@ -67,7 +67,7 @@ def format_health(document: Document) -> str:
         "differences": ("difference", "differences"),
         "orphans": ("cgroup without a pod", "cgroups without a pod"),
     }
-    found = [counted(summary[name], *word) for name, word in words.items() if summary[name]]
+    found = [format_count(summary[name], *word) for name, word in words.items() if summary[name]]
     return f"NOT healthy: {', '.join(found)}" if found else "healthy"
 
 
@@ -81,7 +81,7 @@ def _format_node(document: Document, width: int | None) -> list[str]:
     offline = f", offline {cpus['offline']}" if cpus["offline"] else ""
     isolated = f", isolated {cpus['isolated']}" if cpus["isolated"] else ""
     phases = ", ".join(f"{count} {phase}" for phase, count in summary["byPhase"].items())
-    machine = f"{counted(node['sockets'], 'socket')}, {counted(node['numaNodes'], 'NUMA node')}"
+    machine = f"{format_count(node['sockets'], 'socket')}, {format_count(node['numaNodes'], 'NUMA node')}"
     classes = ", ".join(f"{name} {cores}" for name, cores in node["coreClasses"].items())
     policies = node["policies"]
     allocatable = f"{cpus['availableCount'] or 'none'} of them can be allocated exclusively"
@@ -92,7 +92,7 @@ def _format_node(document: Document, width: int | None) -> list[str]:
     topology = policies["topologyManagerPolicy"]
     scope = "" if topology == "none" else f" per {policies['topologyManagerScope']}"
     rows = [
-        ("node", f"{counted(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}{isolated}, {machine}"),
+        ("node", f"{format_count(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}{isolated}, {machine}"),
         *([("cores", classes)] if len(node["coreClasses"]) > 1 else []),
         ("reserved", _format_set(cpus["reserved"], cpus["reservedCount"])),
         ("shared", _format_set(cpus["shared"], millicores // 1000, f", {millicores}m; {allocatable}")),
@@ -105,7 +105,7 @@ def _format_node(document: Document, width: int | None) -> list[str]:
         ("cgroups", node["cgroupRoot"] or "location unknown"),
         ("pods", f"{summary['pods']}" + (f": {phases}" if phases else "")),
     ]
-    return table(rows, width)
+    return format_table(rows, width)
 
 
 def _format_agent(node: Document) -> str:
@@ -127,7 +127,7 @@ def _format_agent(node: Document) -> str:
 
 
 def _format_set(cpus: str, count: int, more: str = "") -> str:
-    return f"{cpus} ({counted(count, 'CPU')}{more})" if cpus else "none"
+    return f"{cpus} ({format_count(count, 'CPU')}{more})" if cpus else "none"
 
 
 def _format_no_pods(document: Document) -> str:
@@ -148,7 +148,7 @@ def _format_pods(document: Document, width: int) -> list[str]:
         for container in pod["containers"]:
             lines += next(laid)
             for note in (format_isolation(container), *list_remarks(container, document["atMs"])):
-                lines += broken(f"    {note}", width) if note else []
+                lines += break_text(f"    {note}", width) if note else []
     return lines
 
 
@@ -181,19 +181,19 @@ def _format_former_cpus(container: Document) -> str:
 def _format_pod(pod: Document, document: Document, width: int) -> list[str]:
     name = f"{pod['namespace']}/{pod['name']}"
     title = f"{name}  {_format_phase(pod, document['atMs'])}, {pod['qos']}, {pod['source']}"
-    lines = broken(title, width)
+    lines = break_text(title, width)
     if pod["podCpus"] is not None:
-        lines += broken(f"    the pod's own CPUs: {pod['podCpus']}", width)
+        lines += break_text(f"    the pod's own CPUs: {pod['podCpus']}", width)
     if pod["refusal"] is not None:
-        lines += broken(f"    {pod['refusal']['reason']}: {pod['refusal']['message']}", width)
-        lines += broken(f"    next: {pod['refusal']['nextStep']}", width)
+        lines += break_text(f"    {pod['refusal']['reason']}: {pod['refusal']['message']}", width)
+        lines += break_text(f"    next: {pod['refusal']['nextStep']}", width)
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
-        lines += broken(
-            f"    {_RESIZES.get(change['reason'], 'changed manifest refused')}: {_format_reason(change)}", width
+        lines += break_text(
+            f"    {_RESIZE_LABELS.get(change['reason'], 'changed manifest refused')}: {_format_reason(change)}", width
         )
-        lines += broken(f"    requested: {_format_amounts(change)}", width) if change["amounts"] else []
-        lines += broken(f"    next: {change['nextStep']}", width)
+        lines += break_text(f"    requested: {_format_amounts(change)}", width) if change["amounts"] else []
+        lines += break_text(f"    next: {change['nextStep']}", width)
     return lines
 
 
@@ -207,7 +207,7 @@ def _format_amounts(change: Document) -> str:
 
 
 def _format_reason(change: Document) -> str:
-    return str(change["message"]) if change["reason"] in _RESIZES else f"{change['reason']}: {change['message']}"
+    return str(change["message"]) if change["reason"] in _RESIZE_LABELS else f"{change['reason']}: {change['message']}"
 
 
 def _format_phase(pod: Document, at_ms: int) -> str:
@@ -226,7 +226,7 @@ def _format_attention(document: Document, width: int | None) -> list[str]:
         *(
             []
             if not problems
-            else ["PROBLEMS", *(line for text in problems for line in broken(f"  {text}", width)), ""]
+            else ["PROBLEMS", *(line for text in problems for line in break_text(f"  {text}", width)), ""]
         ),
         *_format_recovery(document, width),
         *_format_orphans(document, width),
@@ -237,7 +237,7 @@ def _format_attention(document: Document, width: int | None) -> list[str]:
 
 def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
     """List the pods that need attention, if they are hard to find in a long listing."""
-    if len(document["pods"]) <= _FEW_PODS:
+    if len(document["pods"]) <= _SHORT_LISTING:
         return
     found = []
     for pod in document["pods"]:
@@ -250,14 +250,14 @@ def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[s
             reason = container["state"]["reason"]
             if reason in {"CrashLoopBackOff", "Starved"} or container["degraded"]:
                 why = format_state(container, document["atMs"]) if reason else "degraded"
-                found.append(f"{name} {container['name']}: {why}, {counted(container['restarts'], 'restart')}")
+                found.append(f"{name} {container['name']}: {why}, {format_count(container['restarts'], 'restart')}")
     if not found:
         return
     yield f"PODS THAT NEED ATTENTION: {len(found)}"
-    for line in found[:_MOST_NOTICED]:
-        yield from broken(f"  {line}", width)
-    if len(found) > _MOST_NOTICED:
-        yield f"  and {len(found) - _MOST_NOTICED} more"
+    for line in found[:_MAX_NOTICEABLE]:
+        yield from break_text(f"  {line}", width)
+    if len(found) > _MAX_NOTICEABLE:
+        yield f"  and {len(found) - _MAX_NOTICEABLE} more"
     yield ""
 
 
@@ -265,16 +265,16 @@ def _format_differences(document: Document, width: int | None) -> Iterator[str]:
     found, is_known = document["differences"], document["node"]["agent"]["known"]
     if found is None and is_known and document["node"]["copied"]:
         why = "the copy has none, so nothing was compared: CPUS and MEMS are the allocated ones"
-        yield from broken(f"cgroups: {why}", width)
+        yield from break_text(f"cgroups: {why}", width)
         return
     if found is None:
         step = "Start the pods' unit: systemctl start nodeagent-pods; or run as root"
         why = f"not readable, so nothing was compared. {step}" if is_known else "the capture has none to compare with"
-        yield from broken(f"cgroups: {why}", width)
+        yield from break_text(f"cgroups: {why}", width)
         return
     if not found:
         other = "other " if document["orphans"] else ""
-        yield from broken(f"no {other}difference between the allocations and the cgroups", width)
+        yield from break_text(f"no {other}difference between the allocations and the cgroups", width)
         return
     yield f"DIFFERENCES between allocated and actual: {len(found)}"
     for difference in found:
@@ -286,15 +286,15 @@ def _format_differences(document: Document, width: int | None) -> Iterator[str]:
             if file
             else f"{actual}, should be: {difference['promised']}"
         )
-        yield from broken(f"  {where}: {what}", width)
+        yield from break_text(f"  {where}: {what}", width)
     if document["node"]["copied"]:
         return
     if document["node"]["agent"]["live"]:
-        yield from broken(
+        yield from break_text(
             "  the agent corrects them at its next reconcile; if they return, another program writes these files", width
         )
     else:
-        yield from broken("  the agent corrects them once it runs: systemctl start nodeagent", width)
+        yield from break_text("  the agent corrects them once it runs: systemctl start nodeagent", width)
 
 
 def _format_orphans(document: Document, width: int | None) -> Iterator[str]:
@@ -303,10 +303,10 @@ def _format_orphans(document: Document, width: int | None) -> Iterator[str]:
     yield "PROCESSES IN CGROUPS WITHOUT A POD"
     for orphan in document["orphans"]:
         devices = f" and has {', '.join(orphan['devices'])}" if orphan["devices"] else ""
-        yield from broken(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}{devices}; to end them:", width)
+        yield from break_text(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}{devices}; to end them:", width)
         # A break elsewhere would change the effect of the command.
         for part in orphan["nextStep"].replace(" && ", " &&\n").splitlines():
-            yield from broken(f"    {part}", width)
+            yield from break_text(f"    {part}", width)
     yield ""
 
 
@@ -316,18 +316,18 @@ def _format_recovery(document: Document, width: int | None) -> Iterator[str]:
         return
     yield "RECOVERED when the agent started"
     for problem in recovery["problems"]:
-        yield from broken(f"  {problem}", width)
+        yield from break_text(f"  {problem}", width)
     for path in recovery["setAside"]:
-        yield from broken(f"  set aside: {path}", width)
+        yield from break_text(f"  set aside: {path}", width)
     if recovery["adopted"]:
-        yield from broken(f"  recognised from running processes: {', '.join(recovery['adopted'])}", width)
+        yield from break_text(f"  recognised from running processes: {', '.join(recovery['adopted'])}", width)
     for found in recovery["differences"]:
         where = " ".join(filter(None, (found["pod"], found["container"])))
-        yield from broken(
+        yield from break_text(
             f"  {where}: {found['resource']} {found['before']}, now {found['after']}: {found['why']}", width
         )
     for refused in recovery["refused"]:
-        yield from broken(f"  {refused['pod']}: refused: {refused['message']}", width)
+        yield from break_text(f"  {refused['pod']}: refused: {refused['message']}", width)
     if not recovery["differences"] and not recovery["refused"]:
         yield "  no allocation of a running pod has changed"
     yield ""
@@ -340,25 +340,25 @@ def _format_host_processes(document: Document, width: int | None) -> Iterator[st
     ):
         return
     processes, threads = host["processes"], host["kernelThreads"]["count"]
-    names = [f"{p['name']} ({p['pid']})" for p in processes[:_MOST_PROCESSES]]
-    if len(processes) > _MOST_PROCESSES:
-        names.append(f"{len(processes) - _MOST_PROCESSES} more")
+    names = [f"{p['name']} ({p['pid']})" for p in processes[:_MAX_PROCESSES]]
+    if len(processes) > _MAX_PROCESSES:
+        names.append(f"{len(processes) - _MAX_PROCESSES} more")
     if threads:
-        names.append(counted(threads, "kernel thread"))
+        names.append(format_count(threads, "kernel thread"))
     if host["hidden"]:
-        names.append(f"{counted(host['hidden'], 'process', 'processes')} that only root may see")
+        names.append(f"{format_count(host['hidden'], 'process', 'processes')} that only root may see")
     if names:
         yield "HOST PROCESSES that may run on exclusive CPUs (shown only)"
-        yield from broken(f"  {', '.join(names)}", width)
+        yield from break_text(f"  {', '.join(names)}", width)
     bound = [f"{i['name']} (CPU {i['cpus']})" for i in host["interrupts"] if i["bound"]]
     others = len(host["interrupts"]) - len(bound)
-    if len(bound) > _MOST_PROCESSES:
-        bound[_MOST_PROCESSES:] = [f"{len(bound) - _MOST_PROCESSES} more"]
+    if len(bound) > _MAX_PROCESSES:
+        bound[_MAX_PROCESSES:] = [f"{len(bound) - _MAX_PROCESSES} more"]
     words = [f"{others} that could be elsewhere"] if others else []  # depends on the configuration
     words += [f"bound by the kernel: {', '.join(bound)}"] if bound else []
     if words:
         yield "INTERRUPTS that exclusive CPUs may get (for advice: nodeagent check)"
-        yield from broken(f"  {'; '.join(words)}", width)
+        yield from break_text(f"  {'; '.join(words)}", width)
     yield ""
 
 
@@ -376,7 +376,7 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
         rows += [("refused", f"{refusal['reason']}: {refusal['message']}"), ("next", refusal["nextStep"])]
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
-        rows.append((_RESIZES.get(change["reason"], "change refused"), _format_reason(change)))
+        rows.append((_RESIZE_LABELS.get(change["reason"], "change refused"), _format_reason(change)))
         rows += [("requested", _format_amounts(change))] if change["amounts"] else []
         rows.append(("next", change["nextStep"]))
     if pod["coreClass"] is not None:
@@ -386,9 +386,9 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
     if pod["podCpus"] is not None:
         rows.append(("own CPUs", pod["podCpus"]))
     if pod.get("claims"):
-        from nodeagent.views.wording.claims import claim_text  # noqa: PLC0415 - few pods have claims
+        from nodeagent.views.wording.claims import format_claim  # noqa: PLC0415 - few pods have claims
 
-        rows += [("claim", claim_text(claim)) for claim in pod["claims"]]
+        rows += [("claim", format_claim(claim)) for claim in pod["claims"]]
     if pod["cgroup"] is not None:
         values = "" if there is None else f": {_format_limits(there)}"
         rows.append(("cgroup", f"{pod['cgroup']}{values}"))
@@ -396,9 +396,9 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
         from nodeagent.views.wording.runtime_pods import format_estimate  # noqa: PLC0415 - most nodes have no container runtime
 
         rows += [("estimate", format_estimate(one)) for one in pod["estimates"]]
-    lines = table(rows, width)
+    lines = format_table(rows, width)
     for container in pod["containers"]:
-        lines += ["", *table(_format_container(container, at_ms), width)]
+        lines += ["", *format_table(_format_container(container, at_ms), width)]
     return lines
 
 
@@ -408,7 +408,7 @@ def _format_limits(there: Document) -> str:
         (
             f"weight {_NO_VALUE if there['weight'] is None else there['weight']}",
             f"quota {format_quota(quota)}" + (f" ({quota['cpuMax']})" if quota else ""),
-            "no memory limit" if there["memoryMaxBytes"] is None else f"memory {bytes_text(there['memoryMaxBytes'])}",
+            "no memory limit" if there["memoryMaxBytes"] is None else f"memory {format_bytes(there['memoryMaxBytes'])}",
         )
     )
 
@@ -425,7 +425,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
     promised, there = container["promised"], container["effective"]
     cpus = f"CPUs {promised['cpus']}" if promised["cpus"] else "the shared pool"
     pid, count = container["pid"], container["processes"]
-    processes = "" if count is None else counted(count, "process", "processes")
+    processes = "" if count is None else format_count(count, "process", "processes")
     if pid is not None:
         processes = f"{pid}, {processes} in total" if processes else str(pid)
     classes = f" on {' and '.join(container['coreClasses'])} cores" if container["coreClasses"] else ""
@@ -438,7 +438,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
         *([("near", ", ".join(container["near"]))] if container["near"] else []),
         *(("device", _format_device(device)) for device in container["devices"]),
         *container.get("further", {}).items(),
-        ("state", f"{format_state(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
+        ("state", f"{format_state(container, at_ms)}, {format_count(container['restarts'], 'restart')}"),
         ("process", processes or "unknown"),
         ("allocated", f"{cpus}{classes}{mems}"),
     ]
@@ -494,7 +494,7 @@ def _format_wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, 
             there.get("mems") or _NO_VALUE,
             format_quota(there.get("quota")),
             _NO_VALUE if there.get("weight") is None else str(there["weight"]),
-            bytes_text(there.get("memoryMaxBytes")) if there else _NO_VALUE,
+            format_bytes(there.get("memoryMaxBytes")) if there else _NO_VALUE,
             format_places(container["places"]) or _NO_VALUE,
             "; ".join([*shared, *list_remarks(container, at_ms)]) or _NO_VALUE,
         )

@@ -21,9 +21,14 @@ from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.manager import NOBODY
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
-from nodeagent.views.explain.resizes import resize_part
-from nodeagent.views.wording.further_holdings import further_holdings
+from nodeagent.views.explain.document import (
+    describe_configuration,
+    describe_headroom,
+    describe_machine,
+    describe_placed_containers,
+)
+from nodeagent.views.explain.resizes import describe_resize_changes
+from nodeagent.views.wording.further_holdings import describe_further_holdings
 
 Document = dict[str, Any]
 VERSION = 1
@@ -88,7 +93,7 @@ def describe_comparison(first: Simulation, second: Simulation, where: str) -> Do
         "differing": [
             f"{a['namespace']}/{a['name']}"
             for a, b in pairs
-            if not a["replaced"] and _decision_only(a) != _decision_only(b)
+            if not a["replaced"] and _without_shared_cpus(a) != _without_shared_cpus(b)
         ],
         "kind": "Comparison",
         "machine": _describe_machine(first, where),
@@ -98,10 +103,10 @@ def describe_comparison(first: Simulation, second: Simulation, where: str) -> Do
 
 
 def _describe_machine(run: Simulation, where: str) -> Document:
-    return machine(run.after.managers.topology, run.after.managers.reserved, where)
+    return describe_machine(run.after.managers.topology, run.after.managers.reserved, where)
 
 
-def _decision_only(pod: Document) -> Document:
+def _without_shared_cpus(pod: Document) -> Document:
     """Return the decision without the CPUs of shared containers, which differ with the shared pool."""
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}
@@ -117,7 +122,7 @@ def _describe_side(run: Simulation) -> Document:
     ]
     staying = [pod["decision"] for pod in pods if not pod["replaced"]]
     return {
-        "configuration": {**configuration(run.config), "file": run.source},
+        "configuration": {**describe_configuration(run.config), "file": run.source},
         "ended": [pod.full_name for pod in run.ended],
         "nodes": left,
         "pods": pods,
@@ -154,7 +159,7 @@ def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
     nodes = []
     for node in left:
         split_percent = 100 * len(node.split) // len(node.free) if node.free else 0
-        nodes.append({**headroom_document(node), "fragmentationPercent": split_percent})
+        nodes.append({**describe_headroom(node), "fragmentationPercent": split_percent})
     return (
         nodes,
         sum(len(node.free) for node in left),
@@ -170,11 +175,11 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
         held = (decision.promises if replaced else run.after.promises).of_pod(pod.uid)
     resize = next((one for one in run.resizes if one.new is pod), None)
     resources = run.after.managers.providers.resources
-    further = {c.name: found for c in pod.containers if (found := further_holdings(resources, held, c.name))}
+    further = {c.name: found for c in pod.containers if (found := describe_further_holdings(resources, held, c.name))}
     return {
         "containers": []
         if not isinstance(decision, Admitted)
-        else placed_containers(
+        else describe_placed_containers(
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
         **({"claims": _describe_claims(held)} if held.of(ClaimHoldings).claims else {}),
@@ -186,7 +191,7 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
         "namespace": pod.namespace,
         "reason": None if refusal is None else str(refusal.reason),
         "replaced": replaced,
-        **({} if resize is None else {"resize": resize_part(resize)}),
+        **({} if resize is None else {"resize": describe_resize_changes(resize)}),
         "uid": pod.uid,
     }
 
@@ -206,6 +211,6 @@ def _describe_devices(held: PodPromises) -> list[Document]:
 
 
 def _describe_claims(held: PodPromises) -> list[Document]:
-    from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
+    from nodeagent.views.wording.claims import describe_claims  # noqa: PLC0415 - few pods have claims
 
-    return claim_documents(held.of(ClaimHoldings).claims)
+    return describe_claims(held.of(ClaimHoldings).claims)

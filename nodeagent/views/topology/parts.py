@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import NumaNode, Topology
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 RESERVED, SHARED, FREE = "reserved", "shared", "free"
 FIXED_MARKS = {RESERVED: "#", SHARED: ".", FREE: "-"}
@@ -59,7 +59,7 @@ class _CoreKind(Struct, frozen=True):
 
 
 class OtherCaches:
-    """Caches of levels other than 3: those shared by several cores one by one, and those of a single core together."""
+    """Descriptions of caches of other levels than 3. A cache of several cores is described alone, those of one core together."""
 
     def __init__(self, topology: Topology) -> None:
         shared: dict[int, list[str]] = {}
@@ -82,12 +82,12 @@ class OtherCaches:
             joined = {owner: " and ".join(filter(None, (", ".join(n[:-1]), n[-1]))) for owner, n in names.items()}
             self._own[cpu] = ", ".join(f"{text} per {owner}" for owner, text in joined.items())
         described = {self._own.get(cpu.id, "") for cpu in topology.cpus}
-        self.everywhere = described.pop() if len(described) == 1 else ""
+        self.common_text = described.pop() if len(described) == 1 else ""
         """Description of each core's own caches. Empty if cores differ."""
 
-    def of(self, cpu: int) -> tuple[str, str]:
+    def describe_caches(self, cpu: int) -> tuple[str, str]:
         """Describe the shared caches of the CPU's core, and its own caches if cores differ."""
-        return self._shared.get(cpu, ""), "" if self.everywhere else self._own.get(cpu, "")
+        return self._shared.get(cpu, ""), "" if self.common_text else self._own.get(cpu, "")
 
 
 def group_cores(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:
@@ -95,7 +95,9 @@ def group_cores(topology: Topology, node: int, part: CpuSet, caches: OtherCaches
     l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
     cores: dict[_CoreKind, dict[int, list[int]]] = {}
     for cpu in (topology.cpu[number] for number in part):
-        kind = _CoreKind(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes, *caches.of(cpu.id))
+        kind = _CoreKind(
+            cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes, *caches.describe_caches(cpu.id)
+        )
         cores.setdefault(kind, {}).setdefault(cpu.core, []).append(cpu.id)
     with_die = len({kind.die for kind in cores}) > 1
     groups = []
@@ -108,9 +110,9 @@ def group_cores(topology: Topology, node: int, part: CpuSet, caches: OtherCaches
 
 def format_summary(topology: Topology) -> str:
     parts = [
-        f"{counted(len(topology.cpus), 'CPU')} in {counted(len(topology.cores), 'core')}",
-        counted(len(topology.sockets), "socket"),
-        counted(len(topology.numa), "NUMA node"),
+        f"{format_count(len(topology.cpus), 'CPU')} in {format_count(len(topology.cores), 'core')}",
+        format_count(len(topology.sockets), "socket"),
+        format_count(len(topology.numa), "NUMA node"),
         format_size(topology.memory_bytes),
         *_format_hugepages(topology.hugepages),
         *(f"{name} cores {cpus}" for name, cpus in topology.core_classes.items()),

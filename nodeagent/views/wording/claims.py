@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodeagent.core.model.claims import CPU_DRIVER, ClaimAllocation, cpu_of
+from nodeagent.core.model.claims import CPU_DRIVER, ClaimAllocation, decode_cpu_name
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 
 Document = Mapping[str, Any]
 
 
-def claim_documents(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
+def describe_claims(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
     """Format the allocations of a pod's claims."""
     return [
         {
@@ -26,14 +26,14 @@ def claim_documents(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
     ]
 
 
-def claim_text(claim: Document) -> str:
+def format_claim(claim: Document) -> str:
     """Format the allocation of a claim, request by request, with CPUs by number and other devices by name."""
     by_request: dict[str, list[Document]] = {}
     for one in claim["devices"]:
         by_request.setdefault(one["request"], []).append(one)
     parts = []
     for request, devices in by_request.items():
-        cpus = CpuSet.from_ids(cpu_of(one["device"]) for one in devices if one["driver"] == CPU_DRIVER)
+        cpus = CpuSet.from_ids(decode_cpu_name(one["device"]) for one in devices if one["driver"] == CPU_DRIVER)
         words = [request, *([f"CPUs {cpus}"] if cpus else [])]
         for one in devices:
             if one["driver"] != CPU_DRIVER:

@@ -9,11 +9,11 @@ from itertools import zip_longest
 from nodeagent.errors import printable
 
 GAP = "  "
-_LEAST = 8
+_MIN_WIDTH = 8
 """Minimum width of a column."""
 
 
-def table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+def format_table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """Lay out rows of equal length and return all lines. The arguments are those of `blocks`."""
     return [line for block in format_rows(rows, width) for line in block]
 
@@ -31,14 +31,14 @@ def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[s
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     if width is not None:
         room = width - len(GAP) * (len(widths) - 1)
-        while sum(widths) > room and max(widths) > _LEAST:  # narrow the widest column, at most to the second widest
+        while sum(widths) > room and max(widths) > _MIN_WIDTH:  # narrow the widest column, at most to the second widest
             widest = widths.index(max(widths))
-            second = sorted((*widths, _LEAST))[-2]
+            second = sorted((*widths, _MIN_WIDTH))[-2]
             excess = sum(widths) - room
-            widths[widest] -= min(excess, max(1, widths[widest] - max(second, _LEAST)), widths[widest] - _LEAST)
+            widths[widest] -= min(excess, max(1, widths[widest] - max(second, _MIN_WIDTH)), widths[widest] - _MIN_WIDTH)
     laid = []
     for row in rows:
-        cells = [broken(cell, width) for cell, width in zip(row, widths, strict=True)]
+        cells = [break_text(cell, width) for cell, width in zip(row, widths, strict=True)]
         lines = zip_longest(*cells, fillvalue="")
         laid.append(
             [GAP.join(f"{part:<{width}}" for part, width in zip(line, widths, strict=True)).rstrip() for line in lines]
@@ -46,7 +46,7 @@ def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[s
     return laid
 
 
-def broken(text: str, width: int | None) -> list[str]:
+def break_text(text: str, width: int | None) -> list[str]:
     """Break a text at line ends, and after commas, spaces, slashes and hyphens, or else in the middle of a word.
 
     Lines after the first have the indentation of the first line and two more blanks. Without a width, the text is

@@ -6,9 +6,9 @@ from typing import Any
 from nodeagent.core.model.idset import CpuSet
 
 Document = Mapping[str, Any]
-_MOST_PLACES = 4
+_MAX_PLACES = 4
 """Limit on the locations listed one by one. More are shown as counts."""
-_KILL_TAKES_MS = 5_000
+_KILL_EXPECTED_MS = 5_000
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
 _SIGNALS = {
     1: "SIGHUP",
@@ -58,7 +58,7 @@ def format_processes(count: int | None) -> str:
         case 0:
             return "empty"
         case _:
-            return counted(count, "process", "processes")
+            return format_count(count, "process", "processes")
 
 
 def format_isolation(container: Document) -> str:
@@ -80,11 +80,11 @@ def format_isolation(container: Document) -> str:
 
 def format_places(places: Sequence[Mapping[str, Any]]) -> str:
     """Format locations as text, such as `socket 0, NUMA 0, cores 1 2 (whole), L3 0`. Several are joined by `; `."""
-    if len(places) > _MOST_PLACES:
+    if len(places) > _MAX_PLACES:
         counts = [
-            counted(len({p["socket"] for p in places}), "socket"),
-            counted(len({p["numa"] for p in places}), "NUMA node"),
-            counted(len({core for p in places for core in p["cores"]}), "core"),
+            format_count(len({p["socket"] for p in places}), "socket"),
+            format_count(len({p["numa"] for p in places}), "NUMA node"),
+            format_count(len({core for p in places for core in p["cores"]}), "core"),
         ]
         return ", ".join(counts) + (" (whole)" if all(p["wholeCores"] for p in places) else " (some in part)")
     texts = []
@@ -107,7 +107,7 @@ def list_remarks(container: Document, at_ms: int) -> list[str]:
     state, said = container["state"], []
     if container["differs"]:
         said.append("NOT AS ALLOCATED: see the differences below")
-    if state["killAtMs"] is not None and at_ms - state["killAtMs"] > _KILL_TAKES_MS:
+    if state["killAtMs"] is not None and at_ms - state["killAtMs"] > _KILL_EXPECTED_MS:
         said.append(
             f"killed {format_age(at_ms - state['killAtMs'])} ago but still running, so it keeps its CPUs: a process may hang in the kernel"
         )
@@ -118,7 +118,7 @@ def list_remarks(container: Document, at_ms: int) -> list[str]:
     if container["lastExit"] is not None:
         said.append(f"the previous run ended {format_exit(container['lastExit'], at_ms)}")
     if container["oomKills"]:
-        said.append(f"{counted(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
+        said.append(f"{format_count(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
     return [*said, *container["notes"]]
 
 
@@ -144,7 +144,7 @@ def format_quota(quota: Document | None) -> str:
     return "none" if quota["limitMillicores"] is None else f"{quota['limitMillicores']}m"
 
 
-def bytes_text(amount: int | None) -> str:
+def format_bytes(amount: int | None) -> str:
     """Format an amount exactly, with the largest unit that needs no fraction."""
     if amount is None:
         return "no limit"
@@ -169,5 +169,5 @@ def format_time_until(span_ms: int) -> str:
     return f"in {format_age(span_ms)}" if span_ms > 0 else "now"
 
 
-def counted(number: int, name: str, plural: str | None = None) -> str:
+def format_count(number: int, name: str, plural: str | None = None) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {plural or name + 's'}"

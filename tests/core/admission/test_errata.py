@@ -24,7 +24,7 @@ from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
-from nodeagent.core.model.errata import ERRATA, Erratum, reproduced
+from nodeagent.core.model.errata import ERRATA, Erratum, list_reproduced
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import NOTHING, Promises, with_pod
@@ -89,8 +89,8 @@ def own(promises: Promises, uid: str, name: str) -> str:
 def test_every_erratum_is_listed_once_and_in_order() -> None:
     assert [entry.erratum for entry in ERRATA] == list(Erratum)
     assert [int(erratum) for erratum in Erratum] == list(range(1, 32))
-    assert reproduced(FIXED) == frozenset()
-    assert reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
+    assert list_reproduced(FIXED) == frozenset()
+    assert list_reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
     assert all(entry.kubelet and entry.nodeagent for entry in ERRATA)
 
 

@@ -29,7 +29,7 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_
 from nodeagent.core.resources.cpu.plugins import HIGHEST, MOST_CHARACTERS, Note, notes_on
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.core.resources.cpu.shipped import prefer_class, spread_caches
-from nodeagent.core.turn.decision import admitted_beside
+from nodeagent.core.turn.decision import admit_off_orphans
 from tests.support.builders import GIB, MACHINE_A, MACHINE_B, PLRM, hybrid, machine, managers, pod
 from tests.support.pods import app, exclusive, init
 
@@ -295,7 +295,7 @@ def test_a_failure_is_not_forgiven_where_a_pod_is_tried_twice() -> None:
     assert cpus_of(classes, preferring) == ["CPUPluginFailed: CPU plugin once, Filter: it raises"]
     beside = with_plugins(of(Once(), "once"))
     before = initial(beside)
-    decision = admitted_beside(beside, before, two(), CpuSet.of(1))
+    decision = admit_off_orphans(beside, before, two(), CpuSet.of(1))
     assert isinstance(decision, Rejected)
     assert (decision.reason, decision.promises) == ("CPUPluginFailed", before)
     assert decision.attempted == before

@@ -26,8 +26,8 @@ from nodeagent.core.domains.runtime.instructions import (
     Populated,
     Retried,
 )
-from nodeagent.core.domains.runtime.known_again import known_again
-from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
+from nodeagent.core.domains.runtime.known_again import restore_known
+from nodeagent.core.domains.runtime.occupants import Node as TurnNode, find_shared_pool, list_occupants, wanted_by_key
 from nodeagent.core.domains.runtime.pod_model import ToldBy
 from nodeagent.core.domains.runtime.registry import awaits_end
 from nodeagent.core.domains.runtime.reported import RuntimeReport
@@ -127,15 +127,15 @@ class Runtime:
             container = None
         call = Call(event, box, container, **more, pod=self.says.get(box.uid) if is_asked else None)
         taken = self.happens(call)
-        there = occupants(self.state, self.node(), self.seen(), {})
+        there = list_occupants(self.state, self.node(), self.seen(), {})
         node = self.node()
         return answer_call(
             call,
             taken.todo,
-            promised(self.state, node),
+            wanted_by_key(self.state, node),
             there,
             self.seen(),
-            pool_of(self.state, node),
+            find_shared_pool(self.state, node),
             node.world.managers.reserved,
         )
 
@@ -182,7 +182,9 @@ class Runtime:
 
     def push(self) -> Response:
         node = self.node()
-        found = build_response(occupants(self.state, node, self.seen(), {}), pool=pool_of(self.state, node))
+        found = build_response(
+            list_occupants(self.state, node, self.seen(), {}), pool=find_shared_pool(self.state, node)
+        )
         self.carry_out(found)
         return found
 
@@ -392,7 +394,7 @@ def test_what_kubelet_says_makes_a_pod_whole_and_a_refusal_is_decided_on_again_o
         "it is kept, and was promised with its pod"
     )
     (entry,) = runtime.state.entries
-    known = known_again(entry, runtime.state.runtime, lambda box: read_pod_annotations(box).pod, 0)
+    known = restore_known(entry, runtime.state.runtime, lambda box: read_pod_annotations(box).pod, 0)
     assert {one.by for one in known} == {ToldBy.CGROUP_PARENT, ToldBy.PODS_API}
     assert all(one.is_exact for one in known)
 
@@ -647,7 +649,7 @@ def test_after_a_lost_state_whoever_runs_keeps_the_device_that_is_in_its_dev() -
     empty = empty_state(runtime.of)
     runtime.state = replace(empty, promises=replace(empty.promises, unrecovered=lost))
     other = pod("other", app("main", "1", devices={nic: 2}))
-    world = replace(runtime.node().world, is_all_told=False, sources=(PodSource(manifests(other)),))
+    world = replace(runtime.node().world, has_reported_all=False, sources=(PodSource(manifests(other)),))
     runtime.state = step(runtime.state, world).state
     (entry,) = runtime.state.entries
     assert entry.refusal is not None, "while it isn't known what runs, what it has is taken"

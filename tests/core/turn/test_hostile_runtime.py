@@ -13,7 +13,7 @@ from nodeagent.core.domains.runtime.answers import Response, build_response
 from nodeagent.core.domains.runtime.call_answer import answer_call
 from nodeagent.core.domains.runtime.decisions import decide_event
 from nodeagent.core.domains.runtime.instructions import Happening, Looked, Populated, Retried, Unserved
-from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
+from nodeagent.core.domains.runtime.occupants import Node as TurnNode, find_shared_pool, list_occupants, wanted_by_key
 from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -38,7 +38,7 @@ from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers,
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.runtime.calls import MAX_BYTES, MAX_MICROSECONDS, answered
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render, render_in_full
 from tests.support.shares import share_of
 from tests.support.world import SMALL, START_MS, empty_state, node
@@ -159,8 +159,10 @@ class Agent:
             for entry in self.state.runtime.entries
             for made in entry.made
         }  # fmt: skip
-        there, pool = occupants(self.state, node, seen, {}), pool_of(self.state, node)
-        found = answer_call(call, todo, promised(self.state, node), there, seen, pool, node.world.managers.reserved)
+        there, pool = list_occupants(self.state, node, seen, {}), find_shared_pool(self.state, node)
+        found = answer_call(
+            call, todo, wanted_by_key(self.state, node), there, seen, pool, node.world.managers.reserved
+        )
         if isinstance(found, Denial):
             assert found.reason
         elif call.event in {Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.STOP_CONTAINER}:
@@ -175,7 +177,7 @@ class Agent:
 
     def show(self) -> None:
         runtime_cgroups(NODE.config, NODE.managers, NODE.kernel, self.state)
-        document = inspection(NodeView(node=SETUP, state=self.state))
+        document = inspect_node(NodeView(node=SETUP, state=self.state))
         for text in (
             render(document),
             render_in_full(document),

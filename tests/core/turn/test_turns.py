@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, build, isolation, resume
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.exec_preconditions import obstacle
+from nodeagent.core.cgroups.exec_preconditions import find_obstacle
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, CpuMax, Partition, PartitionKind, UnitSettings
 from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, is_pinned, unit_at
@@ -522,7 +522,7 @@ class Turns(RuleBasedStateMachine):
         """Ask as `nodeagent exec` does."""
         wanted, observed = self.agent.desired_cgroups(), self.machine.observed()
         return any(
-            obstacle(entry, c.name, desired=wanted, observed=observed, used_below=()) is None
+            find_obstacle(entry, c.name, desired=wanted, observed=observed, used_below=()) is None
             for entry in self.agent.state.entries
             for c in entry.pod.containers
             if entry.container_path(c.name) == path

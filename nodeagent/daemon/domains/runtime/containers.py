@@ -27,11 +27,11 @@ from nodeagent.core.domains.runtime.instructions import (
 from nodeagent.core.domains.runtime.occupants import (
     Node,
     Stated,
-    occupants,
-    own_occupants,
-    pool_of,
-    promised,
-    untracked_occupants,
+    find_shared_pool,
+    list_occupants,
+    list_own_occupants,
+    list_untracked_occupants,
+    wanted_by_key,
 )
 from nodeagent.core.domains.runtime.registry import awaits_end, has_any
 from nodeagent.core.domains.runtime.reported import RuntimeReport
@@ -160,7 +160,7 @@ class RuntimeDomain:
         return ()
 
     def observe(self, _look: DomainInput, /) -> DomainView:
-        return DomainView({}, is_all_told=self.has_listed)
+        return DomainView({}, has_reported_all=self.has_listed)
 
     def decide(self, decided: Turn, world: World, /) -> Turn:
         """Decide on the runtime's calls and events since the last turn."""
@@ -254,14 +254,14 @@ class RuntimeDomain:
         if self._pods is not None:
             self._pods.known = frozenset(pod.uid for pod in state.runtime.pods)
         theirs = self._occupants(state, node)
-        pool = pool_of(state, node)
+        pool = find_shared_pool(state, node)
         own: tuple[Occupant, ...] = ()
         problem = self._memory.cgroups.problem
         if any(asked.answer is not None for asked, _ in opened.calls) or build_response(theirs, pool=pool) != Response(
             Answer()
         ):
             try:
-                own = own_occupants(done.wanted, self._tree.read(OWN_DIRECTORIES), state)
+                own = list_own_occupants(done.wanted, self._tree.read(OWN_DIRECTORIES), state)
             except CgroupError as err:
                 problem = Problem.from_error(err)
         if problem is not None:
@@ -328,7 +328,7 @@ class RuntimeDomain:
     def _answer_calls(self, opened: OpenTurn, there: tuple[Occupant, ...], done: TurnDone) -> bool:
         """Answer each waiting call. Return whether an answer changes other containers."""
         state, node, answered = done.state, opened.node, False
-        pool = pool_of(state, node)
+        pool = find_shared_pool(state, node)
         pinned = tuple(
             Occupant(f"unit {unit}, which a pod has pinned that is not known now", cpus, None)
             for unit, cpus in unclear_units(node.world.observed).items()
@@ -340,7 +340,7 @@ class RuntimeDomain:
                 reserved = node.world.managers.reserved & node.kernel.online
                 around = (*there, *pinned) if asked.what.event is Event.START_CONTAINER else there
                 seen = self._memory.cgroups.by_id
-                found = answer_call(asked.what, todo, promised(state, node), around, seen, pool, reserved)
+                found = answer_call(asked.what, todo, wanted_by_key(state, node), around, seen, pool, reserved)
                 found = self._add_devices(found, asked.what, done)
             else:
                 found = build_response(there, pool=pool)
@@ -361,8 +361,8 @@ class RuntimeDomain:
 
     def _occupants(self, state: NodeState, node: Node) -> tuple[Occupant, ...]:
         sent = {change.container_id: change.cpus for change in self.exchange.state.sent}
-        theirs = occupants(state, node, self._memory.cgroups.by_id, sent)
-        return (*theirs, *untracked_occupants(self._memory.untracked.found))
+        theirs = list_occupants(state, node, self._memory.cgroups.by_id, sent)
+        return (*theirs, *list_untracked_occupants(self._memory.untracked.found))
 
     def _add_devices(self, found: Response | Denial, call: Call, done: TurnDone) -> Response | Denial:
         """Add device access to the answer that creates a container, or deny the call."""

@@ -15,7 +15,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import taken_devices
-from nodeagent.core.turn.pod_sources import PodSource, offered
+from nodeagent.core.turn.pod_sources import PodSource, list_manifests
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd, UnitCgroups, unit_paths
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES, UnitRecords
@@ -71,7 +71,7 @@ class SystemdDomain:
         return DomainView(
             cgroups,
             down=self._cgroups.last_read.down,
-            is_all_told=not self._unclear,
+            has_reported_all=not self._unclear,
             problems=tuple(
                 Problem(unit.problem, owner_fields(look.state, unit.path))
                 for unit in self._cgroups.last_read.unknown
@@ -161,4 +161,4 @@ def _pods_of(state: NodeState) -> tuple[Pod, ...]:
 
 
 def _pods_in(sources: tuple[PodSource, ...]) -> tuple[Pod, ...]:
-    return tuple(manifest.pod for manifest in offered(sources) if manifest.origin.domain == OWN)
+    return tuple(manifest.pod for manifest in list_manifests(sources) if manifest.origin.domain == OWN)

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from nodeagent.core.cgroups.write_failures import WriteFailure, write_failure
+from nodeagent.core.cgroups.write_failures import WriteFailure, classify_failure
 from nodeagent.core.model.cgroup import Attribute, Value
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.errors import NodeAgentError
@@ -26,7 +26,7 @@ class CgroupError(NodeAgentError):
     @property
     def failure(self) -> WriteFailure:
         """Return the class of the failed write."""
-        return write_failure(self.errno)
+        return classify_failure(self.errno)
 
 
 class MemoryInUseError(CgroupError):
