@@ -106,7 +106,7 @@ from nodeagent.daemon.plugins.device_plugins import DEVICE_PLUGIN
 from nodeagent.daemon.start.recovery import recorded_devices
 from nodeagent.daemon.start.releasing import find_pods_cgroup
 from nodeagent.daemon.start.startup import STATE_FILE
-from nodeagent.edge.cgroups.cgroup_entry import join
+from nodeagent.edge.cgroups.cgroup_entry import enter_cgroup
 from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
@@ -452,7 +452,7 @@ CASES = [
     Case("CaptureError", "no JSON", lambda d: read_topology(about(machine=str(written(d / "f", "{")))), "{}/f is not a capture of a node: it is not JSON"),
     Case("CaptureError", "no machine", lambda d: read_topology(about(machine=str(written(d / "f", "{}")))), "topology: is required, and kind is not NodeCapture"),
     Case("CaptureError", "of a later version", lambda d: read_topology(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
-    Case("CgroupEntryError", "no cgroup", lambda d: join(str(d / "gone")), "{}/gone"),
+    Case("CgroupEntryError", "no cgroup", lambda d: enter_cgroup(str(d / "gone")), "{}/gone"),
     Case("CgroupError", "weight", lambda d: cgroup_with(d, "cpu.weight", "heavy").read(frozenset()), "'heavy'"),
     Case("CgroupError", "effective CPUs", lambda d: cgroup_with(d, "cpuset.cpus.effective", "a-b").read(frozenset()), "{}/cpuset.cpus.effective"),
     Case("CgroupError", "events", lambda d: cgroup_with(d, "cgroup.events", "populated yes").read(frozenset()), "{}/cgroup.events"),

@@ -12,7 +12,7 @@ from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, run_command
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
 from nodeagent.cli.support.pod_amounts import add_amount_arguments, read_amounts
-from nodeagent.edge.cgroups.cgroup_entry import forget_affinity, own_cpus
+from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus, reset_affinity
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
 
@@ -112,7 +112,7 @@ def _report_writer() -> "ReportWriter":
 def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
     """Have the agent move this process into a new job. Returns the agent's answer."""
     amounts = read_amounts(options)
-    forget_affinity()
+    reset_affinity()
     socket = options.socket or DEFAULT_JOB_SOCKET
     asked = {"name": name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
     asked |= {} if options.core_class is None else {"coreClass": options.core_class}
@@ -127,7 +127,7 @@ def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
     if "refused" in answer:
         sys.stderr.write(_explained(name, amounts, options, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
         raise JobError(f"jobs/{name}: {answer['refused']['reason']}: {answer['refused']['message']}", hint=_REFUSED)
-    own = str(own_cpus())
+    own = str(read_own_cpus())
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
         raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_ELSEWHERE)
     if options.numa is not None:
