@@ -361,13 +361,13 @@ def interrupts(clock: Clock) -> Iterator[Row]:
 
         def look() -> None:
             found = files.read(kinds)
-            plan({}, found, alone={}, cpus=Cpus(all_cpus, all_cpus), facts=files.facts(found))
+            plan({}, found, alone={}, cpus=Cpus(all_cpus, all_cpus), facts=files.read_facts(found))
 
         def move() -> None:
             nonlocal record
             own = next(sets)
             found, cpus = files.read(kinds), Cpus(all_cpus, all_cpus - own)
-            planned = plan(record, found, alone={SettingKind.IRQ: own}, cpus=cpus, facts=files.facts(found))
+            planned = plan(record, found, alone={SettingKind.IRQ: own}, cpus=cpus, facts=files.read_facts(found))
             encode_record("boot", planned.record)
             files.write([(files.path(setting), spelled(setting, value)) for setting, value in planned.writes.items()])
             record = planned.after(frozenset())

@@ -48,7 +48,7 @@ from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.placement_files import PlacementFiles
-from nodeagent.edge.kernel.host_settings import boot_id
+from nodeagent.edge.kernel.host_settings import read_boot_id
 from nodeagent.edge.kernel.uevents import UeventError, Uevents, open_uevent_socket
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.edge.systemd.service_manager import ServiceManager
@@ -131,7 +131,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         runner=runner,
         tree=tree,
         recorder=Recorder(config.state_directory, log, unusable=unusable),
-        host_settings=HostSettings(places, config.state_directory, boot_id(), log),
+        host_settings=HostSettings(places, config.state_directory, read_boot_id(), log),
         placements=Placements(PlacementFiles(placement_directory(config))),
         claim_statuses=ClaimStatuses(config),
         plugins=plugins,

@@ -36,8 +36,8 @@ from nodeagent.launcher.records import (
     ProcessRecord,
     RecordStore,
     is_kernel_thread,
-    parent_and_start_ticks,
-    stat_fields,
+    read_parent_and_start_ticks,
+    read_stat_fields,
 )
 from nodeagent.launcher.report import log, notify
 from nodeagent.launcher.shim import become_process
@@ -126,7 +126,7 @@ class Launcher:
             pidfd = open_pidfd(run)
             if pidfd is None:
                 self.record_unknown_end(run)
-            elif parent_and_start_ticks(run.pid)[0] == os.getpid():
+            elif read_parent_and_start_ticks(run.pid)[0] == os.getpid():
                 os.close(pidfd)
                 self.children[run.pid] = run.id
             else:
@@ -246,7 +246,7 @@ class Launcher:
         ours, theirs = socket.socketpair()
         try:
             pid = self.fork(order, theirs.fileno())
-            ticks = parent_and_start_ticks(pid)[1]
+            ticks = read_parent_and_start_ticks(pid)[1]
             run = ProcessRecord(order.id, pid, ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms())
             self.records.write([run], durable=False)  # neither the container nor its record has to outlive this boot
             ours.send(b"!")
@@ -400,7 +400,7 @@ def write_host(write: FileWrite | ThreadMove) -> str | None:
             case FileWrite():
                 write_file(write.path, write.value)
             case ThreadMove():
-                if not is_kernel_thread(stat_fields(write.pid), write.start_ticks):
+                if not is_kernel_thread(read_stat_fields(write.pid), write.start_ticks):
                     raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
                 os.sched_setaffinity(write.pid, itertools.chain(*write.cpus))
     except OSError as err:
@@ -417,7 +417,7 @@ def open_pidfd(run: ProcessRecord) -> int | None:
             return None
         raise
     try:
-        if parent_and_start_ticks(run.pid)[1] == run.start_ticks:
+        if read_parent_and_start_ticks(run.pid)[1] == run.start_ticks:
             return pidfd
     except (OSError, IndexError):
         pass

@@ -48,7 +48,7 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     found = Kernel()
-    monkeypatch.setattr(counting, "recording", found.recording)
+    monkeypatch.setattr(counting, "record", found.recording)
     monkeypatch.setattr(counting, "leave_cpus", lambda _: None)
     return found
 

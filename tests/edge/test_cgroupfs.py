@@ -220,12 +220,12 @@ def test_a_directory_that_may_not_be_looked_into_is_named() -> None:
         os.seteuid(65_534)
         try:
             with pytest.raises(CgroupError) as refused:
-                CgroupTree(f"{directory}/pods").chain()
+                CgroupTree(f"{directory}/pods").read_chain()
         finally:
             os.seteuid(0)
         assert refused.value.message == f"cannot look at {directory}/pods: Permission denied"
         assert "run as root" in refused.value.hint
-        assert CgroupTree(f"{directory}/pods").chain() is None
+        assert CgroupTree(f"{directory}/pods").read_chain() is None
 
 
 def container_in(root, effective, partition):
@@ -363,12 +363,12 @@ def test_processes_below_a_cgroup_of_others_are_found_unless_they_are_known(tmp_
     for directory in (tmp_path, pods):
         directory.mkdir(exist_ok=True)
         (directory / "cgroup.controllers").write_text("cpuset")
-    found = CgroupTree(str(pods)).occupied_below("kubepods.slice", lambda path: path.endswith("/known.scope"))
+    found = CgroupTree(str(pods)).read_occupied_below("kubepods.slice", lambda path: path.endswith("/known.scope"))
     assert found == {
         "kubepods.slice/pod-a.slice/strange.scope": CpuSet.parse("3-4"),
         "kubepods.slice/pod-b.slice/deep.scope/inner": CpuSet.of(5),
     }
-    assert CgroupTree(str(pods)).occupied_below("kubepods", lambda _: False) == {}
+    assert CgroupTree(str(pods)).read_occupied_below("kubepods", lambda _: False) == {}
 
 
 def test_of_a_cgroup_of_others_what_concerns_us_is_read_with_the_cpus_of_those_above_it(tmp_path: Path) -> None:
@@ -379,20 +379,20 @@ def test_of_a_cgroup_of_others_what_concerns_us_is_read_with_the_cpus_of_those_a
     scope = tmp_path / "kubepods.slice/app.scope"
     scope.mkdir(parents=True)
     tree = CgroupTree(str(tmp_path / "pods"))
-    assert tree.read_of_others("kubepods.slice/gone.scope") is None
+    assert tree.read_foreign("kubepods.slice/gone.scope") is None
     (scope / "cgroup.controllers").write_text("")
     (scope / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-    there = tree.read_of_others("kubepods.slice/app.scope")
+    there = tree.read_foreign("kubepods.slice/app.scope")
     assert there is not None
     assert (there.path, there.is_populated, there.cpus_effective) == (str(scope), True, CpuSet.parse("0-7"))
     (scope / "cpuset.cpus").write_text("2-3\n")
     (scope / "cpuset.cpus.effective").write_text("2\n")
     (scope / "cpu.max").write_text("max 100000\n")
-    there = tree.read_of_others(str(scope))
+    there = tree.read_foreign(str(scope))
     assert there is not None
     assert (there.get(Attribute.CPUSET_CPUS), there.cpus_effective) == (CpuSet.of(2, 3), CpuSet.of(2))
     assert there.get(Attribute.CPU_MAX) == CpuMax(None, 100_000)
-    everything = tree.read_of_others(str(tmp_path))
+    everything = tree.read_foreign(str(tmp_path))
     assert everything is not None, "the root of all says nothing of its processes"
     assert everything.cpus_effective == CpuSet.parse("0-7")
 

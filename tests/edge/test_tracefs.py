@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.kernel.tracefs import CpuRecording, TracefsError, recording, remove_abandoned, temporary_directory
+from nodeagent.edge.kernel.tracefs import CpuRecording, TracefsError, record, remove_abandoned, temporary_directory
 from tests.support.launcher_process import wait_for
 
 FILES = (
@@ -70,7 +70,7 @@ def test_counters_are_made_first_and_run_only_from_the_beginning_on(instance: Pa
 
 def test_a_counter_that_the_kernel_refuses_is_named_and_the_instance_goes(tracefs: Path) -> None:
     with pytest.raises(TracefsError, match=r"cannot write '1' to .*/buffer_size_kb: No such file"):
-        recording(CpuSet.of(1), tracefs).__enter__()
+        record(CpuSet.of(1), tracefs).__enter__()
     assert list((tracefs / "instances").iterdir()) == []
 
 
@@ -150,5 +150,5 @@ def test_a_kernel_that_cannot_says_what_it_lacks(
     for name in present:
         (tmp_path / name).mkdir()
     with pytest.raises(TracefsError, match=problem) as caught:
-        recording(CpuSet.of(1), tmp_path).__enter__()
+        record(CpuSet.of(1), tmp_path).__enter__()
     assert re.search(hint, caught.value.hint)

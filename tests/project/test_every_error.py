@@ -115,7 +115,7 @@ from nodeagent.edge.files.manifests import scan_manifests
 from nodeagent.edge.files.placement_files import PlacementFiles
 from nodeagent.edge.kernel import irqbalance, kernel_threads, uevents
 from nodeagent.edge.kernel.sysfs import read_machine, write_setting
-from nodeagent.edge.kernel.tracefs import recording
+from nodeagent.edge.kernel.tracefs import record
 from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.edge.systemd import units
@@ -399,7 +399,7 @@ def with_histograms(directory: Path) -> Path:
 
 
 def counted_in(tracefs: Path) -> None:
-    with recording(CpuSet.of(1), tracefs):
+    with record(CpuSet.of(1), tracefs):
         pass
 
 

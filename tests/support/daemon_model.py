@@ -210,7 +210,7 @@ class Tree:
     def read_above(self) -> dict[str, Any]:
         return self.machine.observed(is_above)
 
-    def read_of_others(self, directory: str) -> ObservedCgroup | None:
+    def read_foreign(self, directory: str) -> ObservedCgroup | None:
         path = directory.removeprefix("/sys/fs/cgroup").removeprefix("/")
         name = path.removeprefix(f"{SLICE}/")
         if name in self.machine.units:
@@ -228,7 +228,7 @@ class Tree:
             is_frozen=False,
         )
 
-    def chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
+    def read_chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
         above = self.machine.node.kernel.online
         return ((str(self.root.parent), above), (str(self.root), above - self.machine.withheld))
 

@@ -13,7 +13,7 @@ from nodeagent.core.resources.cpu.holdings import exclusive_cpus as all_exclusiv
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
 from nodeagent.edge.kernel.interrupts import describe_interrupts
-from nodeagent.edge.kernel.tracefs import recording
+from nodeagent.edge.kernel.tracefs import record
 from nodeagent.edge.processes.host_processes import (
     describe_threads,
     find_caller_pids,
@@ -52,7 +52,7 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     leave_cpus(all_exclusive_cpus(view.state.promises))
     # Read twice, because a task that is just ending is in no cgroup any more, but its last switch is counted.
     ending = _members(tree, cgroups)
-    with recording(cpus) as counters:
+    with record(cpus) as counters:
         before = {cgroup: tasks | ending[cgroup] for cgroup, tasks in _members(tree, cgroups).items()}
         counters.begin()
 
@@ -165,5 +165,5 @@ def _witnesses(
         running=running,
         interrupts=describe_interrupts({one.number for one in use.interrupts}),
         callers=find_caller_pids(),
-        interrupts_by_device={device: files.interrupt_numbers_of(device) for device in devices},
+        interrupts_by_device={device: files.find_interrupt_numbers(device) for device in devices},
     )

@@ -86,7 +86,7 @@ class CpuCounters:
         return dict(found)
 
     def _rows_of(self, devices: tuple[str, ...]) -> frozenset[str]:
-        return frozenset(str(number) for device in devices for number in self._settings.interrupt_numbers_of(device))
+        return frozenset(str(number) for device in devices for number in self._settings.find_interrupt_numbers(device))
 
 
 class _CountedFile:

@@ -67,7 +67,7 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
     No wake-up tells of CPUs that are withheld. So they are looked at before each decision, without a rescan too.
     """
     try:
-        chain = edges.tree.chain() or memory.chain
+        chain = edges.tree.read_chain() or memory.chain
         if chain == memory.chain and not rescan and not memory.machine_problems:
             return memory
         memory = replace(memory, whole=edges.machine.look(memory.whole), chain=chain)

@@ -66,7 +66,7 @@ def on_what_is_there(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tu
 def without_withheld(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
     """Give a node as its first turn will have it. Cgroups that cannot be read are left to that turn to report."""
     try:
-        kept = find_withheld(tree.chain() or ())
+        kept = find_withheld(tree.read_chain() or ())
     except CgroupError:
         return node, NOTHING
     return (on_what_is_there(node, node.topology.without(kept.cpus))[0] if kept.cpus else node), kept

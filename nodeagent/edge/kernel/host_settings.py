@@ -52,7 +52,7 @@ class HostSettingsFiles:
                     raise _make_error(path, err) from err
         return found
 
-    def facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
+    def read_facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
         """Return facts of interrupts and network queues that identify their instance, and the CPUs near an interrupt's device.
 
         An interrupt's directory in /sys has a new inode number for each instance. A network interface keeps its index when renamed.
@@ -85,7 +85,7 @@ class HostSettingsFiles:
                 return CpuSet.parse(Path(f"{self._root}/{IRQS}/{interrupt.name}/{name}").read_text("ascii").strip())
         return CpuSet()
 
-    def nodes(self) -> tuple[CpuSet, ...]:
+    def read_node_cpus(self) -> tuple[CpuSet, ...]:
         """Return the CPUs of each NUMA node, including offline ones. Nodes without CPUs are left out.
 
         Raises:
@@ -95,7 +95,7 @@ class HostSettingsFiles:
         found = (CpuSet.from_ids(_parse_numbers(of_node, "cpu")) for of_node in names)
         return tuple(cpus for cpus in found if cpus)
 
-    def interrupt_numbers(self) -> tuple[int, ...]:
+    def list_interrupt_numbers(self) -> tuple[int, ...]:
         """Return the numbers of all interrupts.
 
         Raises:
@@ -127,7 +127,7 @@ class HostSettingsFiles:
                 break
         return frozenset()
 
-    def interrupt_numbers_of(self, device: str) -> frozenset[int]:
+    def find_interrupt_numbers(self, device: str) -> frozenset[int]:
         """Return the numbers of a device's interrupts, for display. The set is empty if they can't be listed."""
         try:
             return frozenset(int(interrupt.name) for interrupt in self.interrupts_of(device))
@@ -150,7 +150,7 @@ class HostSettingsFiles:
 
     def _list_settings(self, kinds: AbstractSet[SettingKind]) -> Iterator[Setting]:
         if SettingKind.IRQ in kinds:
-            yield from (Setting(SettingKind.IRQ, str(number)) for number in self.interrupt_numbers())
+            yield from (Setting(SettingKind.IRQ, str(number)) for number in self.list_interrupt_numbers())
         if SettingKind.NEW_IRQS in kinds:
             yield NEW_IRQS
         if SettingKind.QUEUE in kinds:
@@ -177,7 +177,7 @@ def _parse_numbers(names: Iterable[str], kind: str) -> list[int]:
     return [int(number) for number in numbers if number.isdigit()]
 
 
-def possible_cpus(root: str = "/") -> CpuSet:
+def read_possible_cpus(root: str = "/") -> CpuSet:
     """Read the CPUs that the machine can ever have.
 
     Raises:
@@ -186,7 +186,7 @@ def possible_cpus(root: str = "/") -> CpuSet:
     return _read_cpus(Path(root, "sys/devices/system/cpu/possible"))
 
 
-def online_cpus(root: str = "/") -> CpuSet:
+def read_online_cpus(root: str = "/") -> CpuSet:
     """Read the online CPUs.
 
     Raises:
@@ -195,7 +195,7 @@ def online_cpus(root: str = "/") -> CpuSet:
     return _read_cpus(Path(root, "sys/devices/system/cpu/online"))
 
 
-def host_cpus(root: str = "/") -> CpuSet:
+def read_host_cpus(root: str = "/") -> CpuSet:
     """Read the CPUs of the root cgroup, which are online and in no partition.
 
     Raises:
@@ -224,7 +224,7 @@ def _make_error(path: Path, err: Exception) -> HostFileError:
     return HostFileError(f"cannot read {path}: {reason}", hint=hint)
 
 
-def boot_id(root: str = "/") -> str:
+def read_boot_id(root: str = "/") -> str:
     """Return the id of this boot. Empty means unknown."""
     with suppress(OSError):
         return Path(root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

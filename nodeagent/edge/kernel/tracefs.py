@@ -52,7 +52,7 @@ class TracefsError(NodeAgentError):
 
 
 class CpuRecording:
-    """Counters of one tracefs instance. Made by `recording`."""
+    """Counters of one tracefs instance. Made by `record`."""
 
     def __init__(self, instance: Path, cpus: CpuSet) -> None:
         self._instance = instance
@@ -125,7 +125,7 @@ class CpuRecording:
 
 
 @contextmanager
-def recording(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
+def record(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
     """Make a tracefs instance with prepared counters of these CPUs, and remove it afterwards.
 
     Raises:

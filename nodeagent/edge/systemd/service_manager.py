@@ -34,10 +34,6 @@ class ServiceManager:
             )
         self._watchdog_usec = _read_watchdog_usec(environment)
 
-    @property
-    def is_there(self) -> bool:
-        return self._path != ""
-
     def watchdog_period_seconds(self) -> float | None:
         """Return half of the watchdog timeout (sd_watchdog_enabled(3)). None means that there is no watchdog."""
         return None if self._watchdog_usec is None else self._watchdog_usec / 2_000_000

@@ -55,7 +55,7 @@ def _read_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Observ
     try:
         observed = dict(read_cgroups(tree, units, view.state.pods_of_units()))
         elsewhere = (status.cgroup for entry in view.state.entries for status in entry.containers if status.cgroup)
-        found = ((path, tree.read_of_others(path)) for path in elsewhere)
+        found = ((path, tree.read_foreign(path)) for path in elsewhere)
         observed = {**observed, **{path: cgroup for path, cgroup in found if cgroup is not None}}
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")

@@ -54,7 +54,7 @@ def read_container_cgroups(
                 if made.id in read_ids or not made.cgroup:
                     continue
                 read_ids.add(made.id)
-                cgroup = tree.read_of_others(made.cgroup)
+                cgroup = tree.read_foreign(made.cgroup)
                 if cgroup is not None:
                     by_id[made.id] = cgroup
     except CgroupError as err:
@@ -72,7 +72,7 @@ def maybe_running(tree: CgroupTree, registry: Registry, cgroups: ContainerCgroup
         if made.stage is not Stage.CREATED or made.id in cgroups.by_id:
             return False
         try:  # a created container without a cgroup may start as long as its pod has processes
-            pod = tree.read_of_others(str(Path(made.cgroup).parent))
+            pod = tree.read_foreign(str(Path(made.cgroup).parent))
         except CgroupError:
             return True
         return pod is not None and pod.is_populated

@@ -103,7 +103,7 @@ class CgroupTree:
             path += f"/{ABOVE}"
         return found
 
-    def read_of_others(self, path: str) -> ObservedCgroup | None:
+    def read_foreign(self, path: str) -> ObservedCgroup | None:
         """Read the CPUs, memory nodes and population of another program's cgroup. None means that the cgroup doesn't exist.
 
         A cgroup without the controller cpuset has the effective CPUs of the nearest cgroup above.
@@ -128,7 +128,7 @@ class CgroupTree:
             is_frozen=state.get("frozen") == 1,
         )
 
-    def occupied_below(self, top: str, is_known: Callable[[str], bool]) -> dict[str, CpuSet]:
+    def read_occupied_below(self, top: str, is_known: Callable[[str], bool]) -> dict[str, CpuSet]:
         """Return the effective CPUs of unknown populated cgroups of another program, by path below the root cgroup.
 
         Args:
@@ -149,7 +149,7 @@ class CgroupTree:
                 found[path] = cpus
         return found
 
-    def chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
+    def read_chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
         """Read the effective CPUs of the pods' cgroup and of all above it, as (path, CPUs) from the root cgroup down.
 
         None means that a cgroup doesn't exist or lacks the controller cpuset, perhaps only while systemd enables it.
