@@ -74,6 +74,14 @@ class Stop:
     killed: set[str] = dataclasses.field(default_factory=set)  # ids whose grace period is over
 
 
+@dataclasses.dataclass(slots=True)
+class SignalFlags:
+    """Whether a signal has asked for a stop (SIGTERM) or re-execution (SIGHUP)."""
+
+    stop: bool = False
+    reexec: bool = False
+
+
 class Launcher:
     def __init__(self, root: Path | None, state: Path, journal: str, listener: socket.socket) -> None:
         self.root, self.journal, self.records = root, journal, RecordStore(state)
@@ -84,7 +92,7 @@ class Launcher:
         self.children: dict[int, str] = {}  # ids by pid; only reap() frees these pids
         self.pidfds: dict[str, int] = {}  # pidfds by id, of processes that an earlier launcher started
         self.started_at_ms = now_ms()
-        self.stop_asked = self.reexec_asked = False
+        self.asked = SignalFlags()
         self.stop: Stop | None = None
 
     def serve(self) -> None:
@@ -94,8 +102,8 @@ class Launcher:
             end.setblocking(False)
         signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stop_asked", True))
-        signal.signal(signal.SIGHUP, lambda *_: setattr(self, "reexec_asked", True))
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self.asked, "stop", True))
+        signal.signal(signal.SIGHUP, lambda *_: setattr(self.asked, "reexec", True))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that reexec() has blocked
         self.recover_runs()
         self.selector.register(wake_in, selectors.EVENT_READ, lambda: wake_in.recv(4096))
@@ -105,11 +113,11 @@ class Launcher:
         while True:
             self.reap()
             self.end_overdue_starts()
-            if self.stop_asked and self.continue_stop():
+            if self.asked.stop and self.continue_stop():
                 self.kill_leftovers()
                 signal.set_wakeup_fd(-1)  # the socket closes with this function
                 return
-            if self.reexec_asked and not self.starting:
+            if self.asked.reexec and not self.starting:
                 self.reexec()
             for key, _ in self.selector.select(self.next_deadline()):
                 key.data()
@@ -241,7 +249,7 @@ class Launcher:
         if order.id in self.starting:
             self.starting[order.id].clients.append(client)
             return None
-        if self.stop_asked or len(self.runs) + len(self.starting) >= MAX_RUNS:
+        if self.asked.stop or len(self.runs) + len(self.starting) >= MAX_RUNS:
             raise RefusedError("unavailable", f"stopping, or {MAX_RUNS} runs are kept (acknowledge the ended ones)")
         ours, theirs = socket.socketpair()
         try:
@@ -346,7 +354,7 @@ class Launcher:
 
     def reexec(self) -> None:
         """Execute the launcher's program again in this process, which keeps its children."""
-        self.reexec_asked = False
+        self.asked.reexec = False
         log("reexec", pid=os.getpid())
         # without handlers, these signals would end the new image
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})

@@ -29,7 +29,6 @@ T = TypeVar("T")
 DEFAULT_SOCKET = Path("/run/nodeagent-pods/launcher.sock")
 ANSWER_SECONDS = 20.0  # the launcher gives up a start that hangs for 10 seconds
 ACKS_PER_REQUEST = 1000  # ids of at most 120 characters
-
 WRITES_BYTES = 128 * 1024  # per request: leaves room for JSON's quotes and escapes
 MOVES_CPUS = 2**20  # sum of the CPUs of all thread moves in a request; the launcher refuses more
 

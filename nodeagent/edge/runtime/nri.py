@@ -101,26 +101,21 @@ class Plugin(Protocol):
     @property
     def index(self) -> int:
         """0 to 99, the plugin's place in the order of plugins."""
-        ...
 
     @property
     def events(self) -> frozenset[Event]:
         """Events to subscribe to. At least one must be known to every version of NRI."""
-        ...
 
     def configure(self, runtime: Runtime, /) -> None: ...
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
         """Take the running pods and containers, before any other call, and return updates of containers."""
-        ...
 
     def handle(self, call: Call, until: float, /) -> Answer | Denial: ...
     def shut_down(self) -> None:
         """Take note that the runtime is about to end, while its containers keep running."""
-        ...
 
     def note(self, answered: Answered) -> None:
         """Take note of an answer that has been sent."""
-        ...
 
 
 class _Phase(IntEnum):

@@ -49,11 +49,9 @@ class Service(Protocol):
     @property
     def terminator(self) -> bytes:
         """The bytes that end a request."""
-        ...
 
     def answer(self, request: bytes, peer: Peer | None) -> Awaitable[bytes]:
         """Answer a request, which includes its terminator. A peer of None means that the client is unknown (TCP)."""
-        ...
 
     def refusal(self, reason: Broken, /) -> bytes: ...
 
@@ -180,7 +178,7 @@ class Server:
     def _make_room(self, newcomer: SlotHolder) -> bool:
         """Make room for a connection of a user, if necessary by dropping the slowest one of the user with most connections.
 
-        Return False if the new client's own user has most, and the requests of all connections of that user have arrived.
+        Of the new client's own user, only a connection whose request is arriving is dropped. Return False if none can be dropped.
         """
         held = Counter([*self._reading.values(), *self._answering.values(), *self._parting.values()])
         if held.total() < self._service.bounds.connections:
