@@ -346,7 +346,7 @@ def test_a_start_on_cpus_of_a_unit_whose_pod_is_not_known_is_denied(desk: Desk) 
     desk.observed = {path: there}
     denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
     assert isinstance(denied, Denial)
-    assert "not left yet by unit db.service, which a pod has pinned that is not known now" in denied.reason
+    assert "not left yet by unit db.service, pinned by a pod that is not known now" in denied.reason
     desk.observed = {}
     assert desk.answered(event(Event.START_CONTAINER, WEB, "m")) == Answer()
 
@@ -535,7 +535,7 @@ def test_before_the_runtime_has_told_what_there_is_unknown_processes_occupy_thei
     desk.turn()
     assert desk.occupied == CpuSet.parse("2-3,5")
     assert desk.containers.standing_problem() is None, "the runtime may tell of them any moment"
-    desk.containers.exchange.lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
+    desk.containers.exchange.record_lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
     assert f"/sys/fs/cgroup/{STRANGE} (2-3)" in str(desk.containers.standing_problem())
     assert desk.log.lines[-1][0] == "runtime_lost"
 
@@ -598,7 +598,7 @@ def test_a_runtime_that_goes_and_comes_is_told_of_once(desk: Desk) -> None:
     assert desk.containers.standing_problem() is None
     err = NriError(Path("/run/nri.sock"), "it closed the connection", "look there")
     for _ in range(2):
-        desk.containers.exchange.lost(err, 1.0)
+        desk.containers.exchange.record_lost(err, 1.0)
         assert "it closed the connection (look there)" in str(desk.containers.standing_problem())
     desk.answered(Synchronized())
     assert desk.containers.standing_problem() is None

@@ -356,7 +356,7 @@ def test_a_container_is_prepared_if_the_plugin_wants_that(kubelet: Kubelet, plug
 def test_what_cannot_be_registered_is_refused(
     kubelet: Kubelet, tmp_path: Path, undo: ExitStack, resource: str, asked: dict[str, str], why: str
 ) -> None:
-    kubelet.plugins.given = lambda: frozenset({"example.com/nic"})
+    kubelet.plugins.configured = lambda: frozenset({"example.com/nic"})
     made = DevicePlugin(tmp_path, resource)
     undo.callback(made.stop)
     with pytest.raises(grpc.RpcError, match=why):

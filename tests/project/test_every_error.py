@@ -58,7 +58,8 @@ from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.counting import decode_counts
 from nodeagent.cli.support.entering import check_container
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.node.selected import read_node, read_topology
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import read_topology
 from nodeagent.cli.support.node.this_node import read_this_node
 from nodeagent.cli.support.pod_files import read_pods
 from nodeagent.core.admission import managers as core
@@ -103,7 +104,7 @@ from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET, PodsApi
 from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
 from nodeagent.daemon.domains.runtime.runtime_link import Push
 from nodeagent.daemon.plugins.device_plugins import DEVICE_PLUGIN
-from nodeagent.daemon.start.recovery import recorded_devices
+from nodeagent.daemon.start.recovery import read_recorded_devices
 from nodeagent.daemon.start.releasing import find_pods_cgroup
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.edge.cgroups.cgroup_entry import enter_cgroup
@@ -520,8 +521,8 @@ CASES = [
     Case("PinError", "no unit that has a cgroup", lambda _: pin.run(asked(pin, "dev-sda.device", "--cpus", "1", "--memory", "1Mi")), "'dev-sda.device'"),
     Case("UnpinError", "one that isn't pinned", lambda d: with_manifests(unpin, d, "db"), "unit db.service"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
-    Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
-    Case("WaitError", "no agent", lambda d: with_manifests(delete, d, "web", "--wait"), "so --wait cannot succeed"),
+    Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only the agent can release single pods"),
+    Case("WaitError", "no agent", lambda d: with_manifests(delete, d, "web", "--wait"), "so --wait would wait in vain"),
     Case("WatchError", "no terminal", lambda _: watch(Namespace(frames=None)), "this is not one"),
     Case("RetryError", "no agent", lambda d: retry.run(asked(retry, "web", "--socket", f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
@@ -631,7 +632,7 @@ def of_kubelet(directory: Path, pod: bytes) -> str:
     pods = PodsApi(directory / "s", log, is_expected=True)
     with serving(directory / "s") as kubelet:
         kubelet.raw = pod
-        pods.unknown_of(["uid"], time.monotonic() + 60)
+        pods.ask_unknown(["uid"], time.monotonic() + 60)
     return pods.problem
 
 
@@ -703,7 +704,7 @@ def refused_for_a_device_plugin(error: DevicePluginFailedError) -> str:
 def damaged_devices(directory: Path) -> str:
     (directory / "kubelet_internal_checkpoint").write_text('{"Checksum":1}')
     problems: list[str] = []
-    assert recorded_devices(directory, problems, []) == {}
+    assert read_recorded_devices(directory, problems, []) == {}
     return problems[0]
 
 

@@ -34,7 +34,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
-from nodeagent.daemon.start.startup import unsuited
+from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.edge.kernel.uevents import drain
 from nodeagent.edge.observability.metrics_http import MetricsPages
@@ -210,7 +210,7 @@ def can_be_started(pod: Pod) -> None:
 
 
 def configuration(content: bytes) -> Hashable:
-    _, found = judged_config(content, "config.yaml", lambda config: unsuited(config, MACHINE_A))
+    _, found = judged_config(content, "config.yaml", lambda config: find_unsuited(config, MACHINE_A))
     try:
         config = parse_config(content, "config.yaml")
     except DocumentError:

@@ -162,7 +162,7 @@ def _pod(word: str, held: Sequence[InstalledFile], place: ManifestPlace) -> str:
     )
     if entry is not None:
         raise ManifestPlaceError(
-            f"pod {entry.pod.full_name} has no manifest in {place.directory}: it is ending, or the agent has not looked yet",
+            f"pod {entry.pod.full_name} has no manifest in {place.directory}: it is ending, or the agent has not read the directory yet",
             hint=f"see `nodeagent inspect {entry.pod.full_name}`",
         )
     near = _near(word, names)

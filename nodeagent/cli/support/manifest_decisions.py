@@ -37,8 +37,8 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
     """
     if options.wait and not place.is_live:
         raise WaitError(
-            "the agent is not running: nothing would act, so --wait cannot succeed",
-            hint="start it with `systemctl start nodeagent`, or leave out --wait: it acts once it is started",
+            "the agent is not running, so --wait would wait in vain",
+            hint="start it with `systemctl start nodeagent`, or leave out --wait: the agent acts on the change once it is started",
         )
 
 
@@ -108,7 +108,7 @@ def wait_for_agent(
     limit = options.timeout if options.timeout is not None else find_longest_end_seconds(tuple(ending)) + SPARE_SECONDS
     deadline = time.monotonic() + float(limit)
     pause, longest = _PAUSES_SECONDS
-    with Progress("looks whether the agent has acted") as progress:
+    with Progress("questions to the agent") as progress:
         while True:
             state = _state(place)
             if look(state) or time.monotonic() >= deadline:

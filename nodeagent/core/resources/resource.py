@@ -202,9 +202,6 @@ class Resource(Protocol):
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         """Return its gauges, computed from the state."""
 
-    def describe(self, held: PodPromises, name: str) -> str:
-        """Say in a few words what a container holds, for people. Empty if it holds nothing, or if a view of its own shows it."""
-
 
 def allocate_each(resource: Resource, promises: Promises, pod: PodDemand) -> Allocation:
     """Promise each container of a pod its own, of a resource that a pod doesn't share."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from nodeagent.core.admission.node_rules import free_cpus
 from nodeagent.core.cgroups.closing import find_closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
@@ -20,7 +21,6 @@ from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.containers import ContainerView, describe_container, describe_kernel_values
@@ -94,8 +94,8 @@ def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, t
     observed, kernel = view.observed.cgroups, view.kernel
     if observed is None or kernel is None:
         return (), Plan(()), ()
-    wanted = desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
-    of_runtime = runtime_cgroups(view.node.config, view.node.managers, kernel, view.state).values()
+    wanted = desired_cgroups(view.node.config, view.node.rules, kernel, view.state)
+    of_runtime = runtime_cgroups(view.node.config, view.node.rules, kernel, view.state).values()
     # A container runtime may remove a cgroup and create it again when it retries to run the container.
     wanted += tuple(want for want in of_runtime if want.path in observed)
     plan = diff(wanted, observed)
@@ -146,9 +146,8 @@ def _summarise(view: NodeView, pods: Sequence[Document], found: Sequence[Differe
 def _describe_node(view: NodeView) -> Document:
     topology, promises = view.node.topology, view.state.promises
     placement = view.node.config.placement
-    shared = shared_pool(view.node.managers, promises, topology.online)
-    cpu = view.node.managers.providers.of(CpuResource).manager
-    available = CpuSet(cpu.free_cpus(promises)) & topology.online if cpu.static else CpuSet()
+    shared = shared_pool(view.node.rules, promises, topology.online)
+    available = free_cpus(view.node.rules, promises) & topology.online
     exclusive = exclusive_cpus(promises)
     return {
         "agent": {
@@ -170,8 +169,8 @@ def _describe_node(view: NodeView) -> Document:
             "offline": str(topology.offline),
             "online": str(topology.online),
             "onlineCount": len(topology.online),
-            "reserved": str(view.node.managers.reserved),
-            "reservedCount": len(view.node.managers.reserved),
+            "reserved": str(view.node.rules.reserved),
+            "reservedCount": len(view.node.rules.reserved),
             "shared": str(shared),
             "sharedMillicores": 1000 * len(shared),
         },
@@ -230,12 +229,12 @@ def _describe_pod(
     if entry.is_requested_per_container:
         from nodeagent.views.wording.runtime_pods import describe_known_amounts, find_known_amounts  # noqa: PLC0415 - most nodes have no container runtime
 
-        known = find_known_amounts(entry, view.state, view.node.managers.topology.memory_bytes)
+        known = find_known_amounts(entry, view.state, view.node.rules.topology.memory_bytes)
         estimates = describe_known_amounts(one for one in known if not one.is_exact)
     containers = []
     has_partitions = view.kernel is None or bool(view.kernel.path_to_partitions)
     closed = (
-        find_closings(view.node.config, view.node.managers, view.state.promises, entry, has_partitions=has_partitions)
+        find_closings(view.node.config, view.node.rules, view.state.promises, entry, has_partitions=has_partitions)
         if entry.is_active
         else {}
     )

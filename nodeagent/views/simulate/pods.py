@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.resource_kinds import describe_further_holdings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import headroom
@@ -28,7 +29,6 @@ from nodeagent.views.explain.document import (
     describe_placed_containers,
 )
 from nodeagent.views.explain.resizes import describe_resize_changes
-from nodeagent.views.wording.further_holdings import describe_further_holdings
 
 Document = dict[str, Any]
 VERSION = 1
@@ -174,8 +174,7 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
     if isinstance(decision, Admitted):
         held = (decision.promises if replaced else run.after.promises).of_pod(pod.uid)
     resize = next((one for one in run.resizes if one.new is pod), None)
-    resources = run.after.managers.providers.resources
-    further = {c.name: found for c in pod.containers if (found := describe_further_holdings(resources, held, c.name))}
+    further = {c.name: found for c in pod.containers if (found := describe_further_holdings(held, c.name))}
     return {
         "containers": []
         if not isinstance(decision, Admitted)

@@ -60,7 +60,7 @@ from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind, World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
 from nodeagent.daemon.domains.runtime.containers import find_name_problems, read_pod_annotations
-from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers
+from nodeagent.daemon.reports.problems import describe_misnamed_pods, describe_refused_containers
 from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar
 from tests.support.runtime_pods import kubelets, sandbox_of, told, told_resources
 from tests.support.world import SMALL, START_MS, Node, empty_state, node
@@ -316,10 +316,10 @@ def test_a_refused_container_of_an_admitted_pod_is_a_problem_that_a_retry_ends()
     mixed = pod("mixed", app("main", "2"), app("large", "6"))
     runtime.run(mixed, "main", "m")
     assert isinstance(runtime.create(mixed, "large", "l"), Denial)
-    (problem,) = refused_containers(runtime.state)
+    (problem,) = describe_refused_containers(runtime.state)
     assert problem.startswith("pod default/mixed, container large is refused: OutOfcpu: ")
     runtime.happens(Retried(mixed.uid))
-    assert [*refused_containers(runtime.state)] == []
+    assert [*describe_refused_containers(runtime.state)] == []
     assert runtime.own(mixed, "main") == runtime.cpusets["m"]
 
 
@@ -353,13 +353,13 @@ def test_a_pod_with_a_name_that_no_state_can_have_is_refused_and_part_of_none() 
     assert denied.reason.startswith(INVALID_NAME)
     assert "\n" not in denied.reason
     assert runtime.state.entries == ()
-    (problem,) = misnamed_pods(runtime.state)
+    (problem,) = describe_misnamed_pods(runtime.state)
     assert "container main is refused: InvalidName" in problem
     assert isinstance(runtime.create(odd, "main", "n"), Denial), "as before"
     assert [event.kind for event in runtime.events] == [EventKind.POD_REFUSED]
     runtime.happens(Synchronized())
     runtime.look()
-    assert list(misnamed_pods(runtime.state)) == []
+    assert list(describe_misnamed_pods(runtime.state)) == []
 
 
 def test_pods_are_aligned_as_a_whole_only_if_all_is_known_of_them() -> None:
@@ -850,13 +850,13 @@ def test_a_resize_below_what_it_was_admitted_with_is_refused_until_the_container
     events = len(runtime.events)
     assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked), Denial)
     assert len(runtime.events) == events, "it is told once"
-    (problem,) = refused_containers(runtime.state)
+    (problem,) = describe_refused_containers(runtime.state)
     assert RESIZE_INFEASIBLE in problem
     runtime.end("m")
     runtime.look()
     runtime.run(smaller, "main", "n")
     assert len(runtime.own(WEB, "main") or ()) == 1
-    assert list(refused_containers(runtime.state)) == []
+    assert list(describe_refused_containers(runtime.state)) == []
 
 
 def test_a_resize_that_has_to_wait_is_tried_again_when_it_is_asked_for_again() -> None:

@@ -34,7 +34,11 @@ from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.world import World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
 from nodeagent.daemon.domains.runtime.containers import find_name_problems, read_pod_annotations
-from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers, unserved_containers
+from nodeagent.daemon.reports.problems import (
+    describe_misnamed_pods,
+    describe_refused_containers,
+    describe_unserved_containers,
+)
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.runtime.calls import MAX_BYTES, MAX_MICROSECONDS, answered
@@ -181,9 +185,9 @@ class Agent:
         for text in (
             render(document),
             render_in_full(document),
-            *refused_containers(self.state),
-            *misnamed_pods(self.state),
-            unserved_containers(self.state),
+            *describe_refused_containers(self.state),
+            *describe_misnamed_pods(self.state),
+            describe_unserved_containers(self.state),
         ):
             assert "\x1b" not in text
             assert "\x00" not in text

@@ -178,9 +178,6 @@ class MemoryResource(Struct, frozen=True):
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
         return memory_shortfalls(self.manager, promises)
 
-    def describe(self, held: PodPromises, name: str) -> str:
-        return ""
-
 
 def _listed(found: hints.MemoryHints) -> ResourceHints:
     # No answer at all is one list that doesn't care; an empty list can't be satisfied.

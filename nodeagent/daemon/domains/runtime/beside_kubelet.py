@@ -12,11 +12,7 @@ _MAX_PARTS = 100
 
 
 def kubelet_problem(root: Path = Path("/")) -> str | None:
-    """Return the kubelet settings that conflict with the agent, as text. None means that there are none.
-
-    Args:
-        root: root of the host's file system.
-    """
+    """Return the kubelet settings that conflict with the agent, as text. None means that there are none."""
     arguments = read_kubelet_arguments(root / "proc")
     state_directory = _value_of_flag("--root-dir", arguments) or _ROOT
     paths = [_value_of_flag("--config", arguments) or _CONFIG]
@@ -34,7 +30,7 @@ def kubelet_problem(root: Path = Path("/")) -> str | None:
         )
     except state_files.StateFileError as err:
         return (
-            f"kubelet's files can't be read, and nobody knows whether it leaves CPUs alone: {err.message} ({err.hint})"
+            f"kubelet's files can't be read, so it is unknown whether kubelet manages CPUs: {err.message} ({err.hint})"
         )
     return "; ".join(map(str, found)) or None
 

@@ -17,7 +17,7 @@ from nodeagent.formats.wire.device_plugins import access, container_variables
 from nodeagent.formats.wire.protobuf import ProtobufError
 
 
-def access_of(
+def find_device_access(
     devices: tuple[HeldDevice, ...],
     answers: tuple[tuple[str, bytes], ...],
     own: Collection[str],
@@ -47,7 +47,7 @@ def access_of(
     for resource, answer in answers:
         try:
             part = access(answer)
-            variables = dict(container_variables(((resource, answer),), own)) | variables  # # the first resource wins
+            variables = dict(container_variables(((resource, answer),), own)) | variables  # the first resource wins
         except ProtobufError as err:
             return f"what the device plugin of {resource} has answered: {err}"
         if part.cdi_devices and not takes_cdi:
@@ -69,7 +69,7 @@ def access_of(
     return DeviceAccess(
         variables=(*sorted(variables.items()), *device_variables(devices)),
         files=tuple(found[path] for path in sorted(found)),
-        mounts=tuple({one.path: one for part in parts for one in part.mounts}.values()),
+        mounts=tuple({mount.path: mount for part in parts for mount in part.mounts}.values()),
         annotations=tuple(sorted({name: value for part in parts for name, value in part.annotations}.items())),
         cdi_devices=tuple(dict.fromkeys(name for part in parts for name in part.cdi_devices)),
     )
