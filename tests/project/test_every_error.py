@@ -495,7 +495,7 @@ CASES = [
     Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.find_unbound_threads(open_many), "Too many open files"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is not JSON"),
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
-    Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
+    Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).notify_ready(""), "{}/s"),
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
     Case("GrpcError", "no kubelet", lambda d: grpc(KUBELET, d / "s").__enter__(), "{}/s: there is no such socket"),
     Case("GrpcError", "something else for a kubelet", lambda d: grpc(KUBELET, Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s"))).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),

@@ -109,7 +109,7 @@ class HostEdges:
         for setting, thread in threads.items():
             if handled := _INTERRUPT_THREAD.match(thread.name):
                 interrupt = Setting(SettingKind.IRQ, handled[1])
-                facts[setting] = Facts(interrupt=interrupt, follows=self._files.effective_cpus(interrupt))
+                facts[setting] = Facts(interrupt=interrupt, follows=self._files.read_effective_cpus(interrupt))
         released = frozenset(Setting(SettingKind.UNIT, name) for name in self._beside)
         settings = found | {setting: thread.cpus for setting, thread in threads.items()}
         return Reading(settings, facts, failed, released & settings.keys())

@@ -57,7 +57,7 @@ class HostSettingsFiles:
 
         An interrupt's directory in /sys has a new inode number for each instance. A network interface keeps its index when renamed.
         """
-        numbers = _parse_numbers(self._names(_NODES), "node")
+        numbers = _parse_numbers(self._list_names(_NODES), "node")
         cpus_near = {str(number): _read_cpus(Path(f"{self._root}/{_NODES}/node{number}/cpulist")) for number in numbers}
         indices: dict[str, int | None] = {}
         found = {}
@@ -78,7 +78,7 @@ class HostSettingsFiles:
                 found[setting] = Facts(indices[interface])
         return found
 
-    def effective_cpus(self, interrupt: Setting) -> CpuSet:
+    def read_effective_cpus(self, interrupt: Setting) -> CpuSet:
         """Return the CPUs to which the kernel delivers an interrupt. An empty set means that they are unknown, or the interrupt is gone."""
         for name in ("effective_affinity_list", "smp_affinity_list"):
             with suppress(OSError, ValueError):
@@ -91,7 +91,7 @@ class HostSettingsFiles:
         Raises:
             HostFileError: a directory can't be listed.
         """
-        names = (self._names(f"{_NODES}/{node}") for node in self._names(_NODES))
+        names = (self._list_names(f"{_NODES}/{node}") for node in self._list_names(_NODES))
         found = (CpuSet.from_ids(_parse_numbers(of_node, "cpu")) for of_node in names)
         return tuple(cpus for cpus in found if cpus)
 
@@ -101,7 +101,7 @@ class HostSettingsFiles:
         Raises:
             HostFileError: /proc/irq can't be listed.
         """
-        return tuple(int(name) for name in self._names(IRQS) if name.isdigit())
+        return tuple(int(name) for name in self._list_names(IRQS) if name.isdigit())
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device (an address such as `0000:3b:00.0`) or of a network interface.
@@ -116,7 +116,7 @@ class HostSettingsFiles:
             return frozenset()
         place = place.resolve()
         for at in (place, *place.parents):
-            names = self._names(str((at / "msi_irqs").relative_to(self._root or "/")))
+            names = self._list_names(str((at / "msi_irqs").relative_to(self._root or "/")))
             if not names:
                 with suppress(OSError):  # a device without message-signalled interrupts
                     line = (at / "irq").read_text(encoding="ascii").strip()
@@ -154,14 +154,14 @@ class HostSettingsFiles:
         if SettingKind.NEW_IRQS in kinds:
             yield NEW_IRQS
         if SettingKind.QUEUE in kinds:
-            for interface in self._names(QUEUES):
-                for queue in self._names(f"{QUEUES}/{interface}/queues"):
+            for interface in self._list_names(QUEUES):
+                for queue in self._list_names(f"{QUEUES}/{interface}/queues"):
                     file = "rps_cpus" if queue.startswith("rx-") else "xps_cpus"
                     yield Setting(SettingKind.QUEUE, f"{interface}/queues/{queue}/{file}")
         if SettingKind.WORKQUEUE in kinds:
             yield Setting(SettingKind.WORKQUEUE)
 
-    def _names(self, directory: str) -> list[str]:
+    def _list_names(self, directory: str) -> list[str]:
         path = Path(f"{self._root}/{directory}")
         try:
             return sorted(entry.name for entry in path.iterdir())

@@ -57,7 +57,7 @@ class LauncherClient:
         """Start a container's process, and return after execve or the failure. An id that was started before only returns its status."""
         answer = protocol.decode_start(self._ask(protocol.encode_start(request)))
         if isinstance(answer, Refused):
-            raise self._refusal(answer)
+            raise self._make_refusal(answer)
         return answer
 
     def list(self) -> tuple[RunStatus, ...]:
@@ -165,10 +165,10 @@ class LauncherClient:
 
     def _check_served(self, answer: T | Refused) -> T:
         if isinstance(answer, Refused):
-            raise self._refusal(answer)
+            raise self._make_refusal(answer)
         return answer
 
-    def _refusal(self, refused: Refused) -> LauncherError:
+    def _make_refusal(self, refused: Refused) -> LauncherError:
         return LauncherError(self._path, f"it refuses: {refused.message} ({refused.code})")
 
 
