@@ -28,7 +28,7 @@ def describe_plan(state: NodeState, entry: PodEntry) -> Document:
         "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
         "cpus": str(cpus),
         "memoryNodes": str(nodes),
-        "cgroup": entry.pod_path if entry.is_active and not entry.pins_units else None,
+        "cgroup": entry.own_cgroup if entry.is_active else None,
         "units": list(entry.pod.units) if entry.is_active else [],
     }
 

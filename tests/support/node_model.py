@@ -609,8 +609,8 @@ class Agent:
             now_ms=machine.now_ms,
             retried=self.retried,
             released=self.released,
-            down=self.down(),
-            asked=self.asked,
+            inactive_units=self.down(),
+            asked_to_end=self.asked,
         )
 
     def down(self) -> frozenset[str]:

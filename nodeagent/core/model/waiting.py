@@ -4,7 +4,7 @@ import enum
 
 from msgspec import Struct
 
-from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, Reason
+from nodeagent.core.model.refusals import POD_NOT_KNOWN, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, Reason
 
 
 class RequestKind(enum.StrEnum):
@@ -63,7 +63,8 @@ class Waiting(Struct, frozen=True):
             case RequestKind.RESUME:
                 return (Retry.ROOM,)
             case RequestKind.CONTAINER:
-                return (Retry.OWNER, Retry.REQUEST)
+                # kubelet repeats each refused request, so most repeats get the same answer without a decision.
+                return (Retry.OWNER if self.reason in _DECIDED_WHEN_REPEATED else Retry.MANIFEST, Retry.REQUEST)
             case RequestKind.CHANGE:
                 by_itself = self.reason == RESIZE_DEFERRED
                 return (Retry.MANIFEST, Retry.REQUEST, *((Retry.ROOM,) if by_itself else ()))
@@ -75,6 +76,7 @@ class Waiting(Struct, frozen=True):
                 return (Retry.MANIFEST, Retry.REQUEST, *resource, *room)
 
 
+_DECIDED_WHEN_REPEATED = frozenset({POD_NOT_KNOWN, RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW.value})
 _FOR_ROOM = frozenset(
     {
         Reason.TOPOLOGY_AFFINITY.value,

@@ -15,7 +15,7 @@ def advance(draft: Draft, world: World) -> Draft:
     for entry in draft.state.entries if world.runs is not None else ():
         if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
             continue
-        after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms, world.asked)
+        after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms, world.asked_to_end)
         if after == entry:
             continue
         promises, deltas, events = draft.state.promises, tuple[MetricDelta, ...](), list[TurnEvent]()

@@ -44,7 +44,7 @@ class Draft(Struct, frozen=True):
     def with_ending(self, entry: PodEntry, world: World) -> "Draft":
         """Begin to end a pod."""
         ending = replace(entry, deleting_since_ms=world.now_ms)
-        ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.asked)
+        ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.asked_to_end)
         return self.plus(self.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
 
     def without(self, entry: PodEntry, world: World, kind: EventKind = EventKind.POD_REMOVED) -> "Draft":

@@ -13,7 +13,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def _list_pinning(state: NodeState) -> tuple[PodEntry, ...]:
-    return tuple(e for e in state.entries if e.pins_units and e.is_active and e.deleting_since_ms is None)
+    return tuple(entry for entry in state.pinning_entries() if entry.deleting_since_ms is None)
 
 
 def note_settings(draft: Draft, world: World) -> Draft:
@@ -26,7 +26,7 @@ def note_settings(draft: Draft, world: World) -> Draft:
 def rest(draft: Draft, world: World) -> Draft:
     """Release the holdings of inactive pods. The pods stay, and their units share the pool, off all exclusive CPUs."""
     for entry in _list_pinning(draft.state):
-        if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.down):
+        if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.inactive_units):
             continue
         promises, deltas = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
         state = replace(draft.state.with_entry(replace(entry, idle=Idle())), promises=promises)
@@ -41,7 +41,7 @@ def resume(draft: Draft, world: World, decide: Decide) -> Draft:
     Without enough resources, the unit runs in the shared pool. Each turn tries again, and reports a refusal whose reason has changed.
     """
     for entry in _list_pinning(draft.state):
-        if entry.idle is None or not lifecycle.is_to_resume(entry, world.observed, world.down):
+        if entry.idle is None or not lifecycle.is_to_resume(entry, world.observed, world.inactive_units):
             continue
         known = entry.idle.refusal
         usage = usage_of(draft.state.holding_pods(), pod_level_resources=world.pod_level_resources)

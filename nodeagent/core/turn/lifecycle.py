@@ -1,9 +1,8 @@
 """Starts, restarts, stops and ends of containers, as functions from a pod's entry and the observations to the next entry.
 
-As in kubelet, init containers run one by one to completion, then sidecars start in order and keep running, then all apps start together.
+As in kubelet, init containers run one by one to completion, sidecars start in order and keep running, and all apps start together at last.
 Restarts have a back-off. A stop is SIGTERM, the grace period, and the end of the whole cgroup, apps before sidecars. Knows no launcher and
-no
-promise.
+no promise.
 """
 
 from collections.abc import Mapping, Set as AbstractSet
@@ -68,7 +67,9 @@ def _observe_container(
     return replace(status, exit=ended, oom_kills_seen=oom_kills)
 
 
-def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, asked: frozenset[str]) -> PodEntry:
+def advance(
+    entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, asked_to_end: frozenset[str]
+) -> PodEntry:
     """Decide on the next starts and stops of an admitted pod. Another program starts and ends the processes of pinned units.
 
     Args:
@@ -76,20 +77,20 @@ def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int,
         runs: the launcher's runs.
         observed: the current cgroups.
         now_ms: wall clock.
-        asked: IDs of the runs whose processes were sent SIGTERM, even in vain.
+        asked_to_end: IDs of the runs whose processes were sent SIGTERM, even in vain.
     """
     if entry.pins_units:
         return entry
     grace_ms = entry.pod.termination_grace_seconds * 1000
     if entry.deleting_since_ms is not None:
-        return _stop_in_order(entry, runs, observed, entry.deleting_since_ms + grace_ms, now_ms, asked)
+        return _stop_in_order(entry, runs, observed, entry.deleting_since_ms + grace_ms, now_ms, asked_to_end)
     if entry.outcome is not None:
         return entry
     outcome = _find_outcome(entry, runs, observed)
     if outcome is not None:
         return replace(entry, outcome=outcome)
     if _has_init_failed(entry) or _have_apps_finished(entry):
-        return _stop_in_order(entry, runs, observed, now_ms + grace_ms, now_ms, asked)
+        return _stop_in_order(entry, runs, observed, now_ms + grace_ms, now_ms, asked_to_end)
     return _start_in_order(entry, observed, now_ms)
 
 
@@ -248,15 +249,13 @@ def _stop_in_order(
     observed: ObservedCgroups,
     stop_by_ms: int,
     now_ms: int,
-    asked: frozenset[str],
+    asked_to_end: frozenset[str],
 ) -> PodEntry:
     """Stop app and init containers first, then the sidecars, the last one first (KEP-753).
 
     A process may have got no SIGTERM in its time, because launcher or agent were away. It then gets SIGTERM before it is killed, and what
-    is left
-    of the grace period since its pod was deleted, but at least MIN_GRACE_MS. In a pod that finishes, it gets a whole grace period. This
-    happens
-    once, even if SIGTERM fails: SIGKILL comes whatever signals fail.
+    is left of the grace period since its pod was deleted, but at least MIN_GRACE_MS. In a pod that finishes, it gets a whole grace period.
+    This happens once, even if SIGTERM fails: SIGKILL comes whatever signals fail.
     """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
@@ -270,7 +269,7 @@ def _stop_in_order(
                 else _is_populated(entry, status.name, observed)
             )
             is_unasked = is_late and can_ask
-            if status.stop_by_ms is None or (is_unasked and run_id(entry, status) not in asked):
+            if status.stop_by_ms is None or (is_unasked and run_id(entry, status) not in asked_to_end):
                 entry = entry.with_status(replace(status, stop_by_ms=max(stop_by_ms, now_ms + MIN_GRACE_MS)))
         if any(_is_alive(entry, status, runs, observed) for status in wave):
             break
@@ -279,7 +278,7 @@ def _stop_in_order(
 
 def record_unit_settings(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
     """Record the original settings of each unit at its first observation."""
-    for status in entry.containers if entry.pins_units else ():
+    for status in entry.containers:
         there = observed.get(entry.container_path(status.name))
         if status.unit_before is None and there is not None:
             before = there.unit if there.unit_before is None else there.unit_before
@@ -296,16 +295,16 @@ def stop_for_restart(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> P
     return entry
 
 
-def is_to_rest(entry: PodEntry, down: AbstractSet[str]) -> bool:
+def is_to_rest(entry: PodEntry, inactive_units: AbstractSet[str]) -> bool:
     """Whether a pod is to release its holdings, because none of its units is active or will become active by itself."""
     paths = {entry.container_path(status.name) for status in entry.containers}
-    return entry.pod.gives_back and paths <= down
+    return entry.pod.gives_back and paths <= inactive_units
 
 
-def is_to_resume(entry: PodEntry, observed: ObservedCgroups, down: AbstractSet[str]) -> bool:
+def is_to_resume(entry: PodEntry, observed: ObservedCgroups, inactive_units: AbstractSet[str]) -> bool:
     """Whether an idle pod needs its holdings again. Nothing is known of a unit while systemd doesn't answer."""
     there = ((path, observed.get(path)) for path in (entry.container_path(status.name) for status in entry.containers))
-    return any(group is not None and group.unit is not None and path not in down for path, group in there)
+    return any(group is not None and group.unit is not None and path not in inactive_units for path, group in there)
 
 
 def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: ObservedCgroups) -> bool:

@@ -30,7 +30,7 @@ def release_lost(draft: Draft, world: World) -> Draft:
         for one in find_possibly_running(lost, world.observed, own, has_reported_all=world.has_reported_all, made=made)
     }
     left |= {one.uid: one for one in lost if one.uid in pinned}
-    return draft.plus(_with_lost(draft.state, tuple(one for _, one in sorted(left.items()))))
+    return draft.plus(_replace_unrecovered(draft.state, tuple(one for _, one in sorted(left.items()))))
 
 
 def adopt_running(draft: Draft, world: World) -> Draft:
@@ -52,7 +52,9 @@ def adopt_running(draft: Draft, world: World) -> Draft:
     pods = tuple(pod for pod in known if pod.recovered.stays)
     origins = {pod.entry.pod.uid: pod.entry.origin for pod in pods}
     draft = draft.plus(
-        _with_lost(draft.state, tuple(one for one in draft.state.promises.unrecovered if one.uid not in origins))
+        _replace_unrecovered(
+            draft.state, tuple(one for one in draft.state.promises.unrecovered if one.uid not in origins)
+        )
     )
     placed = place_recovered(world.managers, tuple(pod.recovered for pod in pods), draft.state.promises)
     assert not placed.refused, "running pods are never refused"
@@ -74,5 +76,5 @@ def _has_pinned_units(entry: PodEntry, state: NodeState, world: World) -> bool:
     return all(unit is not None and unit.unit_before not in {None, unit.unit} for unit in units)
 
 
-def _with_lost(state: NodeState, lost: tuple[UnrecoveredPod, ...]) -> NodeState:
+def _replace_unrecovered(state: NodeState, lost: tuple[UnrecoveredPod, ...]) -> NodeState:
     return replace(state, promises=replace(state.promises, unrecovered=lost))

@@ -32,11 +32,11 @@ class World(Struct, frozen=True):
     """UIDs of pods to decide again on request, or whose changed manifests to decide again."""
     released: frozenset[str] = frozenset()
     """UIDs of pods to end on request, whatever their manifests say."""
-    down: frozenset[str] = frozenset()
+    inactive_units: frozenset[str] = frozenset()
     """Paths of pinned units that are neither active nor being started."""
     has_reported_all: bool = True
     """False while a container runtime has not reported its pods yet."""
-    asked: frozenset[str] = frozenset()
+    asked_to_end: frozenset[str] = frozenset()
     """IDs of the runs whose processes this process has sent SIGTERM, even in vain."""
     has_room: bool = False
     """Whether room was made outside of turns: by a larger machine, or by a domain since the last turn's decision."""

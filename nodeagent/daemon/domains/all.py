@@ -51,7 +51,7 @@ def observe_all(domains: Sequence[Domain], look: DomainInput) -> DomainView:
     views = [domain.observe(look) for domain in domains]
     return DomainView(
         {path: cgroup for view in views for path, cgroup in view.cgroups.items()},
-        frozenset[str]().union(*(view.down for view in views)),
+        frozenset[str]().union(*(view.inactive_units for view in views)),
         has_reported_all=all(view.has_reported_all for view in views),
         problems=tuple(problem for view in views for problem in view.problems),
         retries=any(view.retries for view in views),

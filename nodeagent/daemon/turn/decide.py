@@ -57,7 +57,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     retried = memory.to_retry.union(*(request.retried for request in requests))
     asks = needs_device_scan(
         list_manifests(seen.sources),
-        memory.state.entries,
+        memory.state,
         retried,
         gives=bool(node.config.placement.devices),
         for_room=node.config.retries_for_room,
@@ -79,16 +79,16 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         now_ms=seen.now_ms,
         retried=retried,
         released=frozenset[str]().union(*(request.released for request in requests)),
-        down=seen.domains.down,
+        inactive_units=seen.domains.inactive_units,
         has_reported_all=seen.domains.has_reported_all,
-        asked=memory.asked,
+        asked_to_end=memory.asked,
         has_room=memory.has_room or memory.adapted_to is not node.managers,
         kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
     )
     state = memory.state
     if memory.adapted_to is not node.managers:
         promises = adapt_promises(node, state.promises)
-        assert not isinstance(promises, StartRefused), "the promises were judged when the machine was taken over"
+        assert not isinstance(promises, StartRefused), "the machine was taken over only with fitting allocations"
         state = replace(state, promises=promises)  # a proposal until it is saved
     watch = Stopwatch(alive=edges.alive)
     stepped = step(state, world, watch.decide)

@@ -252,7 +252,7 @@ def _describe_pod(
         containers.append(describe_container(subject, places))
     pool = view.state.promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus
     return {
-        "cgroup": None if entry.refusal is not None or entry.pins_units else entry.pod_path,
+        "cgroup": None if entry.refusal is not None else entry.own_cgroup,
         **({"claims": _describe_claims(view, entry)} if pod.claims else {}),
         "containers": containers,
         "coreClass": pod.core_class,

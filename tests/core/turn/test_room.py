@@ -94,7 +94,8 @@ def test_each_refusal_says_what_lets_it_be_tried_again() -> None:
         (RELEASED, RequestKind.POD, (Retry.MANIFEST, Retry.REQUEST)),
         (RESIZE_DEFERRED, RequestKind.CHANGE, (Retry.MANIFEST, Retry.REQUEST, Retry.ROOM)),
         ("OutOfcpu", RequestKind.RESUME, (Retry.ROOM,)),
-        ("OutOfcpu", RequestKind.CONTAINER, (Retry.OWNER, Retry.REQUEST)),
+        ("OutOfcpu", RequestKind.CONTAINER, (Retry.MANIFEST, Retry.REQUEST)),
+        ("PodNotKnown", RequestKind.CONTAINER, (Retry.OWNER, Retry.REQUEST)),
     ],
 )
 def test_what_waits_is_tried_again_by_its_reason(reason: str, kind: RequestKind, retries: tuple[Retry, ...]) -> None:

@@ -87,6 +87,11 @@ class Stepped(Struct, frozen=True):
     registry: Registry
     todo: tuple[Todo, ...] = ()
 
+    @property
+    def is_illegal(self) -> bool:
+        """Whether the event was illegal, and has therefore changed nothing."""
+        return any(isinstance(one, CountIllegal) for one in self.todo)
+
 
 def apply_event(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
     """Return the registry after an event, and the instructions that follow from it.
@@ -106,7 +111,7 @@ def apply_event(registry: Registry, what: Happening, wanted: Mapping[ContainerKe
             return _release_empty(registry, ids)
         case Unserved(ids):
             # The stored refusals and sandboxes go, too: nobody will retry a refusal or report the end of a pod.
-            ended = (_with_event(entry, ContainerEvent.UNLISTED) for entry in registry.entries)
+            ended = (_apply_to_containers(entry, ContainerEvent.UNLISTED) for entry in registry.entries)
             return _release_empty(Registry(entries=tuple(ended)), ids)
         case Retried(pod_uid):
             # kubelet retries the creation of a refused container. A running container is decided on now.
@@ -114,9 +119,9 @@ def apply_event(registry: Registry, what: Happening, wanted: Mapping[ContainerKe
             todo = _keep_newest_of_key(_decide_unplaced(registry, {pod_uid}))
             return Stepped(replace(registry, refused=refused), todo)
         case Call():
-            if what.pod is not None:
-                registry = _with_pods(_with_sandbox(registry, what.sandbox), (what.pod,))
-            return _apply_call(registry, what)
+            known = registry if what.pod is None else _store_pods(_add_sandbox(registry, what.sandbox), (what.pod,))
+            stepped = _apply_call(known, what)
+            return Stepped(registry, stepped.todo) if stepped.is_illegal else stepped
 
 
 def record_decision(registry: Registry, key: ContainerKey, container_id: str, refusal: str | None) -> Stepped:
@@ -143,15 +148,17 @@ def record_decision(registry: Registry, key: ContainerKey, container_id: str, re
         ]
         everybody = tuple(replace(one, is_placed=one.is_placed or one.id in placed) for one in entry.made)
         entry = replace(entry, made=everybody, is_held=True, asked=made.asked)
-        return Stepped(_put(replace(registry, refused=others), entry), tuple(Place(key, one) for one in placed))
+        return Stepped(
+            _replace_entry(replace(registry, refused=others), entry), tuple(Place(key, one) for one in placed)
+        )
     if made.is_placed:
         assert entry.asked is not None
-        entry = _with(entry, replace(made, asked=entry.asked))
+        entry = _replace_container(entry, replace(made, asked=entry.asked))
     elif made.stage is Stage.CREATED:
         entry = replace(entry, made=tuple(one for one in entry.made if one.id != container_id))
     refused = tuple(sorted((*others, RefusedKey(key, made.asked, refusal)), key=lambda one: one.key))
     return Stepped(
-        _put(replace(registry, refused=refused), entry), (Refuse(key, container_id, refusal, is_first=True),)
+        _replace_entry(replace(registry, refused=refused), entry), (Refuse(key, container_id, refusal, is_first=True),)
     )
 
 
@@ -161,7 +168,7 @@ def _apply_call(registry: Registry, call: Call) -> Stepped:
         case Event.UPDATE_POD_SANDBOX:
             return Stepped(registry, () if call.pod is None else _decide_pod(registry, sandbox))
         case Event.RUN_POD_SANDBOX if container is None:
-            return Stepped(_with_sandbox(registry, sandbox))
+            return Stepped(_add_sandbox(registry, sandbox))
         case Event.STOP_POD_SANDBOX if container is None:
             sandboxes = (replace(s, is_stopped=True) if s.id == sandbox.id else s for s in registry.sandboxes)
             return Stepped(_end_pod(replace(registry, sandboxes=tuple(sandboxes)), sandbox.id))
@@ -174,28 +181,28 @@ def _apply_call(registry: Registry, call: Call) -> Stepped:
     key = ContainerKey.of(sandbox, container)
     if event in {ContainerEvent.STOP, ContainerEvent.REMOVE}:
         key = registry.key_of(container.id) or key
-    seen = _Seen(event, key, sandbox, container, call.resources or NriResources())
+    report = _ContainerReport(event, key, sandbox, container, call.resources or NriResources())
     if event in {ContainerEvent.CREATE, ContainerEvent.UPDATE}:
-        registry = _with_sandbox(registry, sandbox)
+        registry = _add_sandbox(registry, sandbox)
     if event is ContainerEvent.CREATE and any(s.id == sandbox.id and s.is_stopped for s in registry.sandboxes):
-        return Stepped(registry, _refuse_illegal(seen))
-    entry, todo = _step(registry, registry.entry(key), seen)
+        return Stepped(registry, _count_illegal(report))
+    entry, todo = _apply_transition(registry, registry.entry(key), report)
     if event is ContainerEvent.UPDATE and any(isinstance(one, Place) for one in todo):
         refused = tuple(one for one in registry.refused if one.key != key or not one.is_of_update)
         registry = replace(registry, refused=refused)
-    return Stepped(_put(registry, entry), todo)
+    return Stepped(_replace_entry(registry, entry), todo)
 
 
 def _end_pod(registry: Registry, sandbox_id: str) -> Registry:
     """Record that none of a pod's containers will run again. Their allocations are released before the runtime removes the containers."""
     ended = (
-        _with_event(entry, ContainerEvent.POD_END, lambda one: one.sandbox_id == sandbox_id)
+        _apply_to_containers(entry, ContainerEvent.POD_END, lambda one: one.sandbox_id == sandbox_id)
         for entry in registry.entries
     )
     return replace(registry, entries=tuple(ended))
 
 
-def _with_event(
+def _apply_to_containers(
     entry: KeyEntry, event: ContainerEvent, applies: Callable[[MadeContainer], bool] = lambda _: True
 ) -> KeyEntry:
     """Return a key's entry after an event of some of its containers. Each row of the table has the event, without an effect."""
@@ -219,7 +226,7 @@ def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
     return ()
 
 
-class _Seen(Struct, frozen=True):
+class _ContainerReport(Struct, frozen=True):
     """Event of a container, with the reported data."""
 
     event: ContainerEvent
@@ -232,61 +239,62 @@ class _Seen(Struct, frozen=True):
     """Desired placement of the key, for a list or a look. None means that the key has no allocation."""
 
 
-def _step(registry: Registry, entry: KeyEntry, seen: _Seen) -> tuple[KeyEntry, tuple[Todo, ...]]:
+def _apply_transition(
+    registry: Registry, entry: KeyEntry, report: _ContainerReport
+) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Apply an event by the table of stages.py. Returns the key's entry after the event, and the instructions."""
-    before = entry.find(seen.container.id)
-    transition = find_transition(before, seen.event)
+    before = entry.find(report.container.id)
+    transition = find_transition(before, report.event)
     if transition is None:
-        return entry, _refuse_illegal(seen)
+        return entry, _count_illegal(report)
     stage, effect = transition
     if stage is None:
-        return entry, (_deny(seen),) if effect is Effect.DENY_START else ()
-    made = _made(seen, stage, before)
+        return entry, (_deny(report),) if effect is Effect.DENY_START else ()
+    made = _update_container(report, stage, before)
     match effect:
         case Effect.NOTHING:
-            return _with(entry, made), ()
+            return _replace_container(entry, made), ()
         case Effect.DENY_START:
-            return entry, (_deny(seen),)
+            return entry, (_deny(report),)
         case Effect.LET_START:
             rivals = tuple(other.id for other in entry.made if other.id != made.id)
-            return _with(entry, made), (LetStart(seen.key, made.id, rivals),)
+            return _replace_container(entry, made), (LetStart(report.key, made.id, rivals),)
         case Effect.OFFER:
             return _offer(registry, entry, made)
         case Effect.OFFER_CHANGE:
             return _offer_change(registry, entry, made)
-        case Effect.COUNT_AND_DECIDE:
-            todo = CountFailOpen(seen.key, made.id), Decide(seen.key, made.id, is_again=entry.is_held)
-            return _with(entry, made), todo
         case Effect.COMPARE | Effect.COUNT_AND_COMPARE:
-            return _compare(registry, entry, made, seen, counts=effect is Effect.COUNT_AND_COMPARE)
+            return _compare(registry, entry, made, report, counts=effect is Effect.COUNT_AND_COMPARE)
 
 
-def _made(seen: _Seen, stage: Stage, before: MadeContainer | None) -> MadeContainer:
+def _update_container(report: _ContainerReport, stage: Stage, before: MadeContainer | None) -> MadeContainer:
     """Return the container at its next stage, with the request and cgroup that the event reports."""
-    sandbox, container = seen.sandbox, seen.container
-    asked = Asked.of(sandbox, container) if before is None or seen.event is ContainerEvent.CREATE else before.asked
-    if seen.event is ContainerEvent.UPDATE:
+    sandbox, container = report.sandbox, report.container
+    asked = Asked.of(sandbox, container) if before is None or report.event is ContainerEvent.CREATE else before.asked
+    if report.event is ContainerEvent.UPDATE:
         new = {
-            name: getattr(seen.change, name) for name in NriResources.__struct_fields__ if name not in {"cpus", "mems"}
+            name: getattr(report.change, name)
+            for name in NriResources.__struct_fields__
+            if name not in {"cpus", "mems"}
         }
         new = {name: value for name, value in new.items() if value not in {None, ()}}
         asked = replace(asked, resources=replace(asked.resources, **new))
-    if before is not None and seen.event not in _DESCRIBING:
+    if before is not None and report.event not in _DESCRIBING:
         return replace(before, stage=stage, asked=asked)
     is_placed = before is not None and before.is_placed
     cgroup = decode_cgroup_path(container.cgroups_path)
     return MadeContainer(container.id, sandbox.id, stage, asked, is_placed=is_placed, cgroup=cgroup)
 
 
-def _refuse_illegal(seen: _Seen) -> tuple[Todo, ...]:
+def _count_illegal(report: _ContainerReport) -> tuple[Todo, ...]:
     """Count an illegal event, and deny the creation or start that waits for the answer."""
-    count = CountIllegal(seen.event)
-    return (count, _deny(seen)) if seen.event in _DENIALS else (count,)
+    count = CountIllegal(report.event)
+    return (count, _deny(report)) if report.event in _DENIALS else (count,)
 
 
-def _deny(seen: _Seen) -> Refuse:
-    why = f"container {printable(seen.key.name[:_MAX_NAME])} {_DENIALS[seen.event]}"
-    return Refuse(seen.key, seen.container.id, why, is_first=True)
+def _deny(report: _ContainerReport) -> Refuse:
+    why = f"container {printable(report.key.name[:_MAX_NAME])} {_DENIALS[report.event]}"
+    return Refuse(report.key, report.container.id, why, is_first=True)
 
 
 def _offer(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[KeyEntry, tuple[Todo, ...]]:
@@ -296,7 +304,7 @@ def _offer(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[Ke
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
     is_as_promised = entry.is_held and entry.asked == made.asked
     todo = Place(entry.key, made.id) if is_as_promised else Decide(entry.key, made.id, is_again=entry.is_held)
-    return _with(entry, replace(made, is_placed=is_as_promised)), (todo,)
+    return _replace_container(entry, replace(made, is_placed=is_as_promised)), (todo,)
 
 
 def _offer_change(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[KeyEntry, tuple[Todo, ...]]:
@@ -306,31 +314,31 @@ def _offer_change(registry: Registry, entry: KeyEntry, made: MadeContainer) -> t
     refusal = registry.refusal(entry.key, made.asked)
     if refusal is not None and not refusal.is_deferred:
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
-    return _with(entry, made), (Decide(entry.key, made.id, is_again=entry.is_held),)
+    return _replace_container(entry, made), (Decide(entry.key, made.id, is_again=entry.is_held),)
 
 
 def _compare(
-    registry: Registry, entry: KeyEntry, made: MadeContainer, seen: _Seen, *, counts: bool
+    registry: Registry, entry: KeyEntry, made: MadeContainer, report: _ContainerReport, *, counts: bool
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Compare a listed container with the allocation of its key.
 
     An unknown container that has the allocated CPUs was placed before the agent's last start. Without them, and never allowed to start, it
     started without a call to the agent.
     """
-    key, wanted = entry.key, seen.wanted
-    has_wanted = wanted is not None and has_wanted_values(seen.container.resources, wanted)
+    key, wanted = entry.key, report.wanted
+    has_wanted = wanted is not None and has_wanted_values(report.container.resources, wanted)
     count = (CountFailOpen(key, made.id),) if counts and not has_wanted else ()
     if wanted is not None and (has_wanted or made.is_placed or entry.asked in {None, made.asked}):
         entry = replace(entry, is_held=True, asked=entry.asked or made.asked)
-        todo: Todo = Adopt(key, made.id) if has_wanted else Correct(key, made.id, wanted, seen.container.resources)
-        return _with(entry, replace(made, is_placed=True)), (*count, todo)
+        todo: Todo = Adopt(key, made.id) if has_wanted else Correct(key, made.id, wanted, report.container.resources)
+        return _replace_container(entry, replace(made, is_placed=True)), (*count, todo)
     refusal = registry.refusal(key, made.asked)
     todo = (
         Decide(key, made.id, is_again=wanted is not None)
         if refusal is None
         else Refuse(key, made.id, refusal.reason, is_first=False)
     )
-    return _with(entry, replace(made, is_placed=False)), (*count, todo)
+    return _replace_container(entry, replace(made, is_placed=False)), (*count, todo)
 
 
 def _release_empty(registry: Registry, populated: frozenset[str]) -> Stepped:
@@ -360,9 +368,9 @@ def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[Contai
     entries = {key: KeyEntry(key, is_held=True) for key in wanted}
     for entry in registry.entries:
         is_held = entry.key in wanted
-        known = _with_event(entry, ContainerEvent.UNLISTED, lambda one: one.id not in listed)
+        known = _apply_to_containers(entry, ContainerEvent.UNLISTED, lambda one: one.id not in listed)
         entries[entry.key] = replace(known, is_held=is_held, asked=entry.asked if is_held else None)
-    registry = _with_pods(_with_sandboxes(registry, pods.values()), found.pods)
+    registry = _store_pods(_replace_sandboxes(registry, pods.values()), found.pods)
     todo: list[Todo] = []
     for container in listed.values():
         todo += _compare_listed(
@@ -378,8 +386,8 @@ def _look(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey,
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
     entries = {entry.key: entry for entry in registry.entries}
     stopped = {known.id for known in registry.sandboxes if known.is_stopped}
-    before = _with_sandboxes(registry, pods.values(), stopped)
-    registry = _with_pods(before, found.pods)
+    before = _replace_sandboxes(registry, pods.values(), stopped)
+    registry = _store_pods(before, found.pods)
     # A refused container runs in the shared pool. Its pod's new data may let it be admitted.
     news = {one.key.pod_uid for one in before.refused} - {one.key.pod_uid for one in registry.refused}
     todo: list[Todo] = [*_decide_unplaced(registry, news)]
@@ -401,8 +409,8 @@ def _compare_listed(
 ) -> tuple[Todo, ...]:
     """Apply the event of a listed container to its entry in `entries`. Returns the instructions."""
     key = ContainerKey.of(sandbox, container)
-    seen = _Seen(event, key, sandbox, container, wanted=wanted.get(key))
-    entries[key], todo = _step(registry, entries.get(key) or KeyEntry(key), seen)
+    report = _ContainerReport(event, key, sandbox, container, wanted=wanted.get(key))
+    entries[key], todo = _apply_transition(registry, entries.get(key) or KeyEntry(key), report)
     return todo
 
 
@@ -418,7 +426,7 @@ def has_wanted_values(has: NriResources, wanted: WantedPlacement) -> bool:
     return bool(wanted.cpus) and has.cpus == wanted.cpus and (not wanted.mems or has.mems == wanted.mems)
 
 
-def _with_sandboxes(registry: Registry, sandboxes: Iterable[Sandbox], stopped: Collection[str] = ()) -> Registry:
+def _replace_sandboxes(registry: Registry, sandboxes: Iterable[Sandbox], stopped: Collection[str] = ()) -> Registry:
     """Replace the known sandboxes, and forget the data of all other pods."""
     known = (KnownSandbox(pod.id, pod.uid or pod.id, pod.id in stopped) for pod in sandboxes)
     return _forget_removed_pods(replace(registry, sandboxes=tuple(sorted(known, key=lambda pod: pod.id))))
@@ -430,7 +438,7 @@ def _forget_removed_pods(registry: Registry) -> Registry:
     return replace(registry, refused=refused, pods=tuple(pod for pod in registry.pods if pod.uid in there))
 
 
-def _with_pods(registry: Registry, told: Iterable[KubeletPod]) -> Registry:
+def _store_pods(registry: Registry, told: Iterable[KubeletPod]) -> Registry:
     """Store the pods that kubelet reports. The stored refusals of a changed pod are dropped, so that its next request is decided on."""
     there = {known.pod_uid for known in registry.sandboxes}
     news = {pod.uid: pod for pod in told if pod.uid in there and pod != registry.pod(pod.uid)}
@@ -444,21 +452,21 @@ def _with_pods(registry: Registry, told: Iterable[KubeletPod]) -> Registry:
     )
 
 
-def _with_sandbox(registry: Registry, sandbox: Sandbox) -> Registry:
+def _add_sandbox(registry: Registry, sandbox: Sandbox) -> Registry:
     if any(known.id == sandbox.id for known in registry.sandboxes):
         return registry
     known = (*registry.sandboxes, KnownSandbox(sandbox.id, sandbox.uid or sandbox.id))
     return replace(registry, sandboxes=tuple(sorted(known, key=lambda one: one.id)))
 
 
-def _with(entry: KeyEntry, made: MadeContainer) -> KeyEntry:
+def _replace_container(entry: KeyEntry, made: MadeContainer) -> KeyEntry:
     """Replace a container of the key, or add it at the end."""
     if entry.find(made.id) is not None:
         return replace(entry, made=tuple(made if one.id == made.id else one for one in entry.made))
     return replace(entry, made=(*entry.made, made))
 
 
-def _put(registry: Registry, entry: KeyEntry) -> Registry:
+def _replace_entry(registry: Registry, entry: KeyEntry) -> Registry:
     """Replace a key's entry, or remove it if it has neither containers nor an allocation."""
     others = [one for one in registry.entries if one.key != entry.key]
     if entry.made or entry.is_held:

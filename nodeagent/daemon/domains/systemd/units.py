@@ -61,7 +61,7 @@ class SystemdDomain(PassiveDomain):
         self._unclear_cpus = unclear_units(cgroups)
         return DomainView(
             cgroups,
-            down=self._cgroups.last_read.down,
+            inactive_units=self._cgroups.last_read.down,
             has_reported_all=not self._unclear,
             problems=tuple(
                 Problem(unit.problem, owner_fields(look.state, unit.path))

@@ -27,9 +27,9 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
+    format_for_write,
+    format_value,
     parse_flat_keyed,
-    print_value,
-    written,
 )
 
 MAX_DEPTH = 3
@@ -279,7 +279,7 @@ class CgroupTree:
         if attribute is Attribute.MEMORY_MAX and isinstance(value, ByteLimit) and value.limit_bytes is not None:
             self._check_memory(path, value.limit_bytes)
         if self._begin_partition is None or not isinstance(value, Partition) or value == MEMBER:
-            self._files.write(path, attribute.value, written(attribute, value))
+            self._files.write(path, attribute.value, format_for_write(attribute, value))
             return
         try:
             self._begin_partition(self.root / path, value.kind.value)
@@ -315,7 +315,7 @@ class CgroupTree:
                 state = self._files.parse(path, attribute, self._files.read(path, attribute.value) or "")
                 if state != value:
                     raise CgroupError(
-                        f"{file} is '{print_value(state)}', wanted '{print_value(value)}'",
+                        f"{file} is '{format_value(state)}', wanted '{format_value(value)}'",
                         path=str(self.root / path),
                         error=errno.EINVAL,
                         hint="the kernel's reason is in the parentheses; compare cpuset.cpus.exclusive.effective of the cgroups above",
