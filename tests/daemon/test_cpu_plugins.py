@@ -151,7 +151,7 @@ def test_a_reload_with_a_plugin_that_is_not_there_changes_nothing(daemon: Daemon
     config.write_text(
         'cpuManagerPolicy: static\nreservedSystemCPUs: "0"\ncpuManagerPlugins: [{name: kept-elsewhere}]\n'
     )
-    manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
+    manager: Any = SimpleNamespace(notify_reloading=lambda: None, notify_ready=lambda _status: None)
     before = daemon.agent.node
     problem = service.reload(daemon.agent, str(config), manager)
     assert f"{config}:3: cpuManagerPlugins[0]: CPU plugin kept-elsewhere is not installed" in problem

@@ -65,7 +65,7 @@ from nodeagent.core.turn.world import EventKind, SeenRoom, Turn, TurnEvent, Worl
 from nodeagent.daemon.domains.systemd.unit_cgroups import unit_paths
 from nodeagent.daemon.turn.drift import cgroups_in_sync
 from nodeagent.daemon.turn.execution import ExecutionResult, execute
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, MemoryInUseError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from tests.support.pods import manifests
