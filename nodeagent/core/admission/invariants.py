@@ -6,10 +6,10 @@ They hold without errata; under `kubelet-1.36` violations are reported, not asse
 
 from collections.abc import Iterator
 
-from nodeagent.core.admission.held_claims import held_claims
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.violations import Invariant, Violation
+from nodeagent.core.resources.claims.held import held_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings, taken_claims
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import resource_kinds
 from nodeagent.core.admission.asked_for import among_its_cores, beside_plugins, seen_by, unfit
-from nodeagent.core.admission.held_claims import with_held_claims
 from nodeagent.core.admission.invariants import claims_without_holders, orphans, shared_devices
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, MergeReport, Providers, run_admission
@@ -35,6 +34,7 @@ from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
+from nodeagent.core.resources.claims.held import with_held_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.points import PluginFailedError
@@ -335,11 +335,14 @@ def _run_once(
     why = untold or unfit(managers.providers, managers.topology, demand)
     if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).of(ClaimHoldings).claims:
         return _decided(managers, promises, demand, why, is_running=is_running)
-    from nodeagent.core.admission.claims import claimed  # noqa: PLC0415 - few pods have claims
+    from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few pods have claims
+    from nodeagent.core.resources.claims.placing import ways_to_place  # noqa: PLC0415 - as above
 
     refused: AdmissionResult | None = None
+    seen = seen_by(managers.providers, demand)
+    cpus, memory, cards = seen.of(CpuResource).manager, seen.of(MemoryResource).manager, seen.devices or PlacedDevices()
     try:
-        for way in claimed(seen_by(managers.providers, demand), managers.topology, promises, pod, demand):
+        for way in ways_to_place(cpus, memory, cards, managers.topology, promises, pod, demand):
             if isinstance(way, Refusal):
                 outcome = _decided(managers, promises, demand, way, is_running=False)
             else:

@@ -58,6 +58,6 @@ RESOURCES: tuple[ResourceKind, ...] = (
     ),
     ResourceKind("memory", MemoryHoldings, _build_memory, judge_memory_configuration, resizable=frozenset({MEMORY})),
 )
-"""Devices come before them, once someone has looked which there are (`Managers.knowing`). Claims are for what these have
-(core/admission/claims.py).
+"""Devices come before these once a scan has found devices (`Managers.knowing`). Claims are not in the tuple, because their decision wraps
+those of the others (core/resources/claims/placing.py).
 """

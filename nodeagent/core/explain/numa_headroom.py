@@ -11,6 +11,7 @@ from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.cpu.manager import NOBODY
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import memory_accounts
 
@@ -80,6 +81,13 @@ def headroom(
     topology = managers.topology
     counted = topology.online if core_class is None else topology.core_classes[core_class]
     return tuple(_node_headroom(managers, promises, node.id, held, free, counted) for node in topology.numa)
+
+
+def largest_usable(managers: Managers, promises: Promises, nodes: Iterable[NodeHeadroom]) -> int:
+    """Return the most exclusive CPUs that a container could get on one of the nodes."""
+    cpu = managers.providers.of(CpuResource).manager
+    anyone = cpu.asking(promises, NOBODY, None, 0, 0)
+    return max((cpu.usable(anyone, node.free.bits).bit_count() for node in nodes), default=0)
 
 
 def _node_headroom(

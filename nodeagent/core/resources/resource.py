@@ -3,6 +3,9 @@
 A resource is built once from machine and configuration (core/admission/resource_kinds.py). It has no state: a method takes the
 promises, and returns them as they are afterwards. Resources are asked in a fixed order, kubelet's, and none knows another. Each keeps what
 a pod holds of it, and its books of the node, under types of its own (core/model/holdings.py).
+
+Claims have holdings, but no `Resource`: their decision wraps those of all resources. Each way to meet a pod's claims is a set of CPUs,
+memory and devices that the pod is given first, and the whole pod is decided with each way until it is admitted (claims/placing.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

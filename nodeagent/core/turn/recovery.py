@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.held_claims import with_held_claims
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
 from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.model.demand import Gates, PodDemand, demand_of
@@ -18,6 +17,7 @@ from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import TopologyPolicy
+from nodeagent.core.resources.claims.held import with_held_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
 from nodeagent.core.resources.cpu.invariants import pod_violations

@@ -10,9 +10,9 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.world import TurnEvent
 from nodeagent.errors import printable
+from nodeagent.views.holdings.devices import list_unrecovered
 
 
 def duplicate(event: TurnEvent) -> tuple[str, str]:
@@ -97,9 +97,7 @@ def units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
 def lost_pods_problem(lost: Iterable[UnrecoveredPod]) -> str:
     """Tell of pods that aren't known since the state was lost, and have devices by records; empty: there are none."""
     said = "; ".join(
-        f"pod {one.name or one.uid} has {', '.join(sorted({card.id for _, own in one.held.of(DeviceHoldings).devices for card in own}))}"
-        for one in lost
-        if one.held.of(DeviceHoldings).devices
+        f"pod {one.name or one.uid} has {', '.join(devices)}" for one in lost if (devices := list_unrecovered((one,)))
     )
     return (
         f"{said}: records say so, as the state that knew the pod was lost; nobody else gets it before the pod is known again, or has no "

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import OWN, SYSTEMD, Container
+from nodeagent.core.model.pod import OWN, SYSTEMD
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import PodEntry
-from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.views.explain.text import container_text
+from nodeagent.views.holdings.cpu import format_place
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.refusal_advice import next_step
 
@@ -68,16 +67,8 @@ def settled_text(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
     pod = entry.pod
     if entry.refusal is not None:
         return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_STAYS if restarts else ''}\n"
-    places = [
-        _format_own_place(container, own_set_of(promises, pod.uid, container.name)) for container in pod.containers
-    ]
+    places = [format_place(promises.of_pod(pod.uid), container) for container in pod.containers]
     return f"pod {pod.full_name} admitted: {_list_some(places)}\n"
-
-
-def _format_own_place(container: Container, own: CpuSet | None) -> str:
-    if own is None:
-        return f"{container.name} shared"
-    return f"{container.name} {own}{' + shared pool' if container.is_mixed else ''}"
 
 
 def name_of(pod: Document) -> str:

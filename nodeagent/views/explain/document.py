@@ -24,14 +24,13 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, qos_class
-from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.promises import NOTHING, Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.observing import PluginAnswered
-from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.config.config_text import plugin_entries
 from nodeagent.views.explain.words import remedy_text, why_refused
+from nodeagent.views.holdings.by_resource import decided_fields, promised_fields
 from nodeagent.views.wording.runtime_pods import known_documents
 
 if TYPE_CHECKING:
@@ -138,7 +137,11 @@ def _describe_pod(
     is_admitted = isinstance(decision, Admitted)
     return {
         "allTried": explained.remedies.all_tried,
-        **({"claims": _describe_claims(explained)} if pod.claims else {}),
+        **decided_fields(
+            explained.before.managers.providers.resources,
+            pod,
+            decision.promises.of_pod(pod.uid) if isinstance(decision, Admitted) else NOTHING,
+        ),
         "closedToHost": _describe_isolation(explained, config, has_partitions),
         "containers": placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
         if isinstance(decision, Admitted)
@@ -163,14 +166,6 @@ def _describe_pod(
         "uid": pod.uid,
         "why": [] if is_admitted else why_refused(explained.before, trace),
     }
-
-
-def _describe_claims(explained: Explained) -> list[Document]:
-    from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
-
-    decision = explained.trace.decision
-    held = decision.promises.of_pod(explained.trace.pod.uid) if isinstance(decision, Admitted) else None
-    return claim_documents(held.of(ClaimHoldings).claims if held else ())
 
 
 def _describe_near(explained: Explained) -> list[Document]:
@@ -247,7 +242,6 @@ def placed_containers(
     for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
         report = reports[container.name]
         level = isolation(managers, promises, pod, container.name)
-        nodes = memory_nodes_of(promises, pod.uid, container.name)
         found.append(
             {
                 "coreClasses": list(managers.topology.classes_of(report.cpus or CpuSet())),
@@ -255,7 +249,7 @@ def placed_containers(
                 "exclusiveCpus": demand.cpus,
                 "isolation": level.value,
                 "kind": container.kind.value,
-                "memoryNodes": None if nodes is None else str(nodes),
+                "memoryNodes": promised_fields(promises.of_pod(pod.uid), container.name)["mems"],
                 "name": container.name,
                 "numaNodes": None if report.cpus is None else str(managers.topology.numa_of(report.cpus)),
                 "whyShared": None if report.why_shared is None else report.why_shared.value,

@@ -5,14 +5,10 @@ from typing import Any
 
 from nodeagent.core.admission.managers import container_reports
 from nodeagent.core.explain.resizing import Resizing
-from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.model.pod import Container, Pod, qos_class
-from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.refusals import NotResized
-from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.views.explain.document import Document, placed_containers
+from nodeagent.views.holdings.by_resource import resized_fields
 
 
 def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
@@ -52,11 +48,11 @@ def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
 
 def resize_part(one: Resizing) -> Document:
     """Describe the part of a resize that other decisions don't have."""
-    answer, promises = one.answer, one.after.promises
+    answer, promises, uid = one.answer, one.after.promises, one.new.uid
     return {
         "allTried": one.all_tried,
         "changes": [
-            _describe_change(was, now, one.before.promises, promises, one.new.uid)
+            {"name": now.name} | resized_fields(one.before.promises.of_pod(uid), was, promises.of_pod(uid), now)
             for was, now in zip(one.old.containers, one.new.containers, strict=True)
             if was.resources != now.resources
         ],
@@ -91,29 +87,6 @@ def refused_lines(one: Resizing, *, is_final: bool) -> list[str]:
     if is_final and answer.is_deferred:
         lines[0] = f"the pod keeps running unchanged; {by_hand}"
     return [f"tried again now: {answer.reason}: {answer.message}", *lines]
-
-
-def _describe_change(was: Container, now: Container, before: Promises, after: Promises, uid: str) -> dict[str, Any]:
-    old, new = (None if (own := own_set_of(held, uid, now.name)) is None else own for held in (before, after))
-    return {
-        "cpus": None if new is None else str(new),
-        "cpusBefore": None if old is None else str(old),
-        "memory": _format_memory(after, uid, now),
-        "memoryBefore": _format_memory(before, uid, was),
-        "name": now.name,
-    }
-
-
-def _format_memory(promises: Promises, uid: str, container: Container) -> str | None:
-    """Format the allocated memory with its NUMA nodes, or the limit if no memory is allocated."""
-    blocks = promises.of_pod(uid).of(MemoryHoldings).blocks(container.name) or ()
-    parts = [
-        f"{Quantity.of_bytes(block.size_bytes)} on NUMA {NumaSet(block.nodes.bits)}"
-        for block in blocks
-        if block.resource == "memory"
-    ]
-    limit = container.resources.limits.get("memory")
-    return ", ".join(parts) or (None if limit is None else str(limit))
 
 
 def resize_lines(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:

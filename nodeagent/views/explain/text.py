@@ -10,6 +10,7 @@ from typing import Any
 
 from nodeagent.core.explain.pods_to_end import MOST_ALIKE
 from nodeagent.views.explain.lacking import FEW_SETS, sets_text
+from nodeagent.views.holdings.claims import claim_text
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.runtime_pods import known_row
 from nodeagent.views.wording.words import bytes_text, counted
@@ -109,8 +110,6 @@ def _format_pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         yield ""
         yield from _indent(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
         if pod.get("claims"):
-            from nodeagent.views.wording.claims import claim_text  # noqa: PLC0415 - few pods have claims
-
             for claim in pod["claims"]:
                 yield from _wrap(f"{_INDENT}claim {claim_text(claim)}", width)
         for closed in pod["closedToHost"]:

@@ -22,14 +22,12 @@ from nodeagent.core.model.pod_resources import container_cgroup_amounts
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_id
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.core.turn.recovery import lacking_cpus
 from nodeagent.formats.kernel.cgroup_values import print_value
 from nodeagent.formats.node_view import NodeView
+from nodeagent.views.holdings.by_resource import container_fields, promised_fields
 from nodeagent.views.wording.cpu_places import Places
-from nodeagent.views.wording.further_holdings import further_holdings
 
 Document = dict[str, Any]
 
@@ -85,18 +83,15 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     uid, topology = entry.pod.uid, observed.view.node.topology
     own = own_set_of(observed.promises, uid, container.name)
     level = isolation(observed.managers, observed.promises, entry.pod, container.name) if entry.is_active else None
-    nodes = memory_nodes_of(observed.promises, uid, container.name)
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
     lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
     held = observed.promises.of_pod(uid)
-    further = further_holdings(observed.managers.providers.resources, held, container.name)
     return {
         "cgroup": observed.view.shown_cgroup(observed.path),
-        **({"further": further} if further else {}),
+        **container_fields(observed.view, held, container.name),
         "closedToHost": _find_isolation(observed, own),
         "near": list(observed.container.near),
-        "devices": _describe_devices(observed),
         "coreClasses": list(topology.classes_of(own or CpuSet())),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,
@@ -113,31 +108,13 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
         "places": [dict(place) for place in places.of(lie)] if lie else [],
         "processes": observed.process_count,
-        "promised": {"cpus": None if own is None else str(own), "mems": None if nodes is None else str(nodes)},
+        "promised": promised_fields(held, container.name),
         "restarts": status.restarts,
         "starved": observed.is_starved,
         "state": _describe_state(observed),
         "unit": container.unit or None,
         "whyShared": _explain_sharing(observed, level),
     }
-
-
-def _describe_devices(observed: ContainerView) -> list[Document]:
-    """Describe the container's devices, whether or not they still exist."""
-    held = observed.promises.of_pod(observed.entry.pod.uid).of(DeviceHoldings).devices_of(observed.container.name)
-    there = {(pool.resource, one.id): one.is_healthy for pool in observed.view.pools for one in pool.devices}
-    known = {pool.resource for pool in observed.view.pools}
-    return [
-        ({"claim": one.claim} if one.claim else {})
-        | {
-            "id": one.id,
-            "isThere": there.get((one.resource, one.id), False) if one.resource in known else None,
-            "names": list(one.names),
-            "numaNodes": str(one.nodes),
-            "resource": one.resource,
-        }
-        for one in held
-    ]
 
 
 def _find_isolation(observed: ContainerView, own: CpuSet | None) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
+from nodeagent.views.holdings.claims import claim_text
 from nodeagent.views.wording.columns import blocks, broken, table
 from nodeagent.views.wording.cpu_places import places_text
 from nodeagent.views.wording.words import (
@@ -408,8 +409,6 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
     if pod["podCpus"] is not None:
         rows.append(("own CPUs", pod["podCpus"]))
     if pod.get("claims"):
-        from nodeagent.views.wording.claims import claim_text  # noqa: PLC0415 - few pods have claims
-
         rows += [("claim", claim_text(claim)) for claim in pod["claims"]]
     if pod["cgroup"] is not None:
         values = "" if there is None else f": {_format_limits(there)}"

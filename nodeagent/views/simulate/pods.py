@@ -10,20 +10,16 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
-from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
+from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom, largest_usable
 from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import NOTHING, Isolation, PodPromises
+from nodeagent.core.model.promises import NOTHING, Isolation
 from nodeagent.core.model.refusals import NotResized
-from nodeagent.core.resources.claims.holdings import ClaimHoldings
-from nodeagent.core.resources.cpu.manager import NOBODY
-from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
 from nodeagent.views.explain.resizes import resize_part
-from nodeagent.views.wording.further_holdings import further_holdings
+from nodeagent.views.holdings.by_resource import decided_fields
 
 Document = dict[str, Any]
 VERSION = 1
@@ -138,12 +134,10 @@ def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
     one node.
     """
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
-    cpu = what_if.managers.providers.of(CpuResource).manager
-    anyone = cpu.asking(what_if.promises, NOBODY, None, 0, 0)
     return (
         [{**headroom_document(node), "fragmentationPercent": _fragmentation_percent(node)} for node in left],
         sum(len(node.free) for node in left),
-        max((cpu.usable(anyone, node.free.bits).bit_count() for node in left), default=0),
+        largest_usable(what_if.managers, what_if.promises, left),
     )
 
 
@@ -159,18 +153,14 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
     if isinstance(decision, Admitted):
         held = (decision.promises if replaced else run.after.promises).of_pod(pod.uid)
     resize = next((one for one in run.resizes if one.new is pod), None)
-    resources = run.after.managers.providers.resources
-    further = {c.name: found for c in pod.containers if (found := further_holdings(resources, held, c.name))}
     return {
         "containers": []
         if not isinstance(decision, Admitted)
         else placed_containers(
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
-        **({"claims": _describe_claims(held)} if held.of(ClaimHoldings).claims else {}),
         "decision": "admitted" if refusal is None else "refused",
-        **({"devices": _describe_devices(held)} if held.of(DeviceHoldings).devices else {}),
-        **({"further": further} if further else {}),
+        **decided_fields(run.after.managers.providers.resources, pod, held),
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
         "namespace": pod.namespace,
@@ -179,26 +169,6 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
         **({} if resize is None else {"resize": resize_part(resize)}),
         "uid": pod.uid,
     }
-
-
-def _describe_devices(held: PodPromises) -> list[Document]:
-    return [
-        {
-            "container": name,
-            "id": device.id,
-            "names": list(device.names),
-            "numaNodes": str(device.nodes) if device.nodes else None,
-            "resource": device.claim or device.resource,
-        }
-        for name, own in held.of(DeviceHoldings).devices
-        for device in own
-    ]
-
-
-def _describe_claims(held: PodPromises) -> list[Document]:
-    from nodeagent.views.wording.claims import claim_documents  # noqa: PLC0415 - few pods have claims
-
-    return claim_documents(held.of(ClaimHoldings).claims)
 
 
 def _describe_capacity(capacity: Capacity, copied: Sequence[Pod]) -> Document:

@@ -5,6 +5,7 @@ from typing import Any
 
 from nodeagent.views.explain.resizes import resize_lines
 from nodeagent.views.explain.text import container_text, device_text, head, len_of, machine_text, rules_text
+from nodeagent.views.holdings.claims import claim_text
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.words import bytes_text, counted
 
@@ -144,8 +145,6 @@ def _format_devices(pod: Document) -> Iterator[str]:
     for name, further in pod.get("further", {}).items():
         yield f", container {name}: {', '.join(f'{resource} {said}' for resource, said in further.items())}"
     if claims:
-        from nodeagent.views.wording.claims import claim_text  # noqa: PLC0415 - few pods have claims
-
         for claim in claims:
             yield f", claim {claim_text(claim)}"
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.admission.held_claims import with_held_claims
-from nodeagent.core.admission.one_pod import Providers
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, allocations, assignments
 from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, AllocatedDevice, ClaimAllocation, DeviceRequest
@@ -23,18 +21,17 @@ from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.claims.held import with_held_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings, claims_of, taken_claims
 from nodeagent.core.resources.claims.inventory import SIZE, ClaimableDevice, claimable
 from nodeagent.core.resources.claims.matching import Allowed, Looks, NoWayError, Wish, matching, ways_to_meet
 from nodeagent.core.resources.claims.selectors import SelectorError
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of, with_default_set
-from nodeagent.core.resources.cpu.manager import allocate_container as allocate_cpus, taken_deltas
-from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.cpu.manager import CpuManager, allocate_container as allocate_cpus, taken_deltas
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
 from nodeagent.core.resources.memory.accounting import free_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
-from nodeagent.core.resources.memory.manager import allocate_container as allocate_memory
-from nodeagent.core.resources.memory.resource import MemoryResource
+from nodeagent.core.resources.memory.manager import MemoryManager, allocate_container as allocate_memory
 
 MOST_TRIED = 256
 """Ways to meet a pod's claims that are tried, and the pod decided on with each that does, until one of them is admitted."""
@@ -53,21 +50,28 @@ class _MisfitError(Exception):
     """One way to meet the claims doesn't do. The text says why."""
 
 
-def claimed(
-    providers: Providers, machine: Topology, promises: Promises, pod: Pod, demand: PodDemand
+def ways_to_place(
+    cpus: CpuManager,
+    memory: MemoryManager,
+    cards: PlacedDevices,
+    machine: Topology,
+    promises: Promises,
+    pod: Pod,
+    demand: PodDemand,
 ) -> Iterator[Met | Refusal]:
     """Return the ways to meet a pod's claims, in order; or, if there is none, why.
 
     Args:
-        providers: the managers, as this pod sees them.
+        cpus: the CPU manager, as this pod sees it.
+        memory: the memory manager, as this pod sees it.
+        cards: the discovered devices.
         machine: as it is now.
         promises: without what the claims get.
         pod: one with claims.
         demand: what else it asks for.
     """
-    cards = providers.devices or PlacedDevices()
     try:
-        placing = _Placing(providers, machine, promises, pod, demand, cards)
+        placing = _Placing(cpus, memory, machine, promises, pod, demand, cards)
         yield from placing.ways(_wishes(promises, pod))
     except (_MisfitError, NoWayError, SelectorError) as err:
         unknown = f" (which cards there are is not known: {cards.problem})" if cards.problem else ""
@@ -126,23 +130,25 @@ class _Placing:
 
     def __init__(
         self,
-        providers: Providers,
+        cpus: CpuManager,
+        memory: MemoryManager,
         machine: Topology,
         promises: Promises,
         pod: Pod,
         demand: PodDemand,
         cards: PlacedDevices,
     ) -> None:
-        self._providers = providers
+        self._cpu_manager = cpus
+        self._memory_manager = memory
         self._machine = machine
-        self._there = claimable(machine, providers.of(CpuResource).manager.reserved, cards.placed)
+        self._there = claimable(machine, cpus.reserved, cards.placed)
         self._nodes = {device.address: node for device, node in cards.placed}
         self._names = {device.address: (device.kind.value, device.names) for device, _ in cards.placed}
         self._promises = promises
         self._pod = pod
         self._demand = demand
         self._taken = taken_devices(promises)
-        self._free = CpuSet(providers.of(CpuResource).manager.free_cpus(promises))
+        self._free = CpuSet(cpus.free_cpus(promises))
         self._looks = Looks()
 
     def ways(self, wishes: Sequence[Wish]) -> Iterator[Met | Refusal]:
@@ -279,7 +285,7 @@ class _Placing:
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
         """Have the CPU manager choose, by its policy and options, as for a container that asks for so many."""
-        manager = self._providers.of(CpuResource).manager
+        manager = self._cpu_manager
         if not manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
         bits = 0
@@ -311,7 +317,7 @@ class _Placing:
         there: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
-        if not self._providers.of(MemoryResource).manager.static:
+        if not self._memory_manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for memory: that needs memoryManagerPolicy: Static")
         near = self._machine.numa_of(draft.cpus.get(user.name, CpuSet())) | NumaSet(mask or NumaMask(0))
         chosen = tuple(sorted(there, key=lambda device: (device.memory or (0, ""))[0] not in near)[: each.count])
@@ -342,7 +348,7 @@ class _Placing:
         after = with_pod(with_default_set(promises, draft.default), self._pod.uid, held)
         deltas: MetricDeltas = ()
         for cpus in draft.cpus.values():
-            moved = taken_deltas(self._providers.of(CpuResource).manager, after, cpus.bits)
+            moved = taken_deltas(self._cpu_manager, after, cpus.bits)
             deltas += (*moved, allocations("cpu", "node"), assignments("cpu", "node_exclusive"))
         for name, nodes in draft.nodes.items():
             after, moved = self._with_memory(after, name, nodes, draft.amounts[name])
@@ -389,7 +395,7 @@ class _Placing:
         before = promises.of_pod(self._pod.uid)
         hinted = replace(before, hints=put(before.hints, name, Hint(nodes, preferred=False)))
         allocation = allocate_memory(
-            replace(self._providers.of(MemoryResource).manager, keeps_one_node=True),
+            replace(self._memory_manager, keeps_one_node=True),
             with_pod(promises, self._pod.uid, hinted),
             self._demand,
             demand,

@@ -5,8 +5,8 @@ from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.state import NodeState, Origin, PodEntry, QosClass
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.views.holdings.claims import claim_documents, claim_text
 from nodeagent.views.topology.devices import device_owners, device_sections, devices_document
-from nodeagent.views.wording.claims import claim_documents, claim_text
 from tests.support.builders import GIB, MACHINE_A, managers
 from tests.support.claims import ETH0, claiming, request, template
 
