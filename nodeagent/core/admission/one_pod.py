@@ -31,22 +31,10 @@ from nodeagent.core.model.refusals import Refusal
 from nodeagent.core.numa.hint_family import is_fine_with
 from nodeagent.core.numa.hints import Merged
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
-from nodeagent.core.resources.resource import Allocation, Resource, ResourceHints
+from nodeagent.core.resources.resource import Allocated, Allocation, Resource, ResourceHints
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
-
-
-class Allocated(Struct, frozen=True):
-    """One allocate call of a manager has returned."""
-
-    manager: str
-    """The manager's name."""
-    container: str | None
-    """None: for the pod as a whole."""
-    before: Promises
-    after: Promises
-    refusal: Refusal | None
 
 
 class DecidedAnew(Struct, frozen=True):

@@ -8,9 +8,6 @@ from nodeagent.core.admission.node_capacity import Insufficient, usage_of
 from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.resources.cpu.holdings import CpuHoldings
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 MOST_ALIKE = 8
 """Up to this many pods that hold equally much and are each enough alone are listed."""
@@ -106,9 +103,7 @@ def _without(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """What it requests of the resource that the node as a whole lacks, how many CPUs, bytes and devices it holds exclusively, and
-    what else counts.
-    """
+    """Compare pods by what they request of the resource that the node as a whole lacks, then by what they hold of each resource."""
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0
     others: list[int] = []
@@ -118,11 +113,5 @@ def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
         requested = own.get(short.resource, 0)
         others = [own.get(name, 0) for name in sorted(wanted)]  # the resource that it may lack next
     held = what_if.promises.of_pod(pod.uid)
-    cpus = 0
-    for _, given in held.of(CpuHoldings).cpus:
-        cpus |= given.bits
-    blocks = held.of(MemoryHoldings).pod_memory or tuple(
-        block for _, each in held.of(MemoryHoldings).memory for block in each
-    )
-    devices = sum(len(each) for _, each in held.of(DeviceHoldings).devices)
-    return requested, cpus.bit_count(), sum(block.size_bytes for block in blocks), devices, *others
+    resources = sorted(what_if.managers.providers.resources, key=lambda resource: resource.gives_way)
+    return requested, *(held.of(resource.holdings).size for resource in resources), *others

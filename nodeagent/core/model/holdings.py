@@ -18,6 +18,10 @@ class Holdings(Protocol):
     def holders(self) -> Iterable[str]:
         """The containers that hold some of it."""
 
+    @property
+    def size(self) -> int:
+        """How much it is, to compare pods."""
+
     def without(self, container: str) -> Self:
         """Return it without what this container holds."""
 

@@ -43,6 +43,17 @@ class Allocation(Struct, frozen=True):
     refusal: Refusal | None = None
 
 
+class Allocated(Struct, frozen=True):
+    """One allocate call of a resource, for explanations."""
+
+    resource: str
+    container: str | None
+    """None means the pod as a whole."""
+    before: Promises
+    after: Promises
+    refusal: Refusal | None
+
+
 class HoldingChange(Struct, frozen=True):
     """Something that a container no longer has as before."""
 

@@ -17,7 +17,7 @@ from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
 from nodeagent.core.explain.remedy import Remedy
-from nodeagent.core.explain.trace import CpuChoice, CpuStep, DeviceStep, MemoryStep, ResourceStep, Trace, TraceStep
+from nodeagent.core.explain.trace import ResourceStep, Trace, TraceStep
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.config import Config
@@ -28,6 +28,9 @@ from nodeagent.core.model.promises import NOTHING, Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.observing import PluginAnswered
+from nodeagent.core.resources.cpu.steps import CpuChoice, CpuStep
+from nodeagent.core.resources.devices.steps import DeviceStep
+from nodeagent.core.resources.memory.steps import MemoryStep
 from nodeagent.formats.config.config_text import plugin_entries
 from nodeagent.views.explain.words import remedy_text, why_refused
 from nodeagent.views.holdings.by_resource import decided_fields, promised_fields

@@ -12,7 +12,7 @@ from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange
-from nodeagent.core.explain.trace import CpuStep, DeviceStep, MemoryStep, Trace
+from nodeagent.core.explain.trace import Trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.demand import Amounts, why_shared
 from nodeagent.core.model.idset import CpuSet
@@ -23,9 +23,12 @@ from nodeagent.core.model.refusals import Reason
 from nodeagent.core.resources.cpu.holdings import CpuBooks
 from nodeagent.core.resources.cpu.pods import check_pod as check_cpus
 from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.cpu.steps import CpuStep
+from nodeagent.core.resources.devices.steps import DeviceStep
 from nodeagent.core.resources.memory.holdings import MemoryBooks
 from nodeagent.core.resources.memory.pods import check_pod as check_memory
 from nodeagent.core.resources.memory.resource import MemoryResource
+from nodeagent.core.resources.memory.steps import MemoryStep
 from nodeagent.views.explain.lacking import (
     MOST_NODES,
     demands_of,

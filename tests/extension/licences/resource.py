@@ -14,7 +14,6 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import NotResized, resized_later, unexpected
 from nodeagent.core.model.violations import Shortage, Violation
-from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import UNSATISFIABLE, masks_by_size
 from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.resource import AGAIN, Allocation, HoldingChange, ResourceHints, allocate_each
@@ -30,6 +29,10 @@ class LicenceHoldings(Struct, frozen=True):
     @property
     def holders(self) -> list[str]:
         return [name for name, _ in self.licences]
+
+    @property
+    def size(self) -> int:
+        return sum(count for _, counts in self.licences for _, count in counts)
 
     def without(self, container: str) -> "LicenceHoldings":
         return LicenceHoldings(dropped(self.licences, container))
@@ -47,9 +50,9 @@ class Licences(Struct, frozen=True):
 
     def _free(self, promises: Promises) -> dict[int | None, int]:
         free = dict(self.pool)
-        for _, pod in promises.all_pods():
-            for node, count in (one for _, counts in pod.of(LicenceHoldings).licences for one in counts):
-                free[node] = free.get(node, 0) - count
+        held = (own for _, pod in promises.all_pods() for own in pod.of(LicenceHoldings).licences)
+        for node, count in (one for _, counts in held for one in counts):
+            free[node] = free.get(node, 0) - count
         return free
 
     def _wanted(self, container: ContainerDemand) -> int:
@@ -67,8 +70,7 @@ class Licences(Struct, frozen=True):
         if not wanted or not nodes:
             return ()
         fit = [m for m in masks_by_size(nodes) if sum(free[node] for node in nodes if m >> node & 1) >= wanted]
-        hints: Hints = tuple((mask, mask.bit_count() == fit[0].bit_count()) for mask in fit) or UNSATISFIABLE
-        return ((LICENCE, hints),)
+        return ((LICENCE, tuple((mask, mask.bit_count() == fit[0].bit_count()) for mask in fit) or UNSATISFIABLE),)
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
         return self._hints(promises, self._wanted(container))
@@ -94,10 +96,10 @@ class Licences(Struct, frozen=True):
         return with_pod(promises, uid, held.having(LicenceHoldings(own)))
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        wanted = self._wanted(container)
-        if not wanted or self.has_container(promises.of_pod(pod.uid), container):
+        if self.has_container(promises.of_pod(pod.uid), container):
             return Allocation(promises)
-        given = self._with(promises, pod.uid, container.name, wanted, promises.hint(pod.uid, container.name).mask)
+        mask, wanted = promises.hint(pod.uid, container.name).mask, self._wanted(container)
+        given = self._with(promises, pod.uid, container.name, wanted, mask)
         return Allocation(promises, refusal=unexpected(given)) if isinstance(given, str) else Allocation(given)
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
@@ -110,8 +112,9 @@ class Licences(Struct, frozen=True):
         return self._wanted(container) > 0
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        own = sum(count for _, count in held.of(LicenceHoldings).of_container(container.name))
-        return own == self._wanted(container)
+        return sum(count for _, count in held.of(LicenceHoldings).of_container(container.name)) == self._wanted(
+            container
+        )
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         return all(self.has_container(held, container) for container in pod.containers)
@@ -154,9 +157,8 @@ class Licences(Struct, frozen=True):
 
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
         for name, counts in before.of(LicenceHoldings).licences:
-            kept = self._with(
-                promises, pod.uid, name, sum(count for _, count in counts), self.numa_nodes_of(before, name)
-            )
+            wanted = sum(count for _, count in counts)
+            kept = self._with(promises, pod.uid, name, wanted, self.numa_nodes_of(before, name))
             promises = promises if isinstance(kept, str) else kept
         return promises
 
@@ -191,8 +193,7 @@ class Licences(Struct, frozen=True):
         return ()
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
-        given = sum(count for _, count in self.pool) - sum(self._free(promises).values())
-        return ((Series(GIVEN.name), given),)
+        return ((Series(GIVEN.name), sum(dict(self.pool).values()) - sum(self._free(promises).values())),)
 
     def describe(self, held: PodPromises, name: str) -> str:
         counts = held.of(LicenceHoldings).of_container(name)

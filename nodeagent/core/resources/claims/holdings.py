@@ -19,6 +19,10 @@ class ClaimHoldings(Struct, frozen=True):
     def holders(self) -> Iterator[str]:
         return iter(())
 
+    @property
+    def size(self) -> int:
+        return 0  # counted as CPUs, memory and devices
+
     def without(self, container: str) -> "ClaimHoldings":  # noqa: ARG002 -- claims are the pod's
         return self
 

@@ -24,6 +24,10 @@ class CpuHoldings(Struct, frozen=True):
     def holders(self) -> Iterator[str]:
         return (name for name, _ in self.cpus)
 
+    @property
+    def size(self) -> int:
+        return len(self.every_cpu)
+
     def without(self, container: str) -> "CpuHoldings":
         return CpuHoldings(dropped(self.cpus, container), self.pod_cpus, dropped(self.first_cpus, container))
 

@@ -72,4 +72,5 @@ class PluginAnswered(Struct, frozen=True):
     """It was asked before the hints: for CPUs on any node."""
 
 
-PickObserver = Callable[[Choosing | Spread | Took | PluginAnswered], None]
+Pick = Choosing | Spread | Took | PluginAnswered
+PickObserver = Callable[[Pick], None]

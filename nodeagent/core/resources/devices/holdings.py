@@ -47,6 +47,10 @@ class DeviceHoldings(Struct, frozen=True):
     def holders(self) -> Iterator[str]:
         return (name for name, _ in self.devices)
 
+    @property
+    def size(self) -> int:
+        return sum(len(devices) for _, devices in self.devices)
+
     def without(self, container: str) -> "DeviceHoldings":
         return DeviceHoldings(dropped(self.devices, container), dropped(self.answers, container))
 

@@ -34,6 +34,11 @@ class MemoryHoldings(Struct, frozen=True):
     def holders(self) -> Iterator[str]:
         return (name for name, _ in self.memory)
 
+    @property
+    def size(self) -> int:
+        blocks = self.pod_memory or tuple(block for _, own in self.memory for block in own)
+        return sum(block.size_bytes for block in blocks)
+
     def without(self, container: str) -> "MemoryHoldings":
         return MemoryHoldings(dropped(self.memory, container), self.pod_memory)
 

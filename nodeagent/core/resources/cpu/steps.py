@@ -1,0 +1,99 @@
+"""What the CPU manager did for a container, for explanations: which CPUs it chose, out of which, and by which rules."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
+from nodeagent.core.resources.cpu.observing import Choosing, Pick, PluginAnswered, Rule, Source, Spread, Took
+from nodeagent.core.resources.resource import Allocated
+
+
+class TakenTogether(Struct, frozen=True):
+    """CPUs that were taken together."""
+
+    rule: Rule
+    cpus: CpuSet
+    share_of: int | None = None
+    """The NUMA node whose share it is (distribute-cpus-across-numa)."""
+    is_remainder: bool = False
+    """It is part of what equal shares left over."""
+    plugin: str | None = None
+    """The CPU plugin whose choice it is."""
+
+
+class CpuChoice(Struct, frozen=True):
+    """CPUs chosen out of one source."""
+
+    source: Source
+    available: CpuSet
+    count: int
+    isolated: bool
+    container: str | None
+    """The container whose slice of the pod's set it is."""
+    groups: tuple[TakenTogether, ...]
+
+
+class CpuStep(Struct, frozen=True):
+    """What the CPU manager did for a container, or for a pod as a whole."""
+
+    container: str | None
+    cpus: CpuSet
+    """Allocated; empty if it was refused."""
+    reused: CpuSet
+    """Those that the pod's init containers had before."""
+    choices: tuple[CpuChoice, ...]
+    refused: bool
+    answers: tuple[PluginAnswered, ...] = ()
+    """Of CPU plugins, in the order in which they were asked."""
+
+
+def cpu_step(event: Allocated, picks: Sequence[Pick], pod: Pod) -> CpuStep | None:
+    """Describe an allocation with the choices before it. None means that nothing was allocated."""
+    before, after = event.before.of_pod(pod.uid), event.after.of_pod(pod.uid)
+    given = (
+        after.of(CpuHoldings).pod_cpus if event.container is None else after.of(CpuHoldings).own_set(event.container)
+    )
+    if event.refusal is None and (given is None or after.of(CpuHoldings).cpus == before.of(CpuHoldings).cpus):
+        return None
+    reuse = event.before.of(CpuBooks).reuse
+    reusable = CpuSet() if reuse is None or reuse.pod_uid != pod.uid else reuse.cpus
+    cpus = CpuSet() if event.refusal is not None or given is None else given
+    answers = tuple(pick for pick in picks if isinstance(pick, PluginAnswered))
+    return CpuStep(event.container, cpus, cpus & reusable, _choices(picks), event.refusal is not None, answers)
+
+
+def _choices(picks: Sequence[Pick]) -> tuple[CpuChoice, ...]:
+    choices: list[CpuChoice] = []
+    share: Spread | None = None
+    for pick in picks:
+        match pick:
+            case Choosing(source, available, count, isolated, container):
+                if not isolated:
+                    # A look at isolated CPUs alone that was abandoned is not part of the trace.
+                    choices = [choice for choice in choices if not choice.isolated]
+                choices.append(CpuChoice(source, CpuSet(available), count, isolated, container, ()))
+                share = None
+            case Spread():
+                share = pick
+            case Took():
+                last = choices[-1]
+                group = _group(pick, share)
+                choices[-1] = replace(last, groups=_joined(last.groups, group))
+    return tuple(choice for choice in choices if choice.count > 0)
+
+
+def _group(took: Took, share: Spread | None) -> TakenTogether:
+    if share is None:
+        return TakenTogether(took.rule, CpuSet(took.cpus), plugin=took.plugin)
+    return TakenTogether(took.rule, CpuSet(took.cpus), share.node, share.is_remainder)
+
+
+def _joined(groups: tuple[TakenTogether, ...], group: TakenTogether) -> tuple[TakenTogether, ...]:
+    """Join what the same rule took consecutively."""
+    if groups and replace(groups[-1], cpus=group.cpus) == group:
+        return (*groups[:-1], replace(group, cpus=groups[-1].cpus | group.cpus))
+    return (*groups, group)
