@@ -191,10 +191,10 @@ def test_a_refused_pod_is_shown_with_the_next_step_and_admitted_on_retry_when_it
     assert "refused again" in again.stderr
     node.delete("holder")
     node.wait_gone("holder")
-    assert "By now it would be admitted" in node.run("nodeagent explain default/late").stdout
+    assert "Now it would be admitted" in node.run("nodeagent explain default/late").stdout
     assert "is admitted" in node.run("nodeagent retry default/late").stdout
     node.wait_running("late")
-    assert "Decided again, it comes out as it did" in node.run("nodeagent explain default/late").stdout
+    assert "Decided again, the result is the same" in node.run("nodeagent explain default/late").stdout
 
 
 NOBODY = 65534

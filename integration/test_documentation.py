@@ -145,7 +145,7 @@ def test_nodeagent_is_installed_and_used_and_uninstalled_as_it_is_written(
     for looked in ("nodeagent inspect", "nodeagent inspect default/guaranteed", "nodeagent inspect --watch"):
         assert "default/guaranteed" in said[looked]
     assert "What would admit it" in said["nodeagent explain default/big"]
-    assert "default/guaranteed: gone" in said["sudo nodeagent release default/guaranteed"]
+    assert "default/guaranteed: ended; CPUs" in said["sudo nodeagent release default/guaranteed"]
     assert "more fit of: default/guaranteed" in said["nodeagent simulate --capacity -f examples/guaranteed.yaml"]
     assert "pod_admitted" in said["sudo journalctl -u nodeagent"]
     assert node.run("command -v nodeagent; systemctl cat nodeagent", check=False).returncode != 0

@@ -130,7 +130,7 @@ def test_nor_while_everything_else_happens_at_once(
     assert evidence.findings.faults == ()
     assert evidence.findings.untold == 0
     assert complaints(evidence.journal) == []
-    node.wait(lambda _: troubles(node) == [], "the agent to have no trouble left")
+    node.wait(lambda _: problems(node) == [], "the agent to have no problem left")
     assert left_behind(node) == before
     # that it looked where there was something to see
     assert evidence.findings.owners >= events // 4
@@ -152,13 +152,13 @@ def left_behind(node: Node) -> str:
     ).stdout
 
 
-def troubles(node: Node) -> list[str]:
+def problems(node: Node) -> list[str]:
     document = node.inspect()
     return [*document["node"]["problems"], *map(str, document["differences"]), *map(str, document["pods"])]
 
 
 def complaints(journal: Iterable[Line]) -> list[str]:
-    """What agent and launcher logged as wrong, but for troubles: those have to be over in the end."""
+    """What agent and launcher logged as wrong, but for problems: those have to be over in the end."""
     return [f"{line.unit}: {line.text}" for line in journal if line.unit.startswith("nodeagent") and _is_wrong(line)]
 
 

@@ -6,7 +6,7 @@ from integration.isolation import isolate, listed, wait_as, wait_forgotten
 from integration.node import Node
 from integration.overlap.disturbance import OF_ANY_NODE
 from integration.overlap.proof import churn
-from integration.test_no_overlap import DISTURBED_EVENTS, DISTURBED_EVERY, SEED, complaints, left_behind, troubles
+from integration.test_no_overlap import DISTURBED_EVENTS, DISTURBED_EVERY, SEED, complaints, left_behind, problems
 from tests.support.figures import Recorder, keep, report
 
 pytestmark = [pytest.mark.long, pytest.mark.configures]
@@ -41,7 +41,7 @@ def test_no_process_of_another_container_runs_there_whatever_happens(
     assert evidence.findings.faults == ()
     assert evidence.findings.untold == 0
     assert complaints(evidence.journal) == []
-    node.wait(lambda _: troubles(node) == [], "the agent to have no trouble left")
+    node.wait(lambda _: problems(node) == [], "the agent to have no problem left")
     assert left_behind(node) == before
     wait_as(node, settings)
     wait_forgotten(node)

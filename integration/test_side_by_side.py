@@ -11,7 +11,7 @@ from integration.overlap.intervals import Presence
 from integration.overlap.proof import churn
 from integration.overlap.workload import Means
 from integration.runtime_churn import RuntimeChurn
-from integration.test_no_overlap import CONTROL_EVENTS, CONTROL_ROUNDS, complaints, left_behind, troubles
+from integration.test_no_overlap import CONTROL_EVENTS, CONTROL_ROUNDS, complaints, left_behind, problems
 from tests.support.figures import Recorder, keep, report
 
 EVENTS, OF_RUNTIME = 200, 100
@@ -56,7 +56,7 @@ def test_no_process_of_another_workload_runs_on_an_exclusive_cpu(node: Node, rec
         assert evidence.findings.untold == 0
         assert complaints(evidence.journal) == []
         assert node.inspect()["differences"] == []
-    node.wait(lambda _: troubles(node) == [], "the agent to have no trouble left")
+    node.wait(lambda _: problems(node) == [], "the agent to have no problem left")
     assert left_behind(node) == before
     # that it looked where there was something to see
     assert evidence.pod_events == EVENTS

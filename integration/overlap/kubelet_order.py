@@ -19,7 +19,7 @@ from nodeagent.core.cgroups.write_order import Change, Plan, SetAttribute, diff
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon import service
-from nodeagent.daemon.turn import agent
+from nodeagent.daemon.turn import plan as stage
 
 _RECONCILE_SECONDS = 10
 """kubelet's default."""
@@ -53,7 +53,7 @@ class KubeletOrder:
 
 def main() -> int:
     config, *words = sys.argv[1:]
-    with patch.object(agent, "diff", KubeletOrder(resizes_first=words == ["--resizes-first"])):
+    with patch.object(stage, "diff", KubeletOrder(resizes_first=words == ["--resizes-first"])):
         return service.serve(config)
 
 

@@ -38,9 +38,9 @@ from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.heartbeat import Heartbeat
 from nodeagent.daemon.turn.machine import Machine, without_withheld
 from nodeagent.daemon.turn.placements import Placements, placement_directory
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
 from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch, CgroupWatchError
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
@@ -271,8 +271,8 @@ def _renew(watch: CgroupWatch, agent: Agent, known: str) -> str:
 def _status(agent: Agent) -> str:
     view = agent.view
     active = sum(entry.is_active for entry in view.state.entries)
-    troubles = f", {len(view.problems)} problems (see: nodeagent inspect)" if view.problems else ""
-    return f"{active} pods, shared CPUs {default_set(view.state.promises) or 'none'}{troubles}"
+    problems = f", {len(view.problems)} problems (see: nodeagent inspect)" if view.problems else ""
+    return f"{active} pods, shared CPUs {default_set(view.state.promises) or 'none'}{problems}"
 
 
 def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
@@ -325,23 +325,23 @@ def _what_runs(
     log: Log,
 ) -> Evidence | None:
     """Read cgroups and launcher until both can be read: a state rebuilt from one alone would lose half. None: asked to stop."""
-    said: list[Trouble] = []
+    said: list[Problem] = []
     while True:
         runs = runner.look()
-        troubles = [runs] if isinstance(runs, Trouble) else []
+        problems = [runs] if isinstance(runs, Problem) else []
         units = UnitCgroups(tree, recorded=UnitRecords(config).look)
         try:
             seen = read_cgroups(tree, units, tuple(manifest.pod for manifest in manifests))
         except CgroupError as err:
-            troubles.append(trouble_of(err))
+            problems.append(Problem.from_error(err))
         else:
-            troubles += [Trouble(units.unanswered)] if units.unanswered else []
-            if not isinstance(runs, Trouble) and not troubles:
+            problems += [Problem(units.unanswered)] if units.unanswered else []
+            if not isinstance(runs, Problem) and not problems:
                 return Evidence(seen, runs)
-        if troubles != said:
-            log.warning("waiting_to_recover", problems=troubles)
+        if problems != said:
+            log.warning("waiting_to_recover", problems=problems)
             manager.status("waiting: the state is rebuilt from running pods, which cannot be read yet")
-            said = troubles
+            said = problems
         manager.ping_watchdog()
         if WakeUpReason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
             return None

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
 from nodeagent.errors import printable
 from nodeagent.formats.checkpoint.agreement import Disagreement
@@ -15,10 +15,6 @@ from nodeagent.views.wording.words import bytes_text, counted
 
 def summary(checkpoint: Checkpoint) -> Iterator[str]:
     """Summarise a checkpoint in a few lines, with whether it is intact."""
-    return map(printable, _summarise(checkpoint))
-
-
-def _summarise(checkpoint: Checkpoint) -> Iterator[str]:
     pods = checkpoint.promises.pods
     containers = len(checkpoint.by_id) or sum(len(pod.holders) for _, pod in pods)
     said = [f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items())]
@@ -26,27 +22,18 @@ def _summarise(checkpoint: Checkpoint) -> Iterator[str]:
     if checkpoint.version == DEVICES:
         said.append(counted(len(taken_devices(checkpoint.promises)), "device"))
     whole = "whole" if checkpoint.problem is None else "DAMAGED"
-    yield f"{checkpoint.version}, {whole}: {', '.join(said)}"
-    if checkpoint.problem is not None:
-        yield f"  {checkpoint.problem}"
-    if checkpoint.note is not None:
-        yield f"  {checkpoint.note}"
+    yield printable(f"{checkpoint.version}, {whole}: {', '.join(said)}")
+    yield from (printable(f"  {text}") for text in (checkpoint.problem, checkpoint.note) if text is not None)
 
 
 def agreement(found: Sequence[Disagreement]) -> Iterator[str]:
     """Report whether the file agrees with the node's state, and list the differences."""
     yield "  DIFFERS from the node's state:" if found else "  agrees with the node's state"
     for each in found:
-        where = (
-            f"pod {each.pod} container {each.container}, "
-            if each.container
-            else f"pod {each.pod}, "
-            if each.pod
-            else ""
-        )
-        yield printable(
-            f"    {where}{each.what}: {each.file or 'nothing'} here, {each.state or 'nothing'} in the state"
-        )
+        pod = f"pod {each.pod}" if each.pod or each.container else ""
+        where = " ".join(filter(None, (pod, f"container {each.container}" if each.container else "")))
+        values = f"{each.file or 'nothing'} here, {each.state or 'nothing'} in the state"
+        yield printable(f"    {where}{', ' if where else ''}{each.what}: {values}")
 
 
 def render_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
@@ -93,7 +80,10 @@ def _format_pod(uid: str, pod: PodPromises) -> Iterator[tuple[str, str, str, str
             "",
         )
     for name in pod.holders:
-        devices = ", ".join(map(_format_device, pod.of(DeviceHoldings).devices_of(name)))
+        devices = ", ".join(
+            f"{one.claim or one.resource} {one.id}{f' on {one.nodes}' if one.nodes else ''}"
+            for one in pod.of(DeviceHoldings).devices_of(name)
+        )
         yield (
             f"{uid} {name}",
             str(pod.of(CpuHoldings).own_set(name) or ""),
@@ -104,8 +94,3 @@ def _format_pod(uid: str, pod: PodPromises) -> Iterator[tuple[str, str, str, str
 
 def _format_memory(blocks: Blocks) -> str:
     return ", ".join(f"{b.resource} {bytes_text(b.size_bytes)} on {b.nodes}" for b in blocks)
-
-
-def _format_device(device: HeldDevice) -> str:
-    of = device.claim or device.resource
-    return f"{of} {device.id} on {device.nodes}" if device.nodes else f"{of} {device.id}"

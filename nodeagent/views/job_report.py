@@ -27,37 +27,31 @@ def report_text(place: JobPlace, elapsed_us: int, first: JobUsage, last: JobUsag
         elapsed_us: the time between the two samples.
         first: the usage before the command started.
         last: the usage after its end, before its cgroup was removed.
-        most_remote: the most bytes that a sample found on other nodes than those of its CPUs. None if unknown.
+        most_remote: the largest number of bytes that a sample found on nodes other than those of the job's CPUs. None
+            means unknown.
     """
     cpus = f"CPUs {place.exclusive_cpus}" if place.exclusive_cpus else f"shared CPUs {place.shared_cpus}"
+    usage, time = last.usage.cpu, "its CPU time is unknown"
+    if usage is not None:
+        time = f"{_format_seconds(usage.usage_us)} of CPU time, throttled for {_format_seconds(usage.throttled_us)}"
+    peak = "unknown" if last.peak_bytes is None else f"at most {_format_bytes(last.peak_bytes)}"
+    remote = "unknown" if most_remote is None else _format_bytes(most_remote)
     parts = (
         f"{place.pod}: {_format_seconds(elapsed_us)} on {cpus} of NUMA {place.nodes}",
-        _format_usage(last),
-        _format_memory(last, most_remote),
+        time,
+        f"memory: {peak}, {remote} on other nodes",
         _format_others(place, first, last),
     )
     return f"nodeagent: {'; '.join(parts)}\n"
 
 
-def _format_usage(last: JobUsage) -> str:
-    cpu = last.usage.cpu
-    if cpu is None:
-        return "its CPU time is unknown"
-    return f"{_format_seconds(cpu.usage_us)} of CPU time, throttled for {_format_seconds(cpu.throttled_us)}"
-
-
-def _format_memory(last: JobUsage, most_remote: int | None) -> str:
-    peak = "memory: unknown" if last.peak_bytes is None else f"memory: at most {_format_bytes(last.peak_bytes)}"
-    return f"{peak}, {'unknown' if most_remote is None else _format_bytes(most_remote)} on other nodes"
-
-
 def remote_now(place: JobPlace, usage: JobUsage) -> int | None:
-    """Return the bytes on other nodes than those of the job's CPUs. None if unknown."""
+    """Return the job's bytes on nodes other than those of its CPUs. None means unknown."""
     return remote_bytes(usage.usage, place.nodes)
 
 
 def _format_others(place: JobPlace, first: JobUsage, last: JobUsage) -> str:
-    """Subtract the job's CPU time from the time of all tasks on its CPUs."""
+    """Format the time of other tasks on the job's CPUs, which is the time of all tasks there without the job's CPU time."""
     if place.shared_cpus:
         return "others share these CPUs"
     was, now, used = first.usage.cpu, last.usage.cpu, (first.run_ns, last.run_ns)

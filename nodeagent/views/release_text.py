@@ -1,4 +1,4 @@
-"""Reports of `nodeagent release`: the planned steps in order, and the events since the last poll."""
+"""Documents and texts of `nodeagent release`: the planned steps in order, and the events since the last poll."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -22,7 +22,7 @@ def plan_document(state: NodeState, entry: PodEntry) -> Document:
         "phase": "Refused" if entry.refusal else entry.phase.value,
         "refusal": None if entry.refusal is None else entry.refusal.reason,
         "outcome": "planned" if entry.is_active else "nothing",
-        "order": list(_stop_order(entry)) if entry.is_active else [],
+        "order": list(_find_stop_order(entry)) if entry.is_active else [],
         "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
         **freed_fields(held),
         "cgroup": entry.pod_path if entry.is_active and not entry.is_of_systemd else None,
@@ -55,7 +55,7 @@ def plan_text(plan: Document) -> list[str]:
 
 
 def events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
-    """Describe the events of pods since the last poll, one line each."""
+    """Describe the events of pods between two states, one line each."""
     for old in before.entries:
         if old.pod.uid not in uids or not old.is_active:
             continue
@@ -68,7 +68,7 @@ def events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: i
 
 
 def longest_end_seconds(entries: Collection[PodEntry]) -> int:
-    """Return the longest time in which one of these pods ends: its grace period and two seconds for each sidecar."""
+    """Return the time in which all these pods end. Each needs its grace period and two seconds for each sidecar."""
     return max(
         (
             e.pod.termination_grace_seconds + 2 * sum(c.kind is ContainerKind.SIDECAR for c in e.pod.containers)
@@ -78,8 +78,8 @@ def longest_end_seconds(entries: Collection[PodEntry]) -> int:
     )
 
 
-def _stop_order(entry: PodEntry) -> Iterator[list[str]]:
-    """Yield the containers that have processes, or may have some, in the order in which they are stopped."""
+def _find_stop_order(entry: PodEntry) -> Iterator[list[str]]:
+    """Yield the groups of containers that are stopped together, in order. Containers without processes are left out."""
     there = [c for c, s in entry.pairs() if s.is_started or (not c.is_launched and not c.unit)]
     first = [c.name for c in there if c.kind is not ContainerKind.SIDECAR]
     if first:

@@ -994,7 +994,7 @@ def test_retry_is_for_root(live):
     assert f"user {OTHER} may not ask for 'retry'" in err
 
 
-def test_a_state_without_pods_is_no_trouble(live, run):
+def test_a_state_without_pods_is_no_problem(live, run):
     live.world.state = NodeState(live.world.state.promises)
     live.write_cgroups(live.world.observed())
     subprocess.run(["rm", "-r", live.cgroups / "besteffort/poduid-web"], check=True)

@@ -27,8 +27,8 @@ from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.runtime import containers, device_access
 from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Unprepared
-from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from nodeagent.edge.runtime.nri import NriError
@@ -109,7 +109,7 @@ class Desk:
 
     def turn(
         self, *, unsaved: str = "", not_left: str = "", retried: str = "", of_unit: str = ""
-    ) -> tuple[Trouble, ...]:
+    ) -> tuple[Problem, ...]:
         uids = frozenset({retried} - {""})
         node = self.node
         world = World(
@@ -402,8 +402,8 @@ def test_while_cgroups_can_not_be_read_nothing_is_granted(desk: Desk) -> None:
     denied = desk.answered(event(Event.CREATE_CONTAINER, WEB, "m"))
     assert isinstance(denied, Denial)
     assert "cannot read it" in denied.reason
-    (trouble,) = desk.turn()
-    assert "cannot read it" in trouble
+    (problem,) = desk.turn()
+    assert "cannot read it" in problem
     assert desk.occupied == ALL
     desk.tree.is_broken = False
     assert desk.turn() == ()

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.daemon.turn.placements import placement_directory
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
-from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.files.placement_files import MAX_BYTES
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_text
@@ -242,7 +242,7 @@ def test_another_pod_under_the_same_uid_has_the_files_of_its_own_containers(daem
 
 def test_without_a_launcher_the_files_stay(daemon: Daemon) -> None:
     before = files(daemon)
-    runner: Any = SimpleNamespace(look=lambda: Trouble("no launcher"))
+    runner: Any = SimpleNamespace(look=lambda: Problem("no launcher"))
     daemon.agent.edges = replace(daemon.agent.edges, runner=runner)
     daemon.turn(WakeUpReason.TIMER)
     assert files(daemon) == before

@@ -117,5 +117,5 @@ def test_what_came_and_went_while_nobody_listened_is_looked_at_when_somebody_doe
         service.follow_hotplug(wakeups, make_log(log))
     hotplug = frozenset({WakeUpReason.HOTPLUG})
     assert heard == [("first", hotplug), ("lost", hotplug), ("second", hotplug), ("lost", hotplug)]
-    assert log.getvalue().count("hotplug_unwatched") == 2, "each trouble is told once"
+    assert log.getvalue().count("hotplug_unwatched") == 2, "each problem is told once"
     assert slept == [60.0] * 3

@@ -155,13 +155,13 @@ def test_what_is_missing_for_a_start_is_named(host: Host, fields: str, why: str)
     assert reason(runs[launch.run_id]) == why
 
 
-def test_a_start_whose_cgroup_is_not_fit_for_it_is_trouble_and_tried_again(host: Host) -> None:
+def test_a_start_whose_cgroup_is_not_fit_for_it_is_a_problem_and_tried_again(host: Host) -> None:
     launch = first_attempt(pod_with("{name: c, command: [echo, hello]}"))
     runner, config = Runner(host.launcher.client), Config(log_directory=str(host.logs))
-    trouble = runner.launch(launch, config, str(host.launcher.root))
-    assert trouble is not None
-    assert trouble.about == {"pod": "default/web", "pod_uid": launch.entry.pod.uid, "container": "c"}
-    assert trouble.startswith(f"cannot start default/web c in {host.launcher.root}/{launch.path}/payload: No such file")
+    problem = runner.launch(launch, config, str(host.launcher.root))
+    assert problem is not None
+    assert problem.log_fields == {"pod": "default/web", "pod_uid": launch.entry.pod.uid, "container": "c"}
+    assert problem.startswith(f"cannot start default/web c in {host.launcher.root}/{launch.path}/payload: No such file")
     assert runner.look() == {}, "it is no end of the container's: nothing was started"
     cgroup = host.launcher.directory / "cgroup" / launch.path / "payload"
     cgroup.mkdir(parents=True)

@@ -21,7 +21,7 @@ from nodeagent.daemon import service
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.daemon.start.startup import StartError
-from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from tests.support.daemon_model import Daemon, Steps, watched
@@ -81,9 +81,9 @@ def test_a_manifest_that_does_not_count_is_shown_until_it_goes(daemon: Daemon) -
     assert f"{MANIFEST_PROBLEMS} 0.0" in daemon.agent.metrics.exposition.text().decode()
 
 
-def test_a_trouble_that_several_containers_meet_is_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_problem_that_several_containers_meet_is_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon.files.pods = tuple(pod(name, app(cpu="1")) for name in ("a", "b"))
-    monkeypatch.setattr(daemon.agent.edges.runner, "launch", lambda *_: Trouble("the launcher has died"))
+    monkeypatch.setattr(daemon.agent.edges.runner, "launch", lambda *_: Problem("the launcher has died"))
     daemon.turn()
     assert daemon.agent.view.problems == ("the launcher has died",)
     assert [line["problem"] for line in events(daemon, "trouble")] == ["the launcher has died"]

@@ -18,7 +18,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.daemon.domains.jobs.domain import JobsDomain
 from nodeagent.daemon.domains.systemd import unit_devices
 from nodeagent.daemon.domains.systemd.unit_devices import Rules, UnitDevices
-from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.kernel.unit_properties import DeviceRules
@@ -152,7 +152,7 @@ def test_what_a_unit_had_is_taken_from_it_before_a_container_may_be_given_it(
     gives = (DeviceSelection("example.com/x", (DeviceSelector(kind=DeviceKind.NVME),)),)
     allowed: list[Rules] = []
 
-    def finish(*_: object) -> tuple[Trouble, ...]:
+    def finish(*_: object) -> tuple[Problem, ...]:
         allowed.append(desk.allowed("listed.service"))
         return ()
 

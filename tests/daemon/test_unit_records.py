@@ -224,8 +224,8 @@ def test_a_unit_that_systemd_no_longer_knows_has_nothing_to_go_back_to(daemon: D
 def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("in the way")
     config = Config(runtime_directory=str(tmp_path / "run"))
-    (trouble,) = UnitRecords(config).keep({"db.service": BEFORE})
-    assert str(tmp_path / "run") in trouble
+    (problem,) = UnitRecords(config).keep({"db.service": BEFORE})
+    assert str(tmp_path / "run") in problem
 
 
 def test_what_cannot_be_read_now_is_told_and_not_written_over(tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ def test_what_cannot_be_read_now_is_told_and_not_written_over(tmp_path: Path) ->
     units.touch()
     records = UnitRecords(config)
     for _ in range(2):
-        (trouble,) = records.keep({"web.service": BEFORE})
-        assert str(units) in trouble
+        (problem,) = records.keep({"web.service": BEFORE})
+        assert str(units) in problem
     units.unlink()
     away.rename(units)
     assert records.keep({"db.service": BEFORE, "web.service": UnitSettings()}) == ()

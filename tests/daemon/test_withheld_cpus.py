@@ -123,7 +123,7 @@ def test_where_the_chain_cannot_be_read_for_a_moment_what_was_known_of_it_counts
 
 
 @pytest.mark.parametrize("taken", ["0", ""], ids=["something is withheld", "nothing"])
-def test_the_trouble_of_a_chain_that_could_not_be_read_ends_when_it_can(
+def test_the_problem_of_a_chain_that_could_not_be_read_ends_when_it_can(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, taken: str
 ) -> None:
     def unreadable() -> None:

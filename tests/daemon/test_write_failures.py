@@ -188,7 +188,7 @@ def test_what_is_gone_is_looked_at_again_at_once_and_reported_if_that_does_not_h
     first = respond(outcome(errno.ENOENT), FailureResponse(), lambda _: {})
     assert first == FailureResponse(has_vanished=True, pause_seconds=0.0)
     second = respond(outcome(errno.ENODEV), first, lambda _: {})
-    assert "No such device" in " ".join(second.troubles)
+    assert "No such device" in " ".join(second.problems)
     assert second.pause_seconds == 1.0, "whoever removes cgroups again and again must not keep the agent busy"
     assert respond(outcome(errno.ENOENT), second, lambda _: {}).pause_seconds == 1.0
     assert respond(outcome(), second, lambda _: {}) == FailureResponse()
@@ -208,7 +208,7 @@ def test_the_most_pressing_failure_says_when_to_look_again(
     errors: list[int | None], reported: int, pause_seconds: float | None
 ) -> None:
     found = respond(outcome(*errors), FailureResponse(), lambda _: {})
-    assert (len(found.troubles), found.pause_seconds) == (reported, pause_seconds)
+    assert (len(found.problems), found.pause_seconds) == (reported, pause_seconds)
 
 
 class _Failing:

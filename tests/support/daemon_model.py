@@ -54,9 +54,9 @@ from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.machine import without_withheld
 from nodeagent.daemon.turn.placements import Placements, placement_directory
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
-from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from nodeagent.edge.files import state_files
@@ -502,7 +502,7 @@ class Daemon:
             runs = runner.look()
             units = UnitCgroups(tree, systemd, recorded=UnitRecords(node.config).look)
             observed = read_cgroups(tree, units, tuple(manifest.pod for manifest in pods))
-            return Evidence(observed, {} if isinstance(runs, Trouble) else runs)
+            return Evidence(observed, {} if isinstance(runs, Problem) else runs)
 
         wakeups = Wakeups()
         self.jobs = Jobs(PlacementFiles(job_directory(node.config)), lambda: wakeups.wake(WakeUpReason.JOBS))

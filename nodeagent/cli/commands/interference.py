@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: nothing ran there but the owners, what they claim, and what cannot leave; 3: something else did; 1: could not be determined;
+exit status: 0: only owners, immovable kernel work and claimed interrupts ran there; 3: something else did; 1: could not be determined;
 2: wrong arguments
 
 examples:

@@ -89,7 +89,7 @@ class Watcher:
         try:
             return self.look()
         except NodeAgentError as err:
-            return replace(self._last, trouble=f"{err.message} ({err.hint})")
+            return replace(self._last, problem=f"{err.message} ({err.hint})")
 
 
 def _sample(known: NodeView) -> UsageSample:

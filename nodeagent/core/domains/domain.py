@@ -2,7 +2,7 @@
 
 A turn calls the methods in the order in which they stand here, all in the deciding thread: each for every domain, before the next. What a
 domain keeps between turns is its own, and no other domain knows it. A domain's threads hand things over by queues and wake the agent.
-Problems are returned as texts for people, with the next step; a `Trouble` also names its pod.
+Problems are returned as texts for people, with the next step; a `Problem` also names its pod.
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.reports.logs import Log
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.state_files import StateFileError
 from nodeagent.edge.processes.launcher import LauncherError
@@ -170,7 +170,7 @@ class HostSettings:
         """As saved. None: not read yet."""
         self._done_for: Wanted | None = None
         """What everything was last written for. None: not all of it."""
-        self._troubles: tuple[Trouble, ...] = ()
+        self._problems: tuple[Problem, ...] = ()
         """What could not be done then."""
         self._waiting: dict[Setting, str] = {}
         """What services would not do, and why. They are asked again at the next rescan, as each may take seconds to answer."""
@@ -195,7 +195,7 @@ class HostSettings:
         """What could not be done is not tried again before the next rescan."""
         return self._done_for is not None
 
-    def keep(self, wanted: Wanted, *, rescan: bool) -> tuple[Trouble, ...]:
+    def keep(self, wanted: Wanted, *, rescan: bool) -> tuple[Problem, ...]:
         """Make all settings leave exclusive CPUs alone, and those of other kinds what they were.
 
         Args:
@@ -208,19 +208,19 @@ class HostSettings:
         try:
             record = self._load()
             if self._done_for == wanted and not rescan and not self.is_settling:
-                return self._troubles
+                return self._problems
             self._done_for, self.claimed = None, InterruptOwners({})
             if rescan:
                 self._waiting = {}
             if self._refused_for != wanted:
                 self._refused, self._refused_for = {}, wanted
-            self._troubles = self._settle(record, wanted) if wanted.alone or record else ()
+            self._problems = self._settle(record, wanted) if wanted.alone or record else ()
         except (StateFileError, HostFileError, LauncherError) as err:
-            return (trouble_of(err),)
+            return (Problem.from_error(err),)
         self._done_for = wanted
-        return self._troubles
+        return self._problems
 
-    def _settle(self, record: Record, wanted: Wanted) -> tuple[Trouble, ...]:
+    def _settle(self, record: Record, wanted: Wanted) -> tuple[Problem, ...]:
         asked = wanted.claims if SettingKind.IRQ in wanted.alone else ()
         self.claimed = assign_interrupts(asked, self._places.interrupts_of)
         claims = {interrupt: claim.cpus for interrupt, claim in self.claimed.holders.items()}
@@ -265,10 +265,10 @@ class HostSettings:
         self._save(planned.after(refused.keys()))
         self._waiting |= {setting: why for setting, why in refused.items() if setting.kind in OF_SERVICES}
         later = [f"{described(setting)}: {why}" for setting, why in self._waiting.items()]
-        troubles = [trouble_of(err) for err in reading.failed.values()]
+        problems = [Problem.from_error(err) for err in reading.failed.values()]
         if later:
-            troubles.append(Trouble(f"not kept off exclusive CPUs: {'; '.join(later)} (it is tried again)"))
-        return tuple(troubles)
+            problems.append(Problem(f"not kept off exclusive CPUs: {'; '.join(later)} (it is tried again)"))
+        return tuple(problems)
 
     def _put(self, writes: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
         """Write, and return what was refused."""

@@ -32,10 +32,10 @@ from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.machine import Machine
 from nodeagent.daemon.turn.placements import Placements, placement_directory
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.runs import Runner
-from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.files import state_files
@@ -92,29 +92,29 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
     Raises:
         DrainError: what runs can't be read.
     """
-    config, trouble = node.config, ""
+    config, problem = node.config, ""
 
     watch = ManifestWatch(config.static_pod_path, lambda: None)
     with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
         known = manifests.look(rescan=True).pods
 
     def look() -> Evidence | None:
-        nonlocal trouble
+        nonlocal problem
         runs = pods.runner.look()
-        if isinstance(runs, Trouble):
-            trouble = runs
+        if isinstance(runs, Problem):
+            problem = runs
             return None
         units = UnitCgroups(pods.tree, recorded=UnitRecords(config).look)
         observed = read_cgroups(pods.tree, units, tuple(manifest.pod for manifest in known))
         if units.unanswered:
-            trouble = Trouble(units.unanswered)
+            problem = Problem(units.unanswered)
             return None
         return Evidence(observed, runs)
 
     start = start_state(node, known, time.time_ns() // 1_000_000, look, devices=Machine().devices)
     if start is None:
         raise DrainError(
-            f"cannot find out which processes run: {trouble}", hint="`systemctl status nodeagent-launcher`"
+            f"cannot find out which processes run: {problem}", hint="`systemctl status nodeagent-launcher`"
         )
     log = make_log(io.StringIO())  # the caller reports what happens, from the states
     edges = Edges(

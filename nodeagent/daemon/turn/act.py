@@ -19,15 +19,15 @@ from nodeagent.core.turn.actions import (
 from nodeagent.core.turn.world import World
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.memory import TurnMemory
+from nodeagent.daemon.turn.problem import Problem, as_problem, owner_fields, problem_if_failed
 from nodeagent.daemon.turn.reattach import reattach
-from nodeagent.daemon.turn.troubles import Trouble, as_trouble, attempted, owner_of
 
 
 class Acted(Struct, frozen=True):
     memory: TurnMemory
     moved_back: int
     """Main processes that were moved back into their container's cgroup."""
-    troubles: tuple[Trouble, ...]
+    problems: tuple[Problem, ...]
 
 
 def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reattaches: bool) -> Acted:
@@ -41,32 +41,32 @@ def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reatt
         reattaches: look for main processes that have left their cgroup.
     """
     state, tree, runner = memory.state, edges.tree, edges.runner
-    troubles: list[Trouble | None] = [as_trouble(text) for domain in edges.domains for text in domain.finish(done)]
+    problems: list[Problem | None] = [as_problem(text) for domain in edges.domains for text in domain.finish(done)]
     ending = stopping(state)
     signalled, asked = memory.signalled & ending, memory.asked & ending
     for action in actions(state, world, done.ready, done.placed, signalled):
         edges.alive()
         match action:
             case Launch():
-                troubles.append(runner.launch(action, memory.node.config, str(tree.root)))
+                problems.append(runner.launch(action, memory.node.config, str(tree.root)))
             case Terminate(run_id) | TerminateAll(run_id):
                 if isinstance(action, TerminateAll):
-                    owner = owner_of(state, action.path)
-                    failed = attempted(partial(tree.terminate, action.path), owner)
+                    owner = owner_fields(state, action.path)
+                    failed = problem_if_failed(partial(tree.terminate, action.path), owner)
                 else:
                     failed = runner.terminate(run_id)
                 asked |= {run_id}
                 signalled |= {run_id} if failed is None else frozenset()
-                troubles.append(failed)
+                problems.append(failed)
             case KillCgroup(path):
-                troubles.append(attempted(partial(tree.kill, path), owner_of(state, path)))
+                problems.append(problem_if_failed(partial(tree.kill, path), owner_fields(state, path)))
             case KillMain(run_id):
-                troubles.append(runner.kill(run_id))
+                problems.append(runner.kill(run_id))
             case Forget(run_ids):
-                troubles.append(runner.forget(run_ids))
+                problems.append(runner.forget(run_ids))
     memory = replace(memory, signalled=signalled, asked=asked)
     moved_back = 0
     if reattaches:
         moved_back, misplaced = reattach(state, world.runs or {}, done.ready, tree, edges.log)
         memory = replace(memory, misplaced="; ".join(misplaced))
-    return Acted(memory, moved_back, tuple(trouble for trouble in troubles if trouble is not None))
+    return Acted(memory, moved_back, tuple(problem for problem in problems if problem is not None))

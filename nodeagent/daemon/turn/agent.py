@@ -25,11 +25,11 @@ from nodeagent.daemon.turn.execution import unvacated_cpus
 from nodeagent.daemon.turn.look import Seen, look
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.plan import plan
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.report import Done, Reporter
 from nodeagent.daemon.turn.requests import Requests, TurnRequest
 from nodeagent.daemon.turn.save import save
 from nodeagent.daemon.turn.tell import tell
-from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.formats.node_view import NodeView
 
@@ -103,7 +103,7 @@ class Agent:
         reporter = Reporter(edges, self.metrics, self.recovery, standing)
         seen = look(edges, self.memory, reasons)
         requests = self.requests.take()
-        if isinstance(seen.domains, Trouble):
+        if isinstance(seen.domains, Problem):
             reported = reporter.of_look(seen, began)
             undone = {entry.pod.uid: str(seen.domains) for entry in self.state.entries}
         else:
@@ -127,6 +127,6 @@ class Agent:
         so_far = TurnDone(saved.memory.shown_state, planned.wanted, ready, unvacated, placed, carried.files_in_use)
         acted = act(edges, carried.memory, world, so_far, reattaches=reattaches)
         unsaved = () if saved.problem is None else (saved.problem,)
-        waiting = (Trouble(f"pod {pod.full_name} waits: {why}", about(pod)) for pod, why in decided.turn.postponed)
-        troubles = (*unsaved, *waiting, *carried.troubles, *untold, *acted.troubles)
-        return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), troubles)
+        waiting = (Problem(f"pod {pod.full_name} waits: {why}", about(pod)) for pod, why in decided.turn.postponed)
+        problems = (*unsaved, *waiting, *carried.problems, *untold, *acted.problems)
+        return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), problems)

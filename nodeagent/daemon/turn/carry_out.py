@@ -25,7 +25,7 @@ from nodeagent.daemon.turn.execution import ExecutionResult, execute, respond, u
 from nodeagent.daemon.turn.look import Seen
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.plan import Planned
-from nodeagent.daemon.turn.troubles import Trouble, as_trouble, owner_of
+from nodeagent.daemon.turn.problem import Problem, as_problem, owner_fields
 
 
 class CarriedOut(Struct, frozen=True):
@@ -35,48 +35,48 @@ class CarriedOut(Struct, frozen=True):
     """The cgroups that have their desired values now, by path."""
     files_in_use: Mapping[str, str]
     """Device files that could not be taken from their last user, each with that user's name."""
-    troubles: tuple[Trouble, ...]
-    patient: frozenset[Trouble]
+    problems: tuple[Problem, ...]
+    patient: frozenset[Problem]
     """Those that are not tried again within a second: at the next rescan, or at their own time."""
     conditions: tuple[str, ...]
 
 
 def carry_out(edges: Edges, memory: TurnMemory, seen: Seen, planned: Planned) -> CarriedOut:
     """Carry out a plan, whose state is saved."""
-    assert not isinstance(seen.domains, Trouble)
+    assert not isinstance(seen.domains, Problem)
     state, wanted, observed = memory.state, planned.wanted, seen.domains.cgroups
     refused = memory.refused_partitions
     if refused is None:
         refused = running_without(wanted, observed)
-    recorded = [as_trouble(text) for domain in edges.domains for text in domain.record(state, observed)]
+    recorded = [as_problem(text) for domain in edges.domains for text in domain.record(state, observed)]
     disturbing, conditions = _keep_host_away(edges, memory, wanted, refused, rescan=seen.rescan)
     result = execute(planned.changes, wanted, DomainWriter(edges.domains), edges.alive)
-    failures = respond(result, memory.failures, partial(owner_of, state))
+    failures = respond(result, memory.failures, partial(owner_fields, state))
     if (found := uncreated_partitions(result)) != refused:
         disturbing, conditions = _keep_host_away(edges, memory, wanted, found, rescan=False)
     taken = take_back_all(edges.domains, state)  # before a domain starts a container with them
-    unknown = tuple(map(as_trouble, seen.domains.problems))
+    unknown = tuple(map(as_problem, seen.domains.problems))
     orphans = tuple(
-        Trouble(
+        Problem(
             f"processes run in {edges.tree.root / path}, which no pod owns, on CPUs {observed[path].cpus_effective} "
             f"(end them: echo 1 > {edges.tree.root / path}/cgroup.kill)"
         )
         for path in planned.changes.orphans
     )
     patient = {
-        *failures.troubles,
+        *failures.problems,
         *(disturbing if edges.host_settings.waits else ()),
         *(() if seen.domains.retries else unknown),
     }
-    troubles = (*map(as_trouble, taken.problems), *unknown, *failures.troubles, *orphans, *recorded, *disturbing)
+    problems = (*map(as_problem, taken.problems), *unknown, *failures.problems, *orphans, *recorded, *disturbing)
     memory = replace(memory, failures=failures, refused_partitions=found)
     in_sync = cgroups_in_sync(wanted, result)
-    return CarriedOut(memory, result, in_sync, taken.files_in_use, troubles, frozenset(patient), conditions)
+    return CarriedOut(memory, result, in_sync, taken.files_in_use, problems, frozenset(patient), conditions)
 
 
 def _keep_host_away(
     edges: Edges, memory: TurnMemory, wanted: tuple[DesiredCgroup, ...], refused: CpuSet, *, rescan: bool
-) -> tuple[tuple[Trouble, ...], tuple[str, ...]]:
+) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """Move the host's work off exclusive CPUs. Return what could not be moved, and other problems.
 
     Where a partition is refused, systemd keeps its units off, as it does where the kernel has none.
@@ -95,10 +95,10 @@ def _keep_host_away(
         if is_of_systemd(want.path) and want.is_exclusive and unit_at(want.path) in places
     }
     host = memory.whole.online - exclusive
-    troubles = edges.host_settings.keep(Wanted(alone, host, asked, partitioned - refused, pinned), rescan=rescan)
+    problems = edges.host_settings.keep(Wanted(alone, host, asked, partitioned - refused, pinned), rescan=rescan)
     conditions = (
         edges.host_settings.lost_record or "",
         refused_partitions(refused) if refused else "",
         unserved_interrupts(asked, edges.host_settings.claimed) if node.config.interrupt_isolation != "none" else "",
     )
-    return troubles, tuple(filter(None, conditions))
+    return problems, tuple(filter(None, conditions))

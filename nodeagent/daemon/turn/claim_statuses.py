@@ -12,7 +12,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.claims.holdings import taken_claims
 from nodeagent.daemon.turn.kept_files import keep_files
 from nodeagent.daemon.turn.machine import node_name
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 
 _LONGEST_NAME = 240
@@ -35,7 +35,7 @@ class ClaimStatuses:
         self._held: dict[str, bytes | None] | None = None
         """What each file says. None: something else; instead of all: not read yet."""
 
-    def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Trouble, ...]:
+    def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Problem, ...]:
         """Make the files as the claims are. Returns what could not be done, once for each reason: it is tried again in the next turn."""
         wanted: dict[str, bytes] = {}
         if taken_claims(state.promises):
@@ -51,7 +51,7 @@ class ClaimStatuses:
                 self._held = self._files.read()
             except PlacementFileError as err:
                 self._held = None
-                return (trouble_of(err),)
+                return (Problem.from_error(err),)
         return keep_files(self._files, self._held, wanted, bytes, alive)
 
 

@@ -23,8 +23,8 @@ from nodeagent.daemon.start.startup import begin_turn
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.look import Seen
 from nodeagent.daemon.turn.memory import TurnMemory
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.requests import TurnRequest
-from nodeagent.daemon.turn.troubles import Trouble
 
 if TYPE_CHECKING:
     from nodeagent.core.resources.devices.pools import DevicePool
@@ -46,7 +46,7 @@ class Decided(Struct, frozen=True):
 
 def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided:
     """Decide from everything that was found."""
-    assert not isinstance(seen.domains, Trouble)
+    assert not isinstance(seen.domains, Problem)
     memory, node = seen.memory, seen.memory.node
     begin_turn(node, edges.alive)
     if edges.plugins is not None:

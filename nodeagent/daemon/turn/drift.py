@@ -10,7 +10,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.world import World
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.turn.execution import ExecutionResult
-from nodeagent.daemon.turn.troubles import owner_of
+from nodeagent.daemon.turn.problem import owner_fields
 
 
 def log_corrected(
@@ -29,7 +29,7 @@ def log_corrected(
     """
     found = [(change.path, fields) for change in outcome.written if (fields := _corrected(change, in_sync)) is not None]
     for path, fields in found:
-        log.warning("cgroup_drift_corrected", **owner_of(state, path), cgroup=path, **fields)
+        log.warning("cgroup_drift_corrected", **owner_fields(state, path), cgroup=path, **fields)
     return tuple(fields["file"] for _, fields in found)
 
 
@@ -47,7 +47,7 @@ def log_gathered(world: World, outcome: ExecutionResult, state: NodeState, log: 
             there = world.observed[change.path]
             found, cpus = str(there.elsewhere), str(there.cpus_effective)
             log.warning(
-                "processes_gathered", **owner_of(state, change.path), cgroup=change.path, found=found, cpus=cpus
+                "processes_gathered", **owner_fields(state, change.path), cgroup=change.path, found=found, cpus=cpus
             )
 
 

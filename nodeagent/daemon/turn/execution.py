@@ -26,7 +26,7 @@ from nodeagent.core.cgroups.write_order import (
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_of_systemd, is_within, payload_path
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError
 
 _RETRY_SECONDS = 1.0
@@ -55,7 +55,7 @@ class FailureResponse(Struct, frozen=True):
 
     has_vanished: bool = False
     """A cgroup or file had disappeared before it was written."""
-    troubles: tuple[Trouble, ...] = ()
+    problems: tuple[Problem, ...] = ()
     pause_seconds: float | None = None
     """Time after which to look again. None: the next reconcile is soon enough."""
 
@@ -72,15 +72,15 @@ def respond(
     """
     has_vanished = any(err.failure is WriteFailure.GONE for _, err in outcome.failed)
     looks_at_once = has_vanished and not before.has_vanished
-    troubles = tuple(
-        trouble_of(err, owner(change.path))
+    problems = tuple(
+        Problem.from_error(err, owner(change.path))
         for change, err in outcome.failed
         if not (looks_at_once and err.failure is WriteFailure.GONE)
     )
     if looks_at_once:
-        return FailureResponse(has_vanished, troubles, pause_seconds=0.0)
+        return FailureResponse(has_vanished, problems, pause_seconds=0.0)
     only_refused = all(err.failure is WriteFailure.REFUSED for _, err in outcome.failed)
-    return FailureResponse(has_vanished, troubles, None if only_refused else _RETRY_SECONDS)
+    return FailureResponse(has_vanished, problems, None if only_refused else _RETRY_SECONDS)
 
 
 def uncreated_partitions(outcome: ExecutionResult) -> CpuSet:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ def keep_files(
     wanted: Mapping[str, T | None],
     text: Callable[[T], bytes],
     alive: Callable[[], None],
-) -> tuple[Trouble, ...]:
+) -> tuple[Problem, ...]:
     """Make the files as they are wanted.
 
     Args:
@@ -28,13 +28,13 @@ def keep_files(
     Returns:
         What could not be done, once for each reason: to be tried again in the next turn.
     """
-    failed: dict[int | None, Trouble] = {}
+    failed: dict[int | None, Problem] = {}
     for name in sorted(held.keys() - wanted.keys()):
         alive()
         try:
             files.remove(name)
         except PlacementFileError as err:
-            failed.setdefault(err.errno, trouble_of(err))
+            failed.setdefault(err.errno, Problem.from_error(err))
         else:
             del held[name]
     for name, content in wanted.items():
@@ -44,7 +44,7 @@ def keep_files(
         try:
             files.write(name, text(content))
         except PlacementFileError as err:
-            failed.setdefault(err.errno, trouble_of(err))
+            failed.setdefault(err.errno, Problem.from_error(err))
         else:
             held[name] = content
     return tuple(failed.values())

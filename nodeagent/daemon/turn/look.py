@@ -19,7 +19,7 @@ from nodeagent.daemon.turn.clock import read_clock
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.machine import on_what_is_there
 from nodeagent.daemon.turn.memory import TurnMemory
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
@@ -33,12 +33,12 @@ class Seen(Struct, frozen=True):
     sources: tuple[PodSource, ...]
     runs: Mapping[str, Run] | None
     """Runs of the launcher. None means that it doesn't answer."""
-    domains: DomainView | Trouble
+    domains: DomainView | Problem
     """What the domains have observed, or why the pods' cgroups can't be read or written."""
     now_ms: int
     rescan: bool
     """Whether everything is compared with what others may have changed."""
-    troubles: tuple[Trouble, ...]
+    problems: tuple[Problem, ...]
 
 
 def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> Seen:
@@ -48,17 +48,17 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
     read_sources = bool(reasons & READ_SOURCES)
     sources = tuple(source for domain in edges.domains for source in domain.bring(rescan=read_sources))
     looked = edges.runner.look()
-    runs = None if isinstance(looked, Trouble) else looked
+    runs = None if isinstance(looked, Problem) else looked
     domains = _observe(edges, memory, DomainInput(memory.state, sources, rescan), has_launcher=runs is not None)
-    troubles = [*memory.machine_problems, *(found for found in (looked, domains) if isinstance(found, Trouble))]
+    problems = [*memory.machine_problems, *(found for found in (looked, domains) if isinstance(found, Problem))]
     now_ms = 0
-    if not isinstance(domains, Trouble):
+    if not isinstance(domains, Problem):
         memory = replace(memory, places=domains.places)
         now_ms, set_by_ms, lead_ms = read_clock(memory.lead_ms)
         if set_by_ms:  # the times that the state remembers are shifted as the clock was set
             edges.log.warning("clock_stepped", by_ms=set_by_ms)
             memory = replace(memory, state=moved(memory.state, set_by_ms), lead_ms=lead_ms, is_saved=False)
-    return Seen(memory, sources, runs, domains, now_ms, rescan, tuple(troubles))
+    return Seen(memory, sources, runs, domains, now_ms, rescan, tuple(problems))
 
 
 def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMemory:
@@ -73,7 +73,7 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
         memory = replace(memory, whole=edges.machine.look(memory.whole), chain=chain)
         kept = withheld(chain)
     except (SysfsError, CgroupError) as err:
-        return replace(memory, machine_problems=(trouble_of(err),))
+        return replace(memory, machine_problems=(Problem.from_error(err),))
     topology, before = memory.whole.without(kept.cpus), memory.node.topology
     memory = replace(memory, withheld=withheld_problem(kept) if kept.cpus else "")
     if topology == before and not memory.machine_problems:
@@ -82,11 +82,11 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
     judged = None if refusals else promises_on(node, memory.state.promises)
     if isinstance(judged, StartRefused):
         node, refusals = replace(memory.node, topology=topology), (judged,)
-    problems: tuple[Trouble, ...] = ()
+    problems: tuple[Problem, ...] = ()
     if refusals:
         why = "; ".join(refused.text for refused in refusals)
         way_out = "bring back what is missing, or drain the node and correct what `nodeagent config validate` reports"
-        problems = (Trouble(f"the machine has changed, and pods cannot be placed on it as it is: {why} ({way_out})"),)
+        problems = (Problem(f"the machine has changed, and pods cannot be placed on it as it is: {why} ({way_out})"),)
     if topology != before:
         edges.log.warning(
             "machine_changed",
@@ -98,12 +98,12 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
     return replace(memory, node=node, machine_problems=problems)
 
 
-def _observe(edges: Edges, memory: TurnMemory, what: DomainInput, *, has_launcher: bool) -> DomainView | Trouble:
+def _observe(edges: Edges, memory: TurnMemory, what: DomainInput, *, has_launcher: bool) -> DomainView | Problem:
     """Return what the domains observe, or why the pods' cgroups can't be written. systemd alone creates the cgroups of its units (D9)."""
     try:
         seen = observe_all(edges.domains, what)
     except CgroupError as err:
-        return trouble_of(err)
+        return Problem.from_error(err)
     if memory.node.config.cgroup_root:
         return seen
     root = seen.cgroups.get("")
@@ -112,4 +112,4 @@ def _observe(edges: Edges, memory: TurnMemory, what: DomainInput, *, has_launche
         return seen
     how = "is not there" if root is None else "is new"
     way_out = "systemctl start nodeagent-pods nodeagent-launcher"
-    return Trouble(f"the pods' unit is not ready: {edges.tree.root} {how} ({way_out})")
+    return Problem(f"the pods' unit is not ready: {edges.tree.root} {how} ({way_out})")

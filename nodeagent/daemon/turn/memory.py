@@ -14,7 +14,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.turn.pod_sources import ManifestProblem
 from nodeagent.daemon.turn.execution import FailureResponse
-from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.daemon.turn.problem import Problem
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.05
 class Reported(Struct, frozen=True):
     """Problems that are in the log and still last."""
 
-    troubles: frozenset[Trouble] = frozenset()
+    problems: frozenset[Problem] = frozenset()
     manifests: tuple[ManifestProblem, ...] = ()
     """Problems with manifests."""
     duplicates: tuple[tuple[str, str], ...] = ()
@@ -61,7 +61,7 @@ class TurnMemory(Struct, frozen=True):
     """Where the cgroups of what pods pin are, below the root of all cgroups, by its name; as of the last look."""
     withheld: str = ""
     """The problem with CPUs that one of these cgroups withholds. Empty means that none does."""
-    machine_problems: tuple[Trouble, ...] = ()
+    machine_problems: tuple[Problem, ...] = ()
     devices: "PlacedDevices | None" = None
     """Devices as of the last scan. None means that none was needed yet."""
     given: frozenset[str] = frozenset()

@@ -6,7 +6,7 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.turn.kept_files import keep_files
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.formats.manifest.placement_variables import placement_text
 
@@ -36,7 +36,7 @@ class Placements:
         *,
         rescan: bool,
         alive: Callable[[], None] = lambda: None,
-    ) -> tuple[Trouble, ...]:
+    ) -> tuple[Problem, ...]:
         """Make the files as the cgroups are.
 
         Args:
@@ -59,7 +59,7 @@ class Placements:
             try:
                 self._held = self._read(wanted)
             except PlacementFileError as err:
-                return (trouble_of(err),)
+                return (Problem.from_error(err),)
         return keep_files(self._files, self._held, wanted, placement_text, alive)
 
     def _read(self, wanted: Mapping[str, ContainerPlacement | None]) -> dict[str, ContainerPlacement | None]:

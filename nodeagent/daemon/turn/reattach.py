@@ -34,7 +34,7 @@ def reattach(
     Returns:
         How many were moved back, and why others could not be.
     """
-    back, troubles = 0, []
+    back, problems = 0, []
     for entry in state.entries:
         for status in entry.containers:
             run, path = runs.get(run_id(entry, status)), entry.container_path(status.name)
@@ -47,10 +47,10 @@ def reattach(
                     continue
                 tree.bring_back(path, run.pid, run.start_ticks)
             except CgroupError as err:
-                troubles.append(
+                problems.append(
                     f"the main process of {entry.pod.full_name} {status.name} has left it: {err.message} ({err.hint})"
                 )
                 continue
             back += 1
             log.warning("process_brought_back", **about(entry.pod, status.name), cgroup=path, pid=run.pid)
-    return back, troubles
+    return back, problems

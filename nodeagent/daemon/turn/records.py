@@ -18,7 +18,7 @@ from nodeagent.daemon.start.startup import (
     MEMORY_CHECKPOINT,
     STATE_FILE,
 )
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files import state_files
 from nodeagent.formats.checkpoint.checkpoint_versions import CheckpointError, read_checkpoint
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
@@ -84,7 +84,7 @@ class Recorder:
         )
         self.set_aside = (*self.set_aside, aside)
 
-    def project(self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> tuple[Trouble, ...]:
+    def project(self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> tuple[Problem, ...]:
         """Update kubelet's files from the truth. They are derived from it, so a failure here loses nothing.
 
         Args:
@@ -94,17 +94,17 @@ class Recorder:
         """
         if self._unusable:
             return ()  # the truth itself could not be saved yet
-        troubles = []
+        problems = []
         for name, content in checkpoints(node, promises).items():
             try:
                 self._project_one(name, content)
             except state_files.StateFileError as err:
-                troubles.append(trouble_of(err))
+                problems.append(Problem.from_error(err))
         if pools or count_devices(promises) or self._has_devices:
-            troubles += self._project_devices(promises, pools)
-        return tuple(troubles)
+            problems += self._project_devices(promises, pools)
+        return tuple(problems)
 
-    def _project_devices(self, promises: Promises, pools: "tuple[DevicePool, ...]") -> list[Trouble]:
+    def _project_devices(self, promises: Promises, pools: "tuple[DevicePool, ...]") -> list[Problem]:
         """Write kubelet's file of devices. What was there isn't judged: nothing is decided by it while the truth is there."""
         from nodeagent.formats.checkpoint.device_checkpoint import encode_devices  # noqa: PLC0415 - few nodes give devices
 
@@ -115,7 +115,7 @@ class Recorder:
         try:
             state_files.write_atomically(str(self._directory / DEVICE_CHECKPOINT), content)
         except state_files.StateFileError as err:
-            return [trouble_of(err)]
+            return [Problem.from_error(err)]
         self._written[DEVICE_CHECKPOINT] = content
         return []
 

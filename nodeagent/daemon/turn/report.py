@@ -31,8 +31,8 @@ from nodeagent.daemon.turn.drift import log_corrected, log_gathered
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.look import Seen
 from nodeagent.daemon.turn.memory import POLL_SECONDS, TurnMemory
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.save import Saved
-from nodeagent.daemon.turn.troubles import Trouble
 from nodeagent.formats.node_view import NodeView
 
 _RETRY_SECONDS = 1.0
@@ -47,7 +47,7 @@ class Done(Struct, frozen=True):
     carried: CarriedOut
     acted: Acted
     conditions: tuple[str, ...]
-    troubles: tuple[Trouble, ...]
+    problems: tuple[Problem, ...]
 
 
 class TurnReport(Struct, frozen=True):
@@ -74,7 +74,7 @@ class Reporter(Struct, frozen=True):
 
     def of_look(self, seen: Seen, began: float) -> TurnReport:
         """TurnReport a turn that could not read the cgroups: nothing was decided."""
-        return self._publish(seen.memory, seen, None, seen.troubles, _RETRY_SECONDS, began)
+        return self._publish(seen.memory, seen, None, seen.problems, _RETRY_SECONDS, began)
 
     def of_turn(self, before: TurnMemory, seen: Seen, done: Done, began: float) -> TurnReport:
         """TurnReport a whole turn."""
@@ -100,14 +100,14 @@ class Reporter(Struct, frozen=True):
         drift = log_corrected(carried.result, before.in_sync, state, edges.log)
         self.metrics.count(turn, carried.result, (*drift, *[MOVED] * done.acted.moved_back), saved.took_ms)
         unprojected = edges.recorder.project(memory.node, state.promises, device_pools(edges, memory))
-        troubles = (*seen.troubles, *done.troubles, *unprojected)
+        problems = (*seen.problems, *done.problems, *unprojected)
         unsettled = edges.host_settings.is_settling or self._is_unsettled(state, done.world)
         pauses = [memory.node.config.rescan_period_ms / 1000]
         if turn.wake_at_ms is not None:
             pauses.append(max(0.0, (turn.wake_at_ms - done.world.now_ms) / 1000))
         if memory.failures.pause_seconds is not None:
             pauses.append(memory.failures.pause_seconds)
-        if set(troubles) - carried.patient:
+        if set(problems) - carried.patient:
             pauses.append(_RETRY_SECONDS)
         if unsettled:
             pauses.append(memory.poll_seconds)
@@ -119,7 +119,7 @@ class Reporter(Struct, frozen=True):
             reported=replace(memory.reported, duplicates=tuple(duplicates)),
             poll_seconds=min(_LONGEST_POLL_SECONDS, memory.poll_seconds * 1.5) if unsettled else POLL_SECONDS,
         )
-        return self._publish(memory, seen, done, troubles, min(pauses), began)
+        return self._publish(memory, seen, done, problems, min(pauses), began)
 
     def _is_unsettled(self, state: NodeState, world: World) -> bool:
         """Whether something is to change that sends no notification."""
@@ -133,7 +133,7 @@ class Reporter(Struct, frozen=True):
         memory: TurnMemory,
         seen: Seen,
         done: Done | None,
-        troubles: tuple[Trouble, ...],
+        problems: tuple[Problem, ...],
         pause_seconds: float,
         began: float,
     ) -> TurnReport:
@@ -141,26 +141,26 @@ class Reporter(Struct, frozen=True):
         edges, state, known = self.edges, memory.state, memory.reported
         for domain in edges.domains:
             self.metrics.count_domain(domain.count())
-        troubles = tuple(dict.fromkeys(troubles))
+        problems = tuple(dict.fromkeys(problems))
         found = {
             short: _about(short, state) for short in shortfalls(managers_with_devices(edges, memory), state.promises)
         }
-        self._log_problems(seen, known.manifests, known.troubles, troubles)
+        self._log_problems(seen, known.manifests, known.problems, problems)
         for short, fields in found.items():
             if short not in known.shortfalls:
                 edges.log.warning("promise_short", **fields, problem=short.text)
         for short, before in known.shortfalls.items():
             if short not in found:
                 edges.log.info("promise_kept_again", **before, problem=short.text)
-        problems = tuple(problem for source in seen.sources for problem in source.problems)
+        refused = tuple(problem for source in seen.sources for problem in source.problems)
         memory = replace(
             memory,
-            reported=replace(known, manifests=problems, troubles=frozenset(troubles), shortfalls=found),
+            reported=replace(known, manifests=refused, problems=frozenset(problems), shortfalls=found),
         )
         runs = seen.runs
         # An invalid manifest was logged when it was found: it is not a problem of the agent itself.
         manifests = [
-            *((problem.source, problem.text) for problem in problems),
+            *((problem.source, problem.text) for problem in refused),
             *known.duplicates,
             *((entry.origin.name, text) for entry in state.entries if (text := refused_change(entry)) is not None),
         ]
@@ -172,7 +172,7 @@ class Reporter(Struct, frozen=True):
             pids=None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None},
             problems=(
                 *self._conditions(memory),
-                *map(str, troubles),
+                *map(str, problems),
                 *(short.text for short in found),
                 *refused_containers(state),
                 *waiting_units(state),
@@ -206,17 +206,17 @@ class Reporter(Struct, frozen=True):
             yield from self.edges.plugins.problems()
 
     def _log_problems(
-        self, seen: Seen, manifests: tuple[object, ...], known: frozenset[Trouble], troubles: tuple[Trouble, ...]
+        self, seen: Seen, manifests: tuple[object, ...], known: frozenset[Problem], problems: tuple[Problem, ...]
     ) -> None:
         log = self.edges.log
         new = (problem for source in seen.sources for problem in source.problems if problem not in manifests)
         for source, group in groupby(new, key=lambda problem: problem.source):
             log.warning("manifest_refused", source=source, problems=[problem.text for problem in group])
-        for trouble in troubles:
-            if trouble not in known:
-                log.error("trouble", **trouble.about, problem=str(trouble))
-        for trouble in sorted(known - set(troubles)):
-            log.info("trouble_over", **trouble.about, problem=str(trouble))
+        for problem in problems:
+            if problem not in known:
+                log.error("trouble", **problem.log_fields, problem=str(problem))
+        for problem in sorted(known - set(problems)):
+            log.info("trouble_over", **problem.log_fields, problem=str(problem))
 
 
 def _about(short: Shortfall, state: NodeState) -> dict[str, str]:

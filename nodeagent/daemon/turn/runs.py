@@ -14,7 +14,7 @@ from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.reports.logs import about
 from nodeagent.daemon.turn.placements import placement_directory, placement_name
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
 from nodeagent.formats.manifest.variables import process_of
@@ -55,22 +55,22 @@ class Runner:
         self._failed: dict[str, Run] = {}
         """Starts that came to nothing: the launcher keeps no record of them."""
 
-    def look(self) -> dict[str, Run] | Trouble:
+    def look(self) -> dict[str, Run] | Problem:
         """Return all runs, or why they can't be read."""
         try:
             statuses = self._client.list()
         except LauncherError as err:
-            return trouble_of(err)
+            return Problem.from_error(err)
         runs = {status.id: _run(status) for status in statuses}
         self._failed = {id_: run for id_, run in self._failed.items() if id_ not in runs}
         return runs | self._failed
 
-    def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Trouble | None:
+    def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Problem | None:
         pod, container = launch.entry.pod, launch.container
         file = f"{placement_directory(config)}/{placement_name(pod.uid, container.name)}"
         unprepared = self._prepare(launch.placement.devices) if launch.placement.devices else None
         if unprepared is not None and unprepared.is_postponed:
-            return Trouble(
+            return Problem(
                 f"{pod.full_name} {container.name} is not started yet: {unprepared.why}", about(pod, container.name)
             )
         if unprepared is not None:
@@ -102,12 +102,12 @@ class Runner:
         try:
             answer = self._client.start(request)
         except LauncherError as err:
-            return trouble_of(err)
+            return Problem.from_error(err)
         if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
             # The cgroup was not ready: not the container's fault, so it waits until the cgroup is.
             why = f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message}"
             advice = "another program may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
-            return Trouble(f"{why} ({advice})", about(pod, container.name))
+            return Problem(f"{why} ({advice})", about(pod, container.name))
         if isinstance(answer, StartFailed):
             self._fail(launch.run_id, _why_not_started(answer, request))
         return None
@@ -116,27 +116,27 @@ class Runner:
         now_ms = time.time_ns() // 1_000_000
         self._failed[run_id] = Run(run_id, now_ms, exit=Exit(now_ms, code=START_ERROR_CODE, start_error=why))
 
-    def terminate(self, run_id: str) -> Trouble | None:
+    def terminate(self, run_id: str) -> Problem | None:
         try:
             self._client.signal(run_id, _SIGTERM)
         except LauncherError as err:
-            return trouble_of(err)
+            return Problem.from_error(err)
         return None
 
-    def kill(self, run_id: str) -> Trouble | None:
+    def kill(self, run_id: str) -> Problem | None:
         try:
             self._client.signal(run_id, _SIGKILL)
         except LauncherError as err:
-            return trouble_of(err)
+            return Problem.from_error(err)
         return None
 
-    def forget(self, run_ids: tuple[str, ...]) -> Trouble | None:
+    def forget(self, run_ids: tuple[str, ...]) -> Problem | None:
         for run_id in run_ids:
             self._failed.pop(run_id, None)
         try:
             self._client.ack(run_ids)
         except LauncherError as err:
-            return trouble_of(err)
+            return Problem.from_error(err)
         return None
 
 

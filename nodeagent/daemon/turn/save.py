@@ -16,7 +16,7 @@ from nodeagent.daemon.domains.all import withdraw_all
 from nodeagent.daemon.turn.decide import Decided
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.memory import TurnMemory
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.state_files import StateFileError
 
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
@@ -31,7 +31,7 @@ class Saved(Struct, frozen=True):
     """How long each decision that counts took."""
     undone: Mapping[str, str]
     """UIDs of pods that were not decided again although this was requested, each with the reason."""
-    problem: Trouble | None = None
+    problem: Problem | None = None
     """Why the decision could not be saved. None means that it is saved."""
     error: int | None = None
     """errno of that."""
@@ -65,7 +65,7 @@ def save(edges: Edges, decided: Decided) -> Saved:
 
 def _not_saved(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
     """Keep of a decision only the pods that must end."""
-    memory, turn, why = decided.memory, decided.turn, trouble_of(err)
+    memory, turn, why = decided.memory, decided.turn, Problem.from_error(err)
     withdraw_all(edges.domains, why)
     unsaved = _refused_unsaved(memory.state, turn.state, err)
     state = with_endings(memory.state, turn.state)
@@ -89,7 +89,7 @@ def _refused_unsaved(state: NodeState, decided: NodeState, err: StateFileError) 
     )
 
 
-def _undone(state: NodeState, decided: Decided, problem: Trouble | None) -> dict[str, str]:
+def _undone(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
     """Return the refused pods that were not decided again although this was requested, each with the reason."""
     events = () if problem is not None else decided.turn.events
     again = {event.pod.uid for event in events if event.kind in _DECISIONS}

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.turn.edges import Edges
-from nodeagent.daemon.turn.troubles import Trouble
+from nodeagent.daemon.turn.problem import Problem
 
 
 def tell(
     edges: Edges, state: NodeState, placed: Mapping[str, ContainerPlacement], *, rescan: bool
-) -> tuple[Trouble, ...]:
+) -> tuple[Problem, ...]:
     """Write the placement files of containers and the status documents of claims. Return what could not be written."""
     unwritten = edges.placements.keep(state, placed, rescan=rescan, alive=edges.alive)
     return unwritten + edges.claim_statuses.keep(state, rescan=rescan, alive=edges.alive)

@@ -1,7 +1,7 @@
 """The effect of applying or deleting manifests, as documents of plain values that docs/schema describes."""
 
 import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import Struct
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, container_reports
 from nodeagent.core.explain.what_if import Fits, Refused
-from nodeagent.core.model.pod import OWN, SYSTEMD, Container, Pod
+from nodeagent.core.model.pod import OWN, SYSTEMD, Pod
 from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import Waiting
@@ -37,10 +37,10 @@ class AppliedPod(Struct, frozen=True):
     restarts: bool
     """Whether the pod replaces a running one."""
     entry: PodEntry | None
-    """The agent's decision on the pod. None means no decision yet."""
+    """The agent's decision on the pod. None means that the agent has not decided yet."""
     notes: tuple[str, ...] = ()
     explained: Explained | None = None
-    """Trial of the decision. None means that the pod is already decided or is resized."""
+    """Trial of the decision. None means that the agent has decided already, or that the pod is resized."""
     resize: Fits | NotResized | None = None
     """Trial of the resize of a running pod. None means that the pod isn't resized."""
 
@@ -84,21 +84,29 @@ def applied_document(applied: AppliedPod) -> Document:
 
 
 def differences(before: Pod | None, after: Pod) -> list[str]:
-    """Compare the effective fields of two pods as lines of a unified diff without a heading. Values of variables are hidden."""
-    known = set() if before is None else set(_list_variables(before))
+    """Compare the effective fields of two pods and return the lines of a unified diff without its heading.
+
+    Values of environment variables may be secret, so they are hidden.
+    """
+    containers = () if before is None else before.containers
+    known = {(container.name, name, value) for container in containers for name, value in container.env}
     old = [] if before is None else _format_pod(before, known)
     return list(difflib.unified_diff(old, _format_pod(after, known), n=_CONTEXT_LINES, lineterm=""))[2:]
 
 
-def _list_variables(pod: Pod) -> Iterator[tuple[str, str, str]]:
-    return ((container.name, name, value) for container in pod.containers for name, value in container.env)
-
-
 def _format_pod(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
+    """Format a pod as the lines of a manifest. Variables that are not in `known` are marked as changed."""
     import yaml  # noqa: PLC0415 - only for pods that differ
 
     is_hashed = pod.uid == hashed_uid(pod)
-    document = pod_to_document(replace(pod, containers=tuple(_hide_values(one, known) for one in pod.containers)))
+    containers = [
+        replace(
+            one,
+            env=tuple((name, _HIDDEN if (one.name, name, value) in known else _CHANGED) for name, value in one.env),
+        )
+        for one in pod.containers
+    ]
+    document = pod_to_document(replace(pod, containers=tuple(containers)))
     metadata = document["metadata"]
     assert isinstance(metadata, dict)
     if is_hashed:  # the UID follows from all other fields
@@ -107,14 +115,8 @@ def _format_pod(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
     return text.splitlines()
 
 
-def _hide_values(container: Container, known: Collection[tuple[str, str, str]]) -> Container:
-    """Hide the values of variables, which may be secret, but mark changed ones."""
-    shown = ((name, _HIDDEN if (container.name, name, value) in known else _CHANGED) for name, value in container.env)
-    return replace(container, env=tuple(shown))
-
-
 def settled_document(document: Document, entry: PodEntry | None) -> Document:
-    """Add the outcome for a pod whose decision was awaited. Without an entry, there is no decision yet."""
+    """Add the agent's decision to a pod's document. An entry of None means that the agent has not decided yet."""
     if entry is None:
         return document
     if entry.refusal is None:

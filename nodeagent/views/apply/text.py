@@ -25,12 +25,29 @@ def applied_text(document: Document) -> str:
     documents = [
         f"{one['kind']} {one['name']} {one['change']} ({one['file']})" for one in document.get("documents", ())
     ]
-    lines = [*documents, *(line for pod in document["pods"] for line in _describe_applied(pod))]
+    lines = [*documents]
+    for pod in document["pods"]:
+        effect = _describe_effect(pod)
+        text = f"pod {name_of(pod)} {pod['change']}{effect and f', {effect}'} ({pod['file']})"
+        is_refused = pod["decision"] == "refused"
+        if is_refused:
+            verb = "is" if pod["decided"] else "will be"
+            text += f", and {verb} refused: {_format_refusal(pod)}"
+        elif pod["containers"]:
+            places = []
+            for container in pod["containers"]:
+                name, cpus, *where, _ = container_text(container)
+                places.append(", ".join([f"{name} {cpus}", *filter(None, where)]))
+            text += f": {_list_some(places)}"
+        lines.append(text)
+        lines += [f"{_INDENT}note: {note}" for note in pod["notes"] if pod["change"] != "unchanged"]
+        if pod["decided"] and is_refused:
+            lines.append(f"{_INDENT}next: {next_step(pod['reason'], name_of(pod))}")
     return "".join(f"{line}\n" for line in (*lines, *_describe_undecided(document)))
 
 
 def refused_text(document: Document, width: int = WIDTH) -> str:
-    """Explain for each pod that would be refused what is missing and what would admit it."""
+    """List the pods that would be refused, each with the missing resources and the remedies."""
     lines: list[str] = []
     for pod in document["pods"]:
         if pod["decision"] == "refused" and not pod["decided"]:
@@ -42,7 +59,7 @@ def refused_text(document: Document, width: int = WIDTH) -> str:
 
 
 def differences_text(document: Document, width: int = WIDTH) -> str:
-    """Format the differences from the installed manifests and their effect. Unchanged pods are left out."""
+    """Format the differences from the installed manifests, and the effect of each. Unchanged pods are left out."""
     documents = [one for one in document.get("documents", ()) if one["change"] != "unchanged"]
     lines = [f"{one['kind']} {one['name']} {_COMES[one['change']]} ({one['file']})" for one in documents]
     for pod in document["pods"]:
@@ -57,13 +74,21 @@ def deleted_text(document: Document) -> str:
     """Report the removed manifests, a line per pod, or per file without pods."""
     lines = []
     for file in document["files"]:
-        lines += [_describe_deleted(pod, file["file"]) for pod in file["pods"]]
-        lines += [] if file["pods"] else [f"{file['file']} removed, it had no pod"]
+        path = file["file"]
+        for pod in file["pods"]:
+            if pod["alsoIn"] is not None:
+                lines.append(f"{path} removed, pod {name_of(pod)} stays: {pod['alsoIn']} has it, too")
+                continue
+            end = "" if pod["endSeconds"] is None else f", it ends within {pod['endSeconds']} s"
+            if end and pod["domain"] == SYSTEMD:
+                end = ", and systemd manages its units' CPUs again"
+            lines.append(f"pod {name_of(pod)} deleted, {path} removed{end}")
+        lines += [] if file["pods"] else [f"{path} removed, it had no pod"]
     return "".join(f"{line}\n" for line in lines)
 
 
 def settled_text(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
-    """Report the decision on a pod whose decision was awaited. `restarts` tells that it should replace a running pod."""
+    """Report the agent's decision on a pod. `restarts` tells whether the pod should replace a running one."""
     pod = entry.pod
     if entry.refusal is not None:
         return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_STAYS if restarts else ''}\n"
@@ -81,39 +106,17 @@ def _describe_undecided(document: Document) -> Iterator[str]:
         yield f"note: this takes installed manifests without a decision into account: {_list_some(document['undecided'])}"
 
 
-def _describe_applied(pod: Document) -> Iterator[str]:
-    said = f"pod {name_of(pod)} {pod['change']}{_with_comma(_describe_replacement(pod))} ({pod['file']})"
-    if pod["decision"] == "refused":
-        how = "and is refused" if pod["decided"] else "and will be refused"
-        said += f", {how}: {pod['reason']}: {pod['message']}{_describe_staying(pod)}"
-    elif pod["containers"]:
-        said += f": {_list_some([_format_place(container) for container in pod['containers']])}"
-    yield said
-    yield from (f"{_INDENT}note: {note}" for note in pod["notes"] if pod["change"] != "unchanged")
-    if pod["decided"] and pod["decision"] == "refused":
-        yield f"{_INDENT}next: {next_step(pod['reason'], name_of(pod))}"
-
-
-def _describe_replacement(pod: Document) -> str:
-    """Tell the effect on a running pod, whose systemd unit would keep running. Empty if no pod runs or it stays unchanged."""
+def _describe_effect(pod: Document) -> str:
+    """Describe the effect on a running pod. Empty if no pod runs or the running pod stays unchanged."""
     if pod["decision"] != "admitted" or not (pod["restarts"] or pod["resizes"]):
         return ""
     if pod["resizes"]:
         return "is resized while it runs"
-    return "restarts" if pod["domain"] == OWN else "moves"
+    return "restarts" if pod["domain"] == OWN else "moves"  # a systemd unit keeps running
 
 
-def _with_comma(text: str) -> str:
-    return f", {text}" if text else ""
-
-
-def _describe_staying(pod: Document) -> str:
-    return _STAYS if pod["restarts"] or pod["resizes"] else ""
-
-
-def _format_place(container: Document) -> str:
-    name, cpus, *where, _ = container_text(container)
-    return ", ".join([f"{name} {cpus}", *filter(None, where)])
+def _format_refusal(pod: Document) -> str:
+    return f"{pod['reason']}: {pod['message']}{_STAYS if pod['restarts'] or pod['resizes'] else ''}"
 
 
 def _list_some(places: list[str]) -> str:
@@ -122,14 +125,11 @@ def _list_some(places: list[str]) -> str:
 
 
 def _describe_difference(pod: Document, width: int) -> Iterator[str]:
-    comes = _COMES[pod["change"]]
-    replaced = _describe_replacement(pod)
-    yield f"pod {name_of(pod)} {comes}{_with_comma(f'and {replaced}' if replaced else '')} ({pod['file']})"
+    effect = _describe_effect(pod)
+    yield f"pod {name_of(pod)} {_COMES[pod['change']]}{effect and f', and {effect}'} ({pod['file']})"
     yield from (f"{_INDENT}{line}" for line in pod["differences"])
     if pod["decision"] == "refused":
-        yield from broken(
-            f"{_INDENT}would be refused: {pod['reason']}: {pod['message']}{_describe_staying(pod)}", width
-        )
+        yield from broken(f"{_INDENT}would be refused: {_format_refusal(pod)}", width)
         yield from (f"{_INDENT}{line}" for line in _describe_lack(pod, width - len(_INDENT)))
     elif pod["containers"]:
         yield f"{_INDENT}would get"
@@ -146,12 +146,3 @@ def _describe_lack(pod: Document, width: int) -> Iterator[str]:
         yield f"{_INDENT}what would admit it (each of these has been tried):"
         for text in pod["remedies"]:
             yield from broken(f"{_INDENT}* {text}", width)
-
-
-def _describe_deleted(pod: Document, path: str) -> str:
-    if pod["alsoIn"] is not None:
-        return f"{path} removed, pod {name_of(pod)} stays: {pod['alsoIn']} has it, too"
-    ends = "" if pod["endSeconds"] is None else f", it ends within {pod['endSeconds']} s"
-    if ends and pod["domain"] == SYSTEMD:
-        ends = ", and systemd manages its units' CPUs again"
-    return f"pod {name_of(pod)} deleted, {path} removed{ends}"

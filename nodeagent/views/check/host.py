@@ -145,8 +145,7 @@ def irqbalance(facts: NodeFacts) -> CheckResult:
     )
 
 
-def competing_writers(facts: NodeFacts) -> Iterator[CheckResult]:
-    yield _kubelet(facts)
+def competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
     if _runs(facts, "numad"):
         why = "it runs, and moves processes and their memory between NUMA nodes"
         yield CheckResult("numad", Level.WARNING, why, "sudo systemctl disable --now numad")
@@ -155,12 +154,26 @@ def competing_writers(facts: NodeFacts) -> Iterator[CheckResult]:
         yield CheckResult("tuned", Level.NOTE, why, "tuned-adm active # shows the profile, see /etc/tuned")
 
 
-def _kubelet(facts: NodeFacts) -> CheckResult:
+def kubelet(facts: NodeFacts) -> CheckResult:
+    """Check that kubelet allocates no CPUs. With `nriSocket`, its managers have to be off even while it is stopped."""
     if not _sees_cgroups(facts):
         return CheckResult("kubelet", Level.UNKNOWN, _NO_CGROUPS)
-    policy, has_promises = _kubelet_state(facts)
+    policy, has_assignments = _read_kubelet_state(facts)
     if facts.config is not None and facts.config.nri_socket:
-        return _kubelet_beside(facts, policy)
+        if facts.is_hidden(KUBELET_STATE):
+            why = (
+                f"/{KUBELET_STATE} cannot be read, so it is unknown whether kubelet leaves CPUs and memory to the agent"
+            )
+            return CheckResult("kubelet", Level.UNKNOWN, why, "sudo nodeagent check")
+        problem = facts.kubelet_problem
+        if not problem and policy not in {None, "none"}:
+            problem = f"/{KUBELET_STATE} says CPU manager policy {policy}"
+        if problem:
+            fix = (
+                "sudo systemctl restart nodeagent # after the change; until then, containers are not placed (nriSocket)"
+            )
+            return CheckResult("kubelet", Level.FAILURE, f"it also places containers: {problem}", fix)
+        return CheckResult("kubelet", Level.OK, "it leaves CPUs and memory to the agent (nriSocket)")
     if _runs(facts, "kubelet") or any(_is_populated(facts, path) for path in KUBEPODS):
         stop = "sudo systemctl disable --now kubelet # or cpuManagerPolicy: none in kubelet's configuration, nriSocket here"
         if policy == "static":
@@ -172,34 +185,20 @@ def _kubelet(facts: NodeFacts) -> CheckResult:
         return CheckResult(
             "kubelet", Level.UNKNOWN, f"it does not run; /{KUBELET_STATE} cannot be read", "sudo nodeagent check"
         )
-    if has_promises:
+    if has_assignments:
         why = f"it does not run; /{KUBELET_STATE} still has CPU assignments"
         return CheckResult("kubelet", Level.NOTE, why, f"nodeagent checkpoint show /{KUBELET_STATE}")
     return CheckResult("kubelet", Level.OK, "it does not run")
 
 
-def _kubelet_beside(facts: NodeFacts, policy: str | None) -> CheckResult:
-    """Check kubelet if the agent places its containers, so that kubelet's own managers have to be off even while it
-    is stopped.
+def _read_kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
+    """Return the CPU manager policy and whether CPUs are assigned, according to kubelet's checkpoint. An unreadable
+    checkpoint has neither.
     """
-    if facts.is_hidden(KUBELET_STATE):
-        why = f"/{KUBELET_STATE} cannot be read, so it is unknown whether kubelet leaves CPUs and memory to the agent"
-        return CheckResult("kubelet", Level.UNKNOWN, why, "sudo nodeagent check")
-    problem = facts.kubelet_problem
-    if not problem and policy not in {None, "none"}:
-        problem = f"/{KUBELET_STATE} says CPU manager policy {policy}"
-    if problem:
-        fix = "sudo systemctl restart nodeagent # after the change; until then, containers are not placed (nriSocket)"
-        return CheckResult("kubelet", Level.FAILURE, f"it also places containers: {problem}", fix)
-    return CheckResult("kubelet", Level.OK, "it leaves CPUs and memory to the agent (nriSocket)")
-
-
-def _kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
-    """Return the policy and whether CPUs are allocated, as far as kubelet's file shows it."""
     try:
         document = json.loads(facts.text(KUBELET_STATE) or "")
     except ValueError:
-        return None, False
+        document = None
     if not isinstance(document, dict):
         return None, False
     policy = document.get("policyName")

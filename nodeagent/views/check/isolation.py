@@ -75,14 +75,8 @@ def interrupts(facts: NodeFacts) -> CheckResult:
     return CheckResult(name, Level.NOTE, why, f"isolcpus=managed_irq,{_cpus_for_pods(facts)} {COMMAND_LINE}")
 
 
-def _should_be_quiet(facts: NodeFacts) -> bool:
-    if facts.config is None or not facts.is_static:
-        return False
-    return facts.config.host_isolation != "none" or facts.config.interrupt_isolation != "none"
-
-
 def _cpus_for_pods(facts: NodeFacts) -> CpuSet:
-    """Return the CPUs that pods may get exclusively, without siblings of reserved ones."""
+    """Return the CPUs that pods may get exclusively. Threads of the reserved CPUs' cores are left out."""
     return facts.topology.online - whole_cores(facts.topology, facts.reserved)
 
 
@@ -123,7 +117,9 @@ def nohz_full(facts: NodeFacts) -> CheckResult:
         return CheckResult("nohz-full", Level.UNKNOWN, f"neither /{CPUS} nor /proc/cmdline shows the tickless CPUs")
     if not tickless:
         why = "every CPU has its timer tick (nohz_full stops it on CPUs that run one thread)"
-        if not _should_be_quiet(facts) or facts.text(f"{CPUS}/nohz_full") is None:
+        config = facts.config
+        isolates = config is not None and (config.host_isolation != "none" or config.interrupt_isolation != "none")
+        if not (facts.is_static and isolates) or facts.text(f"{CPUS}/nohz_full") is None:
             return CheckResult("nohz-full", Level.OK, why)
         return CheckResult("nohz-full", Level.NOTE, why, f"nohz_full={_cpus_for_pods(facts)} {COMMAND_LINE}")
     both = tickless & facts.reserved
@@ -135,12 +131,18 @@ def nohz_full(facts: NodeFacts) -> CheckResult:
 
 
 def _read_kernel_cpus(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet | None:
-    """Return the online CPUs of a set from the kernel's command line, which is used if sysfs lacks the set. None
-    means unknown.
+    """Return the online CPUs of a kernel parameter, from sysfs or else from the kernel's command line.
+
+    Args:
+        facts: the data of the node.
+        seen: the CPUs in sysfs.
+        parameter: the name of the parameter.
+
+    Returns:
+        The CPUs. None means unknown.
     """
-    if (
-        seen or facts.text(f"{CPUS}/isolated") is not None
-    ):  # a kernel without support for tickless CPUs has no nohz_full
+    # A kernel without tickless CPUs has no file nohz_full, but always the file isolated.
+    if seen or facts.text(f"{CPUS}/isolated") is not None:
         return seen & facts.topology.online
     cmdline = facts.text("proc/cmdline")
     if cmdline is None:

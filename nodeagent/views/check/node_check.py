@@ -1,6 +1,6 @@
 """All checks of a node in order, as a document with stable names and as text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodeagent.views.check import host, isolation, placement, runtime
@@ -20,6 +20,11 @@ _FIX_INDENT = 9
 
 def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
     """Run all checks and return their results."""
+    of_devices: Iterable[CheckResult] = ()
+    if facts.devices is not None:
+        from nodeagent.views.check.devices import devices  # noqa: PLC0415 - few nodes have devices
+
+        of_devices = devices(facts)
     return (
         host.kernel(facts),
         host.cgroup_v2(facts),
@@ -35,20 +40,14 @@ def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
         isolation.isolcpus(facts),
         isolation.nohz_full(facts),
         placement.huge_pages(facts),
-        *_check_devices(facts),
+        *of_devices,
         host.numa_balancing(facts),
         host.governor(facts),
         host.irqbalance(facts),
-        *host.competing_writers(facts),
+        host.kubelet(facts),
+        *host.competing_services(facts),
         *runtime.checks(facts),
     )
-
-
-def _check_devices(facts: NodeFacts) -> Iterator[CheckResult]:
-    if facts.devices is not None:
-        from nodeagent.views.check.devices import devices  # noqa: PLC0415 - few nodes have devices
-
-        yield from devices(facts)
 
 
 def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:
@@ -87,20 +86,18 @@ def render_node_check(document: Mapping[str, Any], *, coloured: bool = False, wi
         lines += [" " * _INDENT + line for line in rest]
         if check["fix"]:
             lines.append(" " * _FIX_INDENT + f"fix: {check['fix']}")
-    counts = ", ".join(_format_count(count, name) for name, count in document["summary"].items() if count)
-    level, word = _format_total(document)
-    lines += ["", f"{_paint(level, word, coloured)}: {counts}"]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def _format_total(document: Mapping[str, Any]) -> tuple[Level, str]:
+    counts = [
+        f"{count} {name}s" if count > 1 and name in {"note", "warning", "failure"} else f"{count} {name}"
+        for name, count in document["summary"].items()
+        if count
+    ]
+    level, word = Level.OK, "fit"
     if not document["fit"]:
-        return Level.FAILURE, "NOT fit"
-    return (Level.UNKNOWN, "fit as far as known") if document["summary"]["unknown"] else (Level.OK, "fit")
-
-
-def _format_count(count: int, name: str) -> str:
-    return f"{count} {name}s" if count > 1 and name in {"note", "warning", "failure"} else f"{count} {name}"
+        level, word = Level.FAILURE, "NOT fit"
+    elif document["summary"]["unknown"]:
+        level, word = Level.UNKNOWN, "fit as far as known"
+    lines += ["", f"{_paint(level, word, coloured)}: {', '.join(counts)}"]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _paint(level: Level, text: str, coloured: bool) -> str:

@@ -40,7 +40,7 @@ def online_cpus(facts: NodeFacts) -> CheckResult:
 
 
 def _format_online_command(cpus: CpuSet) -> str:
-    """Return a shell command that brings the CPUs online, about as long as their list. Empty without CPUs."""
+    """Format a shell command that brings the CPUs online. It is empty without CPUs, and names consecutive CPUs by `seq`."""
     if len(cpus) < 2:
         return "".join(f"echo 1 | sudo tee /{CPUS}/cpu{cpu}/online" for cpu in cpus)
     words = []
@@ -121,17 +121,19 @@ def huge_pages(facts: NodeFacts) -> CheckResult:
     if not sizes:
         why = "there are none, so pods that request them are refused"
         return CheckResult(name, Level.NOTE, why, "echo 512 | sudo tee /proc/sys/vm/nr_hugepages")
-    uneven = _find_uneven(facts.topology)
-    if uneven is not None:
-        size, amounts = uneven
+    topology, units = facts.topology, {"Ki": 1, "Mi": 1024, "Gi": 1024**2}
+    for size, _ in topology.hugepages:
+        amounts = {node.id: dict(node.hugepages).get(size, 0) for node in topology.numa if node.id in topology.nodes}
+        if len(set(amounts.values())) < 2:
+            continue
         said = ", ".join(f"{amount >> 20} MiB on node {node}" for node, amount in amounts.items())
-        least = min(amounts, key=lambda node: amounts[node])
-        kib = _parse_page_kib(size)
-        path = f"/{NODES}/node{least}/hugepages/hugepages-{kib}kB/nr_hugepages"
-        pages = max(amounts.values()) // (kib * 1024) if kib else 0
-        return CheckResult(
-            name, Level.WARNING, f"{size} are uneven: {said}", f"echo {pages} | sudo tee {path}" if kib else ""
-        )
+        text, fix = size.removeprefix("hugepages-"), ""
+        if text[-2:] in units and text[:-2].isdigit():
+            kib = int(text[:-2]) * units[text[-2:]]
+            least = next(node for node, amount in amounts.items() if amount == min(amounts.values()))
+            path = f"/{NODES}/node{least}/hugepages/hugepages-{kib}kB/nr_hugepages"
+            fix = f"echo {max(amounts.values()) // (kib * 1024)} | sudo tee {path}"
+        return CheckResult(name, Level.WARNING, f"{size} are uneven: {said}", fix)
     controllers = facts.text(f"{PODS_UNIT}/cgroup.controllers")
     limits = (
         ""
@@ -142,22 +144,6 @@ def huge_pages(facts: NodeFacts) -> CheckResult:
     return CheckResult(
         name, Level.NOTE if limits else Level.OK, f"{said}, the same on every NUMA node with CPUs{limits}"
     )
-
-
-def _find_uneven(topology: Topology) -> tuple[str, dict[int, int]] | None:
-    """Return the first page size with different amounts on NUMA nodes with CPUs."""
-    for size, _ in topology.hugepages:
-        amounts = {node.id: dict(node.hugepages).get(size, 0) for node in topology.numa if node.id in topology.nodes}
-        if len(set(amounts.values())) > 1:
-            return size, amounts
-    return None
-
-
-def _parse_page_kib(size: str) -> int:
-    """Return the size of a page in KiB from its name in sysfs. 0 means unknown."""
-    units = {"Ki": 1, "Mi": 1024, "Gi": 1024**2}
-    text = size.removeprefix("hugepages-")
-    return int(text[:-2]) * units[text[-2:]] if text[-2:] in units and text[:-2].isdigit() else 0
 
 
 def whole_cores(topology: Topology, cpus: CpuSet) -> CpuSet:

@@ -1,4 +1,4 @@
-"""What `nodeagent check` finds out of a container runtime, and of kubelet's pods API beside it."""
+"""Facts that `nodeagent check` reads from a container runtime and from kubelet's pods API."""
 
 from msgspec import Struct
 
@@ -24,7 +24,7 @@ class RuntimeFacts(Struct, frozen=True):
     found: Runtime | None = None
     """Runtime that accepts the agent as a plugin."""
     problem: str = ""
-    """Reason why it doesn't. Empty if it wasn't asked, because the node is a copy."""
+    """Reason why the runtime doesn't accept the agent. Empty if the runtime wasn't asked, because the node is a copy."""
     hint: str = ""
     is_hidden: bool = False
     """Whether only root may use the socket."""
@@ -33,4 +33,4 @@ class RuntimeFacts(Struct, frozen=True):
     config_problem: str = ""
     """Reason why the files can't be read."""
     pods_api: PodsApiFacts | None = None
-    """Facts about kubelet's pods API. None if it wasn't asked."""
+    """Facts about kubelet's pods API. None if the API wasn't asked."""

@@ -64,11 +64,11 @@ class NodeFacts(Struct, frozen=True):
     managers: Managers | None = None
     """Managers for the configuration, if it fits the machine."""
     config_problem: str | None = None
-    """Reason why both are missing."""
+    """Reason why `config` and `managers` are None. None if both are set."""
     config_is_missing: bool = False
     """Whether there is no configuration at all."""
     config_command: str = ""
-    """Command that reports every error in the configuration. Empty if it isn't in a file."""
+    """Command that reports every error in the configuration. Empty if the configuration isn't in a file."""
     config_file: str = "the configuration"
     """Place to fix the configuration: a file's name, or a description."""
     runtime: "RuntimeFacts | None" = None
@@ -76,7 +76,7 @@ class NodeFacts(Struct, frozen=True):
     devices: "PlacedDevices | None" = None
     """Devices of the machine. None if the configuration has no extended resources."""
     kubelet_problem: str = ""
-    """Change that is required before the runtime's containers can be placed. Empty if none is required, or unknown."""
+    """Change to kubelet that is required before the agent can place its containers. Empty if none is known."""
 
     @property
     def why_unconfigured(self) -> str:

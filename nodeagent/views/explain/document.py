@@ -16,7 +16,6 @@ from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
-from nodeagent.core.explain.remedy import Remedy
 from nodeagent.core.explain.trace import ResourceStep, Trace, TraceStep
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import PartitionKind
@@ -83,8 +82,10 @@ def explanation(
         config: the configuration of the decisions.
         what_if: the node.
         where: a short description of the machine.
-        has_partitions: whether its kernel has partitions below other cgroups (6.7). None means unknown and therefore assumed.
-        with_headroom: add the free resources of each NUMA node before each decision, with the holders of the others (n² for n pods).
+        has_partitions: whether the machine's kernel has partitions below other cgroups (6.7). None means unknown; the
+            document then assumes that it has.
+        with_headroom: whether to add the free resources and the owners on each NUMA node before each decision. The cost for
+            n pods is n².
     """
     return {
         "configuration": configuration(config),
@@ -138,13 +139,26 @@ def _describe_pod(
     pod, decision = trace.pod, trace.decision
     gate = explained.before.managers.placement.gate("PodLevelResources")
     is_admitted = isinstance(decision, Admitted)
+    held = decision.promises.of_pod(pod.uid) if isinstance(decision, Admitted) else NOTHING
+    optional = decided_fields(explained.before.managers.providers.resources, pod, held)
+    if explained.refused_resize is not None:
+        optional["refusedResize"] = explained.refused_resize
+    nodes = (
+        headroom(explained.before.managers, explained.before.promises, explained.before.pods) if with_headroom else ()
+    )
+    recorded, entry = None, explained.entry
+    if entry is not None:
+        recorded = {
+            "atMs": entry.decided_at_ms,
+            "decision": "admitted" if entry.refusal is None else "refused",
+            "message": None if entry.refusal is None else entry.refusal.message,
+            "reason": None if entry.refusal is None else entry.refusal.reason,
+            "reproduced": explained.reproduced,
+            "withoutLaterPods": list(explained.left_out),
+        }
     return {
         "allTried": explained.remedies.all_tried,
-        **decided_fields(
-            explained.before.managers.providers.resources,
-            pod,
-            decision.promises.of_pod(pod.uid) if isinstance(decision, Admitted) else NOTHING,
-        ),
+        **optional,
         "closedToHost": _describe_isolation(explained, config, has_partitions),
         "containers": placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
         if isinstance(decision, Admitted)
@@ -156,15 +170,27 @@ def _describe_pod(
         "name": pod.name,
         "namespace": pod.namespace,
         "near": _describe_near(explained),
-        "nodes": [headroom_document(node) for node in _headroom_before(explained)] if with_headroom else [],
+        "nodes": [headroom_document(node) for node in nodes],
         "notes": list(explained.notes),
         "numaNode": pod.numa_node,
         "preferredCoreClass": _describe_preferred_class(explained),
         "qos": qos_class(pod, pod_level_resources=gate).value,
         "reason": None if isinstance(decision, Admitted) else str(decision.reason),
-        "recorded": _describe_recorded(explained),
-        **({} if explained.refused_resize is None else {"refusedResize": explained.refused_resize}),
-        "remedies": [_describe_remedy(remedy) for remedy in explained.remedies.found],
+        "recorded": recorded,
+        "remedies": [
+            {
+                "after": remedy.after,
+                "amounts": [
+                    {"after": each.after, "before": each.before, "container": each.container, "resource": each.resource}
+                    for each in remedy.amounts
+                ],
+                "before": remedy.before,
+                "change": remedy.change.value,
+                "subject": list(remedy.subject),
+                "text": remedy_text(remedy),
+            }
+            for remedy in explained.remedies.found
+        ],
         "steps": [step_document(step) for step in trace.steps],
         "uid": pod.uid,
         "why": [] if is_admitted else why_refused(explained.before, trace),
@@ -172,7 +198,7 @@ def _describe_pod(
 
 
 def _describe_near(explained: Explained) -> list[Document]:
-    """Describe the preferred devices of a pod, each name with the matching devices. Null means that devices weren't scanned."""
+    """Describe the devices that a pod prefers to be near, by name. Null means that devices weren't scanned."""
     there = explained.before.managers.providers.devices
     found = []
     for name in explained.trace.pod.near:
@@ -199,7 +225,9 @@ def _describe_preferred_class(explained: Explained) -> Document | None:
 
 
 def _describe_isolation(explained: Explained, config: Config, has_partitions: bool | None) -> list[Document]:
-    """Describe the partition or systemd setting that isolates exclusive CPUs from the host, once for all similar containers."""
+    """Describe the partitions or systemd settings that isolate exclusive CPUs from the host. Containers with the same
+    isolation are described together.
+    """
     managers, pod, decision = explained.before.managers, explained.trace.pod, explained.trace.decision
     if not isinstance(decision, Admitted):
         return []
@@ -221,11 +249,6 @@ def _describe_isolation(explained: Explained, config: Config, has_partitions: bo
         }
         for (kind, is_of_pod, why), alike in found.items()
     ]
-
-
-def _headroom_before(explained: Explained) -> tuple[NodeHeadroom, ...]:
-    before = explained.before
-    return headroom(before.managers, before.promises, before.pods)
 
 
 def placed_containers(
@@ -259,35 +282,6 @@ def placed_containers(
             }
         )
     return found
-
-
-def _describe_recorded(explained: Explained) -> Document | None:
-    entry = explained.entry
-    if entry is None:
-        return None
-    refusal = entry.refusal
-    return {
-        "atMs": entry.decided_at_ms,
-        "decision": "admitted" if refusal is None else "refused",
-        "message": None if refusal is None else refusal.message,
-        "reason": None if refusal is None else refusal.reason,
-        "reproduced": explained.reproduced,
-        "withoutLaterPods": list(explained.left_out),
-    }
-
-
-def _describe_remedy(remedy: Remedy) -> Document:
-    return {
-        "after": remedy.after,
-        "amounts": [
-            {"after": each.after, "before": each.before, "container": each.container, "resource": each.resource}
-            for each in remedy.amounts
-        ],
-        "before": remedy.before,
-        "change": remedy.change.value,
-        "subject": list(remedy.subject),
-        "text": remedy_text(remedy),
-    }
 
 
 def headroom_document(node: NodeHeadroom) -> Document:

@@ -47,7 +47,7 @@ def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
 
 
 def resize_part(one: Resizing) -> Document:
-    """Describe the part of a resize that other decisions don't have."""
+    """Describe the changes of a resize, and the pods whose end would admit it."""
     answer, promises, uid = one.answer, one.after.promises, one.new.uid
     return {
         "allTried": one.all_tried,
@@ -73,7 +73,7 @@ def _format_pod_level(pod: Pod, other: Pod) -> str | None:
 
 
 def refused_lines(one: Resizing, *, is_final: bool) -> list[str]:
-    """Describe a refused resize when tried again: what prevents it, and what would admit it.
+    """Describe a refused resize that was tried again, with the reason for the refusal and the pods whose end admits it.
 
     Args:
         one: the new trial.
@@ -92,8 +92,15 @@ def refused_lines(one: Resizing, *, is_final: bool) -> list[str]:
 def resize_lines(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:
     """Format the new resources of each container, or the changes that would admit the resize."""
     if is_resized:
-        whole = f"the pod as a whole: {resize['wholeBefore']} → {resize['whole']}"
-        return [*([whole] if resize["whole"] else []), *(_format_change(change) for change in resize["changes"])]
+        lines = [f"the pod as a whole: {resize['wholeBefore']} → {resize['whole']}"] if resize["whole"] else []
+        for change in resize["changes"]:
+            parts = [
+                f"{name} {change[before]} → {change[after]}"
+                for name, before, after in (("CPUs", "cpusBefore", "cpus"), ("memory", "memoryBefore", "memory"))
+                if change[before] != change[after]
+            ]
+            lines.append(f"{change['name']}: {', '.join(parts) or 'other amounts, on the same CPUs'}")
+        return lines
     if not resize["isDeferred"]:
         return ["the pod keeps running unchanged"]
     lines = ["the pod keeps running unchanged; the resize is retried before new pods in each sync"]
@@ -102,12 +109,3 @@ def resize_lines(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:
     elif resize["allTried"]:
         lines.append("the end of a single pod isn't enough for it")
     return lines
-
-
-def _format_change(change: dict[str, Any]) -> str:
-    parts = []
-    if change["cpus"] != change["cpusBefore"]:
-        parts.append(f"CPUs {change['cpusBefore']} → {change['cpus']}")
-    if change["memory"] != change["memoryBefore"]:
-        parts.append(f"memory {change['memoryBefore']} → {change['memory']}")
-    return f"{change['name']}: {', '.join(parts) or 'other amounts, on the same CPUs'}"

@@ -1,8 +1,6 @@
-"""An explanation as text: first the answer, then the missing resources and the remedies, then the steps of the
-decision.
+"""The document of `nodeagent explain` as text: the answer, the missing resources, the remedies, the steps of the decision.
 
-Adds words and layout to the facts of the document. Legible without colour; lines are within the width, as far as
-words allow.
+The text is legible without colour. Its lines are within the width, unless a single word is longer.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -26,6 +24,13 @@ _SOURCES = {
     "anywhere": "anywhere",
     "pod": "from the pod's own set",
 }
+_ANSWERS = {
+    "Filter": "leaves {cpus}",
+    "PostFilter": "offers {cpus} instead, because the filters left too few",
+    "Select": "selects {cpus}",
+    "Score": "scores {cpus} with {score}",
+}
+"""Answers of a CPU plugin by extension point."""
 _VERDICTS = {
     "wins": "wins",
     "several nodes": "loses: more than a single NUMA node",
@@ -46,14 +51,14 @@ def render_explanation(document: Document, width: int = WIDTH) -> str:
 
 
 def head(document: Document, width: int) -> Iterator[str]:
-    """Format the machine and the rules."""
+    """Format the machine and the settings that affect decisions."""
     yield from machine_text(document["machine"], width)
-    yield from _wrap(f"rules    {rules_text(document['configuration'])}", width)
+    yield from broken(f"rules    {rules_text(document['configuration'])}", width)
 
 
 def machine_text(machine: Document, width: int) -> Iterator[str]:
     """Format the machine."""
-    yield from _wrap(
+    yield from broken(
         f"machine  {counted(machine['sockets'], 'socket')}, {counted(machine['numaNodes'], 'NUMA node')}, "
         f"{counted(machine['cpus'], 'CPU')} (reserved {machine['reserved'] or 'none'}): {machine['source']}",
         width,
@@ -87,7 +92,7 @@ def rules_text(config: Document) -> str:
 
 
 def enabled(options: Document) -> list[str]:
-    """Return the enabled options. Booleans are parsed as in Go."""
+    """Return the names of the enabled options. Booleans have the spellings of Go's strconv.ParseBool."""
     return [name for name, value in options.items() if value in ("1", "t", "T", "TRUE", "true", "True")]
 
 
@@ -95,13 +100,13 @@ def _format_pod(pod: Document, config: Document, width: int) -> Iterator[str]:
     if pod.get("resize"):
         yield from _format_resize(pod, width)
         return
-    yield from _wrap(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {pod['decision']}", width)
+    yield from broken(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {pod['decision']}", width)
     if pod["reason"] is not None:
-        yield from _wrap(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
+        yield from broken(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
     if pod["recorded"] is not None:
         yield f"{_INDENT}uid {pod['uid']}"
     for text in (*_format_requirements(pod, config), *_format_recorded(pod), *pod["notes"]):
-        yield from _wrap(f"{_INDENT}{text}", width)
+        yield from broken(f"{_INDENT}{text}", width)
     if pod["known"]:
         yield ""
         yield "Known amounts (the container runtime doesn't get requests)"
@@ -111,23 +116,23 @@ def _format_pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         yield from _indent(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
         if pod.get("claims"):
             for claim in pod["claims"]:
-                yield from _wrap(f"{_INDENT}claim {claim_text(claim)}", width)
+                yield from broken(f"{_INDENT}claim {claim_text(claim)}", width)
         for closed in pod["closedToHost"]:
-            yield from _wrap(f"{_INDENT}{_format_isolation(closed)}", width)
+            yield from broken(f"{_INDENT}{_format_isolation(closed)}", width)
     if pod["why"]:
         yield ""
         yield "What is missing"
         for text in pod["why"]:
-            yield from _wrap(f"{_INDENT}{text}", width)
+            yield from broken(f"{_INDENT}{text}", width)
         yield ""
         yield "What would admit it (each of these has been tried)"
         for remedy in pod["remedies"]:
-            yield from _wrap(f"{_INDENT}* {remedy['text']}", width)
+            yield from broken(f"{_INDENT}* {remedy['text']}", width)
         if sum(1 for r in pod["remedies"] if r["change"] == "removal" and len(r["subject"]) == 1) == MOST_ALIKE:
             yield f"{_INDENT}of pods with equal allocations, at most {MOST_ALIKE} are listed"
         if not pod["allTried"]:
             other = "there may be others, or smaller ones" if pod["remedies"] else "another change may admit it"
-            yield from _wrap(f"{_INDENT}not everything was tried, to save time: {other}", width)
+            yield from broken(f"{_INDENT}not everything was tried, to save time: {other}", width)
         elif not pod["remedies"]:
             yield f"{_INDENT}no single change: neither a smaller request, nor another rule, nor the end of another pod"
     if pod["steps"]:
@@ -142,11 +147,11 @@ def _format_resize(pod: Document, width: int) -> Iterator[str]:
 
     is_fine = pod["decision"] == "admitted"
     what = "is resized while it runs" if is_fine else "is not resized"
-    yield from _wrap(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {what}", width)
+    yield from broken(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {what}", width)
     if not is_fine:
-        yield from _wrap(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
+        yield from broken(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
     for text in (*pod["notes"], *resize_lines(pod["resize"], is_resized=is_fine)):
-        yield from _wrap(f"{_INDENT}{text}", width)
+        yield from broken(f"{_INDENT}{text}", width)
     if pod["containers"]:
         yield ""
         yield from _indent(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
@@ -184,38 +189,31 @@ def _format_requirements(pod: Document, config: Document) -> Iterator[str]:
         yield f"it requires NUMA node {pod['numaNode']} for its exclusive CPUs and all its memory{books}"
     if pod["coreClass"] is not None:
         yield f"it requires {pod['coreClass']} cores for its exclusive CPUs"
-    if pod["near"]:
-        ignored = (
-            ""
-            if config["topologyManagerPolicy"] != "none"
-            else "; without effect, because topologyManagerPolicy is none"
-        )
-        yield f"it prefers to be near {', '.join(map(_format_near, pod['near']))}{ignored}"
+    devices = []
+    for near in pod["near"]:
+        where = ""
+        if near["devices"] is not None:
+            where = " (its NUMA node is unknown, so nothing is near it)"
+            if near["numaNodes"]:
+                where = f" (NUMA {near['numaNodes']})"
+            elif not near["devices"]:
+                where = " (no such device)"
+        devices.append(f"{near['name']}{where}")
+    if devices:
+        has_effect = config["topologyManagerPolicy"] != "none"
+        ignored = "" if has_effect else "; without effect, because topologyManagerPolicy is none"
+        yield f"it prefers to be near {', '.join(devices)}{ignored}"
     wish = pod["preferredCoreClass"]
     if wish is not None and wish["granted"] is not None:
-        who = "exclusiveCoreClass prefers" if wish["isTheNodes"] else "it prefers"
-        end = (
-            "all its exclusive CPUs are among them" if wish["granted"] else "these weren't enough, so all cores counted"
-        )
-        yield f"{who} {wish['coreClass']} cores: {end}"
-
-
-def _format_near(near: Document) -> str:
-    if near["devices"] is None:
-        return str(near["name"])
-    if not near["devices"]:
-        where = "no such device"
-    elif not near["numaNodes"]:
-        where = "its NUMA node is unknown, so nothing is near it"
-    else:
-        where = f"NUMA {near['numaNodes']}"
-    return f"{near['name']} ({where})"
+        by = "exclusiveCoreClass prefers" if wish["isTheNodes"] else "it prefers"
+        result = "these weren't enough, so all cores counted"
+        if wish["granted"]:
+            result = "all its exclusive CPUs are among them"
+        yield f"{by} {wish['coreClass']} cores: {result}"
 
 
 def container_text(container: Document) -> list[str]:
-    """Format a container as cells: its name, its CPUs, their NUMA nodes, those of its memory, and the reason for
-    shared CPUs.
-    """
+    """Format a container as cells: name, CPUs, NUMA nodes of the CPUs, NUMA nodes of the memory, reason for shared CPUs."""
     level = {"container": "exclusive", "mixed": "exclusive", "pod": "the pod's", "host": "shared"}[
         container["isolation"]
     ]
@@ -232,33 +230,32 @@ def _format_isolation(closed: Document) -> str:
     cpus = f"CPUs {closed['cpus']} are closed to the host"
     if closed["means"] == "systemd":
         return f"{cpus} by systemd (AllowedCPUs), not by a partition: {closed['why']}"
-    of = (
-        "the pod's"
-        if closed["partitionOf"] == "pod"
-        else "each container's"
-        if closed["containers"][1:]
-        else "the container's"
-    )
+    owner = "the pod's"
+    if closed["partitionOf"] == "container":
+        owner = "each container's" if len(closed["containers"]) > 1 else "the container's"
     otherwise = " (before kernel 6.7: by systemd's AllowedCPUs)" if closed["assumed"] else ""
-    return f"{cpus} by a partition ({of}, kind {closed['kind']}): {closed['why']}{otherwise}"
+    return f"{cpus} by a partition ({owner}, kind {closed['kind']}): {closed['why']}{otherwise}"
 
 
 def _format_step(number: int, step: Document, config: Document, width: int, node: int | None) -> Iterator[str]:
-    who = "the pod" if step["container"] is None else f"container {step['container']}"
+    owner = "the pod" if step["container"] is None else f"container {step['container']}"
     rows: list[list[str]] = []
     match step["step"]:
         case "merge":
-            title = f"{who}: which NUMA nodes? {_format_merge_result(step, config)}"
-            rows = _format_candidates(step)
+            title = f"{owner}: which NUMA nodes? {_format_merge_result(step, config)}"
+            if step["candidates"] and not _is_open(step):
+                rows = [["NUMA", *step["candidates"][0]["opinions"], ""]]
+                rows += [[sets_text(nodes), *cells] for cells, nodes in _group_alike(step).items()]
         case "cpus":
-            title = f"{who}: which CPUs? {step['cpus'] or 'refused'}"
+            title = f"{owner}: which CPUs? {step['cpus'] or 'refused'}"
         case "devices":
-            title = f"{who}: which devices? {', '.join(map(device_text, step['devices'])) or 'refused'}"
+            title = f"{owner}: which devices? {', '.join(map(device_text, step['devices'])) or 'refused'}"
         case "resource":
-            title = f"{who}: which {step['resource']}? {step['given'] or 'refused'}"
+            title = f"{owner}: which {step['resource']}? {step['given'] or 'refused'}"
         case _:
-            title = f"{who}: memory of which NUMA nodes? {_format_blocks(step)}"
-    yield from _wrap(f"{_INDENT}{number}. {title}", width)
+            blocks = [f"{bytes_text(b['bytes'])} of {b['resource']} on NUMA {b['nodes']}" for b in step["blocks"]]
+            title = f"{owner}: memory of which NUMA nodes? {'refused' if step['refused'] else ', '.join(blocks)}"
+    yield from broken(f"{_INDENT}{number}. {title}", width)
     inner = _INDENT + "   "
     if step["step"] == "merge":
         yield from _format_answers(step, inner, width)
@@ -268,7 +265,7 @@ def _format_step(number: int, step: Document, config: Document, width: int, node
             yield f"{inner}(-o json lists every set)"
         if step["silent"]:
             names = " and ".join(step["silent"])
-            yield from _wrap(
+            yield from broken(
                 f"{inner}no set has enough free {names}. As in kubelet, the memory manager then gives no hint and decides only at the "
                 "allocation",
                 width,
@@ -308,15 +305,6 @@ def _is_open(step: Document) -> bool:
     return all(opinion == "any" for candidate in step["candidates"] for opinion in candidate["opinions"].values())
 
 
-def _format_candidates(step: Document) -> list[list[str]]:
-    candidates = step["candidates"]
-    if not candidates or _is_open(step):
-        return []
-    rows = [["NUMA", *candidates[0]["opinions"], ""]]
-    rows += [[sets_text(nodes), *cells] for cells, nodes in _group_alike(step).items()]
-    return rows
-
-
 def _group_alike(step: Document) -> dict[tuple[str, ...], list[str]]:
     """Group the sets of nodes with the same result by its description."""
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -341,15 +329,6 @@ def _format_verdict(candidate: Document, step: Document) -> str:
             return _VERDICTS[verdict]
 
 
-def _format_choice(choice: Document, options: Collection[str], node: int | None) -> str:
-    isolated = "isolated " if choice["isolated"] else ""
-    source = "sockets" if choice["source"] == "hint" and "align-by-socket" in options else choice["source"]
-    slice_of = "" if choice["container"] is None else f"for {choice['container']}, "
-    free = len_of(choice["available"])
-    where = f"on NUMA {node}" if source == "anywhere" and node is not None else _SOURCES[source]
-    return f"{slice_of}{choice['count']} of {free} {isolated}free {where}: {choice['available']}"
-
-
 def len_of(cpus: str) -> int:
     """Count the CPUs in a list."""
     ranges = (part.partition("-") for part in cpus.split(",") if part)
@@ -360,31 +339,25 @@ def _format_choices(
     step: Document, options: Collection[str], inner: str, width: int, node: int | None
 ) -> Iterator[str]:
     if step["reused"]:
-        yield from _wrap(f"{inner}{step['reused']}: reused from the pod's init containers", width)
+        yield from broken(f"{inner}{step['reused']}: reused from the pod's init containers", width)
     yield from _format_answers(step, inner, width)
     for choice in step["choices"]:
-        yield from _wrap(f"{inner}{_format_choice(choice, options, node)}", width)
+        source = "sockets" if choice["source"] == "hint" and "align-by-socket" in options else choice["source"]
+        where = f"on NUMA {node}" if source == "anywhere" and node is not None else _SOURCES[source]
+        part = "" if choice["container"] is None else f"for {choice['container']}, "
+        free = f"{len_of(choice['available'])} {'isolated ' if choice['isolated'] else ''}free {where}"
+        yield from broken(f"{inner}{part}{choice['count']} of {free}: {choice['available']}", width)
         rows = [[group["cpus"], _format_rule(group, options)] for group in choice["groups"]]
         yield from (f"{inner}{_INDENT}{line}" for line in table(rows, width - len(inner) - len(_INDENT)))
 
 
 def _format_answers(step: Document, inner: str, width: int) -> Iterator[str]:
-    answers = [[f"{each['plugin']}, {each['point']}", _format_answer(each)] for each in step.get("answers", ())]
-    yield from (f"{inner}{line}" for line in table(answers, width - len(inner)) if answers)
-
-
-def _format_answer(answer: Document) -> str:
-    """Describe the answer of a CPU plugin."""
-    cpus, score = answer["cpus"] or "nothing", answer["score"]
-    match answer["point"]:
-        case "Filter":
-            return f"leaves {cpus}"
-        case "PostFilter":
-            return f"offers {cpus} instead, because the filters left too few"
-        case "Select":
-            return f"selects {cpus}"
-        case _:
-            return f"scores {cpus} with {score}"
+    """Format the answers of the CPU plugins."""
+    rows = []
+    for answer in step.get("answers", ()):
+        text = _ANSWERS[answer["point"]].format(cpus=answer["cpus"] or "nothing", score=answer["score"])
+        rows.append([f"{answer['plugin']}, {answer['point']}", text])
+    yield from (f"{inner}{line}" for line in table(rows, width - len(inner)))
 
 
 def _format_rule(group: Document, options: Collection[str]) -> str:
@@ -411,12 +384,6 @@ _RULES = {
 }
 
 
-def _format_blocks(step: Document) -> str:
-    if step["refused"]:
-        return "refused"
-    return ", ".join(f"{bytes_text(b['bytes'])} of {b['resource']} on NUMA {b['nodes']}" for b in step["blocks"])
-
-
 def _format_taken(step: Document, inner: str, width: int) -> Iterator[str]:
     nodes = {b["nodes"] for b in step["blocks"]}
     if step["hint"] is None:
@@ -426,17 +393,13 @@ def _format_taken(step: Document, inner: str, width: int) -> Iterator[str]:
     elif not step["refused"]:
         yield f"{inner}more nodes than the hint ({step['hint']}), which has too little memory or belongs to a group"
     for taken in step["taken"]:
-        yield from _wrap(
+        yield from broken(
             f"{inner}NUMA {taken['node']} gives {bytes_text(taken['bytes'])} of {taken['resource']}", width
         )
     given = sum(b["bytes"] for b in step["blocks"])
     new = sum(t["bytes"] for t in step["taken"])
     if given > new:
         yield f"{inner}{bytes_text(given - new)} of it reused from the pod's init containers"
-
-
-def _wrap(text: str, width: int) -> Iterator[str]:
-    yield from broken(text, width)
 
 
 def _indent(lines: list[str]) -> Iterator[str]:

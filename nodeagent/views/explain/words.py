@@ -1,4 +1,4 @@
-"""A refusal as sentences: the resources missing on each NUMA node, and the remedies. The layout is in text.py."""
+"""Sentences about a refusal: the resources missing on each NUMA node, and the remedies. The layout is in text.py."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -154,13 +154,16 @@ def _explain_merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple
         yield from _explain_budget(trace)
         return
     who, cpus, memory = _find_request(trace, merge.container)
+    amounts = [counted(cpus, "CPU") + _format_class(trace.demand.core_class)] if cpus else []
+    amounts += [f"{bytes_text(size)} of {resource}" for resource, size in memory if size]
+    request = " and ".join(amounts) or "nothing of its own"
     topology = before.managers.providers.topology
     single = topology.rules.single_node
     demands = demands_of(cpus, memory, before)
     where = "on a single NUMA node" if single else wanted_where(demands)
     if trace.demand.numa_node is not None:
         single, demands, where = True, on_one_node(demands), f"on {_format_node(trace)}"
-    yield f"{who} wants {_format_request(cpus, memory, trace.demand.core_class)} {where} (topologyManagerPolicy {topology.policy.value})"
+    yield f"{who} wants {request} {where} (topologyManagerPolicy {topology.policy.value})"
     largest = {demand: max((demand.has(node) for node in nodes), default=0) for demand in demands}
     too_large = [demand for demand in demands if single and demand.amount > largest[demand]]
     if too_large:
@@ -211,7 +214,7 @@ def _explain_reuse(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> I
 
 
 def _explain_invalid_budget(before: WhatIf, trace: Trace) -> str | None:
-    """Explain the error in pod-level amounts, for which there are no hints."""
+    """Explain an error in the pod-level amounts. None means that they are valid."""
     demand, providers = trace.demand, before.managers.providers
     if not demand.is_managed:
         return None
@@ -223,12 +226,6 @@ def _explain_invalid_budget(before: WhatIf, trace: Trace) -> str | None:
     if refusal is None and providers.of(MemoryResource).manager.static and demand.memory is not None:
         refusal = check_memory(providers.of(MemoryResource).manager, demand)
     return None if refusal is None else refusal.message
-
-
-def _format_request(cpus: int, memory: Amounts, core_class: str | None) -> str:
-    parts = [counted(cpus, "CPU") + _format_class(core_class)] if cpus else []
-    parts += [f"{bytes_text(size)} of {resource}" for resource, size in memory if size]
-    return " and ".join(parts) or "nothing of its own"
 
 
 def _explain_cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:

@@ -42,17 +42,12 @@ def claim_text(claim: Document) -> str:
     by_request: dict[str, list[Document]] = {}
     for one in claim["devices"]:
         by_request.setdefault(one["request"], []).append(one)
-    parts = [f"{request} {_format_devices(devices)}" for request, devices in by_request.items()]
+    parts = []
+    for request, devices in by_request.items():
+        cpus = CpuSet.from_ids(cpu_of(one["device"]) for one in devices if one["driver"] == CPU_DRIVER)
+        words = [request, *([f"CPUs {cpus}"] if cpus else [])]
+        for one in devices:
+            if one["driver"] != CPU_DRIVER:
+                words += [one["device"], *(str(Quantity.of_bytes(size)) for size in one.get("capacity", {}).values())]
+        parts.append(" ".join(words))
     return f"{claim['claim']}: {', '.join(parts)}"
-
-
-def _format_devices(devices: Iterable[Document]) -> str:
-    cpus, others = [], []
-    for one in devices:
-        name, sizes = one["device"], one.get("capacity", {}).values()
-        if one["driver"] == CPU_DRIVER:
-            cpus.append(cpu_of(name))
-        else:
-            others.append(" ".join([name, *(str(Quantity.of_bytes(size)) for size in sizes)]))
-    named = [f"CPUs {CpuSet.from_ids(cpus)}"] if cpus else []
-    return " ".join([*named, *others])

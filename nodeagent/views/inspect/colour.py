@@ -1,8 +1,6 @@
-"""Colours the parts of an inspection that need attention: refusals, repeated failures, and containers worse than
-allocated.
+"""Colours of the parts of an inspection that need attention: refusals, repeated failures, degraded containers.
 
-Only words are coloured that can't be a pod's or container's name, because names are lower case. Without colour the
-text says the same.
+Only words with capital letters or in a fixed context are coloured, because these can't be a pod's or container's name.
 """
 
 import re

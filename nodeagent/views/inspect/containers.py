@@ -40,11 +40,11 @@ class ContainerView(Struct, frozen=True):
     container: Container
     status: ContainerStatus
     desired: DesiredCgroup | None
-    """Desired values of the cgroup. None if the cgroup should have none or was not observed."""
+    """Desired values of the cgroup. None if the agent wants none or cgroups were not observed."""
     is_different: bool
     """Whether the cgroup differs from the desired values."""
     closing: Closing | None = None
-    """Isolation of its exclusive CPUs from the host. None if it has none, or if they aren't isolated."""
+    """Isolation of the container's exclusive CPUs from the host. None if the container has no isolated CPUs."""
 
     @property
     def path(self) -> str:
@@ -72,7 +72,7 @@ class ContainerView(Struct, frozen=True):
 
     @property
     def process_count(self) -> int | None:
-        """Number of its processes. None if not observed."""
+        """Number of the container's processes. None means unknown."""
         if self.view.observed.cgroups is None:
             return None
         return self.view.observed.process_counts.get(self.path) if self.path in self.view.observed.cgroups else 0
@@ -86,11 +86,15 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
     lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
+    partition = _find_partition(observed, own)
+    closed = "systemd" if observed.closing is not None and observed.closing.kind is None else None
+    if partition in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
+        closed = "partition"
     held = observed.promises.of_pod(uid)
     return {
         "cgroup": observed.view.shown_cgroup(observed.path),
         **container_fields(observed.view, held, container.name),
-        "closedToHost": _find_isolation(observed, own),
+        "closedToHost": closed,
         "near": list(observed.container.near),
         "coreClasses": list(topology.classes_of(own or CpuSet())),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
@@ -103,7 +107,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "lastExit": _describe_exit(status.last_exit),
         "name": container.name,
         "notes": _list_notes(observed, own, level, lacking),
-        "partition": _find_partition(observed, own),
+        "partition": partition,
         "oomKills": max(status.oom_kills_seen, 0 if observed.cgroup is None else observed.cgroup.oom_kills),
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
         "places": [dict(place) for place in places.of(lie)] if lie else [],
@@ -117,15 +121,8 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     }
 
 
-def _find_isolation(observed: ContainerView, own: CpuSet | None) -> str | None:
-    """Return the isolation of its CPUs from the host: a valid partition of the kernel, or systemd. None means neither."""
-    if _find_partition(observed, own) in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
-        return "partition"
-    return "systemd" if observed.closing is not None and observed.closing.kind is None else None
-
-
 def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
-    """Return the kernel's partition of its CPUs, which is the container's or its pod's. None means that there is none."""
+    """Return the cpuset partition of the container or its pod. None means that there is none."""
     cgroups = observed.view.observed.cgroups or {}
     for path in (observed.path, observed.entry.pod_path) if own else ():
         there = cgroups.get(path)
@@ -143,18 +140,15 @@ def kernel_values(observed: ObservedCgroup) -> Document:
         "frozen": observed.is_frozen,
         "memoryMaxBytes": memory.limit_bytes if isinstance(memory, ByteLimit) else None,
         "mems": None if observed.mems_effective is None else str(observed.mems_effective),
-        "quota": _describe_quota(quota) if isinstance(quota, CpuMax) else None,
+        "quota": None
+        if not isinstance(quota, CpuMax)
+        else {
+            "cpuMax": print_value(quota),
+            "limitMillicores": None if quota.quota_us is None else quota.quota_us * 1000 // quota.period_us,
+            "periodMicroseconds": quota.period_us,
+            "quotaMicroseconds": quota.quota_us,
+        },
         "weight": observed.get(Attribute.CPU_WEIGHT),
-    }
-
-
-def _describe_quota(quota: CpuMax) -> Document:
-    limit = None if quota.quota_us is None else quota.quota_us * 1000 // quota.period_us
-    return {
-        "cpuMax": print_value(quota),
-        "limitMillicores": limit,
-        "periodMicroseconds": quota.period_us,
-        "quotaMicroseconds": quota.quota_us,
     }
 
 
@@ -193,7 +187,10 @@ def _find_state(observed: ContainerView) -> tuple[str, str | None]:
     if entry.is_of_runtime:
         return ("Running", None) if observed.is_populated else ("Waiting", "ContainerCreating")
     if observed.container.is_launched and status.exit is not None:
-        return _find_ended_state(observed, status.exit)
+        next_start_ms = next_start_at_ms(entry, status.name)
+        if next_start_ms is None:
+            return "Exited", status.exit.reason
+        return "Waiting", "CrashLoopBackOff" if next_start_ms > observed.view.observed.at_ms else "Restarting"
     runs = _is_running(observed)
     if observed.container.is_launched and runs is None:
         return "Unknown", None
@@ -202,17 +199,13 @@ def _find_state(observed: ContainerView) -> tuple[str, str | None]:
             return "Exited", "NeverStarted" if status.attempt == 0 else "NotYetObserved"
         if status.started_at_ms is not None:
             return "Exited", "NotYetObserved"
-        return "Waiting", "Starved" if observed.is_starved else "PodInitializing" if _waits_for_init(
-            observed
-        ) else "ContainerCreating"
-    reason = (
-        "Starved"
-        if observed.is_starved
-        else "Stopping"
-        if status.stop_by_ms is not None and observed.is_populated
-        else None
-    )
-    return ("Running" if observed.container.is_launched else "Open"), reason
+        if observed.is_starved:
+            return "Waiting", "Starved"
+        return "Waiting", "PodInitializing" if _waits_for_init(observed) else "ContainerCreating"
+    name = "Running" if observed.container.is_launched else "Open"
+    if observed.is_starved:
+        return name, "Starved"
+    return name, "Stopping" if status.stop_by_ms is not None and observed.is_populated else None
 
 
 def _find_unit_state(observed: ContainerView) -> tuple[str, str | None]:
@@ -227,22 +220,13 @@ def _find_unit_state(observed: ContainerView) -> tuple[str, str | None]:
 
 
 def _is_running(observed: ContainerView) -> bool | None:
-    """Tell whether the container was started and its cgroup has processes, or else whether the launcher reports one.
-    None means unknown.
-    """
+    """Tell whether the container runs. If cgroups were not observed, the launcher's report counts. None means unknown."""
     status = observed.status
     if not status.is_started or observed.view.observed.cgroups is not None:
         return status.is_started and observed.is_populated
     if observed.view.pids is not None:
         return run_id(observed.entry, status) in observed.view.pids
     return False if status.started_at_ms is None else None
-
-
-def _find_ended_state(observed: ContainerView, ended: Exit) -> tuple[str, str | None]:
-    next_start_ms = next_start_at_ms(observed.entry, observed.status.name)
-    if next_start_ms is None:
-        return "Exited", ended.reason
-    return "Waiting", "CrashLoopBackOff" if next_start_ms > observed.view.observed.at_ms else "Restarting"
 
 
 def _waits_for_init(observed: ContainerView) -> bool:
@@ -270,7 +254,7 @@ def _explain_sharing(observed: ContainerView, level: Isolation | None) -> str | 
 
 
 def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None, lacking: int) -> list[str]:
-    """Describe all other facts worth knowing, one sentence each."""
+    """Describe the facts that no other field has, one sentence each."""
     notes, online = [], observed.view.node.topology.online
     if lacking:
         notes.append(

@@ -1,8 +1,4 @@
-"""Differences between the allocations and the cgroups: those that the agent's next plan would correct, and those that
-it can't.
-
-Knows neither pods nor the file system.
-"""
+"""Differences between desired and observed cgroups, whether or not the agent can correct them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -36,59 +32,52 @@ class Difference(Struct, frozen=True):
 
 
 def differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> tuple[Difference, ...]:
-    """Compare the cgroups with the desired ones.
-
-    A plan may write a file twice in a detour (freeze, move, thaw), so only the final value counts.
+    """Compare the cgroups with the desired ones. If the plan writes a file twice (freeze, move, thaw), the final value
+    counts.
 
     Args:
         plan: the result of `diff(desired, observed)`.
         desired: the desired values of every cgroup.
         observed: the observed values.
     """
-    found = [*_compare_structure(plan), *_compare_settings(plan, observed)]
-    settled = {(d.path, d.file) for d in found}
+    found: list[Difference] = []
+    made = {change.path for change in plan.changes if isinstance(change, MakeCgroup)}
+    final: dict[tuple[str, Attribute], Value] = {}
+    for change in plan.changes:
+        match change:
+            case MakeCgroup(path):
+                found.append(Difference(path, None, "a cgroup", "none"))
+            case RemoveCgroup(path):
+                found.append(Difference(path, None, "no cgroup", "an empty cgroup without a pod"))
+            case EnableControllers(path, controllers) if path not in made:
+                found.append(Difference(path, "cgroup.subtree_control", " ".join(controllers), "without them"))
+            case GiveUnitBack(path, before):
+                found.append(Difference(path, "AllowedCPUs", str(before.allowed_cpus), "still the pod's value"))
+            case SetAttribute(path, attribute, value):
+                final[path, attribute] = value
+            case EnableControllers() | GatherThreads():
+                pass
+    for (path, attribute), value in final.items():
+        there = observed.get(path)
+        before_value = None if there is None else there.get(attribute)
+        if there is not None and before_value != value:  # a missing cgroup is a difference of its own
+            was = None if before_value is None else spelled(before_value)
+            found.append(Difference(path, attribute.value, spelled(value), was))
+    reported = {(d.path, d.file) for d in found}
     for want in desired:
         there = observed.get(want.path)
         if there is not None and want.is_leaf and not want.is_starved and want.goes_back_to is None:
             found += [
-                d for d in _compare_effects(want, there) if (d.path, d.file and _requested_file(d.file)) not in settled
+                effect
+                for effect in _compare_effects(want, there)
+                if (effect.path, effect.file and effect.file.removesuffix(".effective")) not in reported
             ]
     return tuple(found)
 
 
-def _compare_structure(plan: Plan) -> Iterator[Difference]:
-    made = {change.path for change in plan.changes if isinstance(change, MakeCgroup)}
-    for change in plan.changes:
-        match change:
-            case MakeCgroup(path):
-                yield Difference(path, None, "a cgroup", "none")
-            case RemoveCgroup(path):
-                yield Difference(path, None, "no cgroup", "an empty cgroup without a pod")
-            case EnableControllers(path, controllers) if path not in made:
-                yield Difference(path, "cgroup.subtree_control", " ".join(controllers), "without them")
-            case GiveUnitBack(path, before):
-                yield Difference(path, "AllowedCPUs", str(before.allowed_cpus), "still the pod's value")
-            case EnableControllers() | GatherThreads() | SetAttribute():
-                pass
-
-
-def _compare_settings(plan: Plan, observed: ObservedCgroups) -> Iterator[Difference]:
-    final: dict[tuple[str, Attribute], Value] = {}
-    for change in plan.changes:
-        if isinstance(change, SetAttribute):
-            final[change.path, change.attribute] = change.value
-    for (path, attribute), value in final.items():
-        there = observed.get(path)
-        if there is None:
-            continue  # the missing cgroup is already reported
-        before = there.get(attribute)
-        if before != value:
-            yield Difference(path, attribute.value, spelled(value), None if before is None else spelled(before))
-
-
 def _compare_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Difference]:
-    """Yield differences between the files and the kernel's effective values, because of a parent cgroup that grants
-    fewer CPUs or nodes.
+    """Yield the effective values of the kernel that differ from the desired ones, for instance because a parent cgroup
+    grants fewer CPUs.
     """
     mems = want.get(Attribute.CPUSET_MEMS)
     if there.cpus_effective is not None and there.cpus_effective != want.cpus():
@@ -102,10 +91,6 @@ def _compare_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Dif
         yield Difference(want.path, EFFECTIVE_MEMS, spelled(mems), str(there.mems_effective))
     if there.is_frozen and there.get(Attribute.FREEZE) is False:
         yield Difference(want.path, "cgroup.events", "frozen 0", "frozen 1: a parent cgroup is frozen")
-
-
-def _requested_file(effective: str) -> str:
-    return effective.removesuffix(".effective")
 
 
 def spelled(value: Value) -> str:

@@ -13,10 +13,9 @@ from msgspec import to_builtins
 from nodeagent.core.cgroups.closing import closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups
 from nodeagent.core.cgroups.write_order import Plan, diff
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
+from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_within, pod_path
 from nodeagent.core.model.config import RETRY_FOR_ROOM
-from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -45,39 +44,40 @@ def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docume
         view: the state of the node with its observation.
         pod_uids: the pods to show with their differences. None means all.
     """
-    wanted: tuple[DesiredCgroup, ...] = ()
-    plan = Plan(())
-    found: tuple[Difference, ...] = ()
-    observed, kernel = view.observed.cgroups, view.kernel
-    if observed is not None and kernel is not None:
-        wanted = desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
-        of_runtime = runtime_cgroups(view.node.config, view.node.managers, kernel, view.state).values()
-        # A missing cgroup is between two attempts of the runtime to run the container.
-        wanted += tuple(want for want in of_runtime if want.path in observed)
-        plan = diff(wanted, observed)
-        found = (
-            *differences(plan, wanted, observed),
-            *(
-                Difference(path, "cgroup.procs", f"main process {pid}", "it left this cgroup")
-                for path, pid in sorted(view.observed.strays.items())
-            ),
-            *(
-                Difference(
-                    path, "cgroup.procs", "no process outside payload", f"process {pid}, not from `nodeagent exec`"
-                )
-                for path, pid in sorted(view.observed.beside.items())
-            ),
-        )
+    wanted, plan, found = _compare_cgroups(view)
     entries = [e for e in view.state.entries if pod_uids is None or e.pod.uid in pod_uids]
     owners = {path: owner for entry in view.state.entries for path, owner in _owners_by_path(entry)}
     if pod_uids is not None:
         paths = {path for entry in entries for path, _ in _owners_by_path(entry)}
         found = tuple(d for d in found if d.path in paths)
-    pods = _describe_pods(view, entries, wanted, found)
+    places, by_path = Places(view.node.topology), {want.path: want for want in wanted}
+    differing = frozenset(difference.path for difference in found)
+    pods = [_describe_pod(view, entry, by_path, differing, places) for entry in entries]
+    described = [
+        {
+            "cgroup": view.shown_cgroup(difference.path),
+            "container": owners.get(difference.path, (None, None))[1],
+            "file": difference.file,
+            "found": difference.found,
+            "pod": owners.get(difference.path, (None, None))[0],
+            "promised": difference.promised,
+        }
+        for difference in found
+    ]
+    host = view.observed.host
     return {
         "atMs": view.observed.at_ms,
-        "differences": [_describe_difference(view, d, owners) for d in found] if observed is not None else None,
-        "hostProcesses": None if view.observed.host is None else _describe_host(view.observed.host),
+        "differences": None if view.observed.cgroups is None else described,
+        "hostProcesses": None
+        if host is None
+        else {
+            "hidden": host.hidden,
+            "interrupts": [
+                {"bound": i.is_bound, "cpus": str(i.cpus), "name": i.name, "number": i.number} for i in host.interrupts
+            ],
+            "kernelThreads": {"count": host.kernel_threads, "cpus": str(host.kernel_thread_cpus)},
+            "processes": [{"cpus": str(p.cpus), "name": p.name, "pid": p.pid} for p in host.processes],
+        },
         "kind": "Inspection",
         "node": _describe_node(view),
         "pods": pods,
@@ -87,10 +87,29 @@ def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docume
     }
 
 
-def is_healthy(document: Document) -> bool:
-    """Tell whether nothing needs attention: no difference, no problem, and every pod is admitted, runs or has run, on
-    all of its CPUs.
+def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, tuple[Difference, ...]]:
+    """Return the desired cgroups, the plan that would establish them, and all differences. All are empty if cgroups were
+    not observed.
     """
+    observed, kernel = view.observed.cgroups, view.kernel
+    if observed is None or kernel is None:
+        return (), Plan(()), ()
+    wanted = desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
+    of_runtime = runtime_cgroups(view.node.config, view.node.managers, kernel, view.state).values()
+    # A container runtime may remove a cgroup and create it again when it retries to run the container.
+    wanted += tuple(want for want in of_runtime if want.path in observed)
+    plan = diff(wanted, observed)
+    found = list(differences(plan, wanted, observed))
+    for path, pid in sorted(view.observed.strays.items()):
+        found.append(Difference(path, "cgroup.procs", f"main process {pid}", "it left this cgroup"))
+    for path, pid in sorted(view.observed.beside.items()):
+        actual = f"process {pid}, not from `nodeagent exec`"
+        found.append(Difference(path, "cgroup.procs", "no process outside payload", actual))
+    return wanted, plan, tuple(found)
+
+
+def is_healthy(document: Document) -> bool:
+    """Tell whether nothing needs attention: no difference or problem, and every pod is admitted and has all its CPUs."""
     summary = document["summary"]
     return not has_difference(document) and not any(summary[name] for name in UNHEALTHY)
 
@@ -122,10 +141,6 @@ def _summarise(view: NodeView, pods: Sequence[Document], found: Sequence[Differe
         "starved": sum(c["starved"] for c in containers),
         "orphans": len(plan.orphans),
     }
-
-
-def _phase_of(entry: PodEntry) -> str:
-    return entry.phase.value if entry.refusal is None else "Refused"
 
 
 def _describe_node(view: NodeView) -> Document:
@@ -164,20 +179,26 @@ def _describe_node(view: NodeView) -> Document:
     }
 
 
-def _describe_pods(
-    view: NodeView, entries: Sequence[PodEntry], wanted: Sequence[DesiredCgroup], found: Sequence[Difference]
-) -> list[Document]:
-    places = Places(view.node.topology)
-    by_path = {want.path: want for want in wanted}
-    differing = frozenset(difference.path for difference in found)
-    return [_describe_pod(view, entry, by_path, differing, places) for entry in entries]
-
-
 def _describe_pod(
     view: NodeView, entry: PodEntry, wanted: Mapping[str, DesiredCgroup], differing: frozenset[str], places: Places
 ) -> Document:
     pod = entry.pod
-    there = (view.observed.cgroups or {}).get(entry.pod_path)
+    cgroup = (view.observed.cgroups or {}).get(entry.pod_path)
+    effective = None
+    if cgroup is not None:
+        values = kernel_values(cgroup)
+        effective = {name: values[name] for name in ("memoryMaxBytes", "quota", "weight")}
+    change = _describe_waiting(view, entry, RequestKind.CHANGE)
+    if change is not None and entry.refused_change is not None:
+        from nodeagent.core.admission.resize import changed_amounts  # noqa: PLC0415 - few changes are refused
+
+        change["amounts"] = [to_builtins(one) for one in changed_amounts(pod, entry.refused_change.pod)]
+    estimates = []
+    if entry.is_of_runtime:
+        from nodeagent.views.wording.runtime_pods import known_documents, known_of  # noqa: PLC0415 - most nodes have no container runtime
+
+        known = known_of(entry, view.state, view.node.managers.topology.memory_bytes)
+        estimates = known_documents(one for one in known if not one.is_exact)
     containers = []
     has_partitions = view.kernel is None or bool(view.kernel.path_to_partitions)
     closed = (
@@ -205,35 +226,28 @@ def _describe_pod(
         "decidedAtMs": entry.decided_at_ms,
         "deletingSinceMs": entry.deleting_since_ms,
         "domain": entry.domain,
-        "effective": None if there is None else _describe_pod_values(there),
+        "effective": effective,
         "idle": None if entry.idle is None else {"refusal": _describe_waiting(view, entry, RequestKind.RESUME)},
-        "estimates": _describe_estimates(view, entry) if entry.is_of_runtime else [],
+        "estimates": estimates,
         "name": pod.name,
         "namespace": pod.namespace,
-        "phase": "Unknown" if any(c["state"]["name"] == "Unknown" for c in containers) else _phase_of(entry),
+        "phase": "Unknown"
+        if any(c["state"]["name"] == "Unknown" for c in containers)
+        else entry.phase.value
+        if entry.refusal is None
+        else "Refused",
         "preferredCoreClass": pod.preferred_core_class,
         "qos": entry.qos.value,
         "refusal": _describe_waiting(view, entry, RequestKind.POD),
-        "refusedChange": _describe_refused_change(view, entry),
+        "refusedChange": change,
         "source": entry.origin.name,
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
     }
 
 
-def _describe_estimates(view: NodeView, entry: PodEntry) -> list[Document]:
-    from nodeagent.views.wording.runtime_pods import known_documents, known_of  # noqa: PLC0415 - most nodes have no container runtime
-
-    known = known_of(entry, view.state, view.node.managers.topology.memory_bytes)
-    return known_documents(one for one in known if not one.is_exact)
-
-
-def _describe_pod_values(there: ObservedCgroup) -> Document:
-    return {key: value for key, value in kernel_values(there).items() if key in {"memoryMaxBytes", "quota", "weight"}}
-
-
 def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Document | None:
-    """Describe a request that isn't met: why, and what lets it be tried again."""
+    """Describe a request of a pod that isn't met, with the reason and the events that let the agent retry it."""
     waiting = dict(entry.waiting).get(kind)
     if waiting is None:
         return None
@@ -245,30 +259,6 @@ def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Doc
     if kind is RequestKind.RESUME:
         return found
     return found | {"nextStep": next_step(waiting.reason, entry.pod.full_name)}
-
-
-def _describe_refused_change(view: NodeView, entry: PodEntry) -> Document | None:
-    """Describe a refused change, with the requested amounts if only amounts differ."""
-    found, change = _describe_waiting(view, entry, RequestKind.CHANGE), entry.refused_change
-    if found is None or change is None:
-        return None
-    from nodeagent.core.admission.resize import changed_amounts  # noqa: PLC0415 - few changes are refused
-
-    return {**found, "amounts": [to_builtins(one) for one in changed_amounts(entry.pod, change.pod)]}
-
-
-def _describe_difference(
-    view: NodeView, difference: Difference, owners: Mapping[str, tuple[str, str | None]]
-) -> Document:
-    pod, container = owners.get(difference.path, (None, None))
-    return {
-        "cgroup": view.shown_cgroup(difference.path),
-        "container": container,
-        "file": difference.file,
-        "found": difference.found,
-        "pod": pod,
-        "promised": difference.promised,
-    }
 
 
 def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:
@@ -290,14 +280,3 @@ def _find_lost_devices(state: NodeState, path: str) -> list[str]:
         one for one in state.promises.unrecovered if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass)
     )
     return list_unrecovered(pods)
-
-
-def _describe_host(host: HostProcesses) -> Document:
-    return {
-        "hidden": host.hidden,
-        "interrupts": [
-            {"bound": i.is_bound, "cpus": str(i.cpus), "name": i.name, "number": i.number} for i in host.interrupts
-        ],
-        "kernelThreads": {"count": host.kernel_threads, "cpus": str(host.kernel_thread_cpus)},
-        "processes": [{"cpus": str(p.cpus), "name": p.name, "pid": p.pid} for p in host.processes],
-    }

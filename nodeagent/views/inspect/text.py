@@ -1,21 +1,20 @@
-"""An inspection as text: the node, the pods, and at the end, where the reader looks after a long listing, everything
-that needs attention.
+"""The document of `nodeagent inspect` as text: the node, then the pods, and everything that needs attention at the end.
 
-Adds words and layout to the facts of the document. Legible without colour; lines are within the width.
+The text is legible without colour, and its lines are within the width.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.views.holdings.claims import claim_text
 from nodeagent.views.wording.columns import blocks, broken, table
-from nodeagent.views.wording.cpu_places import places_text
 from nodeagent.views.wording.words import (
     ago,
     bytes_text,
     counted,
     is_closed_to_host,
+    places_text,
     quota_text,
     remarks,
     state_text,
@@ -49,10 +48,10 @@ def render_in_full(document: Document, width: int = WIDTH) -> str:
 
 def render_wide(document: Document) -> str:
     """Format one line per container, however long, for searching and sorting."""
-    rows = [
-        _WIDE_HEADING,
-        *(_format_cells(row) for pod in document["pods"] for row in _format_wide_rows(pod, document)),
-    ]
+    rows: list[tuple[str, ...]] = [_WIDE_HEADING]
+    for pod in document["pods"]:
+        # Exactly two blanks separate columns, and no other text has two, so that `awk -F '  +'` splits the columns.
+        rows += [tuple(" ".join(cell.split()) or _NO_VALUE for cell in row) for row in _format_wide_rows(pod, document)]
     listing = table(rows, None) if len(rows) > 1 else [_format_no_pods(document)]
     return _join_lines([*_format_node(document, None), "", *listing, *_format_attention(document, None)])
 
@@ -79,64 +78,57 @@ def _join_lines(lines: list[str]) -> str:
 
 def _format_node(document: Document, width: int | None) -> list[str]:
     node, summary = document["node"], document["summary"]
-    cpus = node["cpus"]
+    cpus, millicores = node["cpus"], node["cpus"]["sharedMillicores"]
     offline = f", offline {cpus['offline']}" if cpus["offline"] else ""
     isolated = f", isolated {cpus['isolated']}" if cpus["isolated"] else ""
     phases = ", ".join(f"{count} {phase}" for phase, count in summary["byPhase"].items())
     machine = f"{counted(node['sockets'], 'socket')}, {counted(node['numaNodes'], 'NUMA node')}"
     classes = ", ".join(f"{name} {cores}" for name, cores in node["coreClasses"].items())
+    policies = node["policies"]
+    allocatable = f"{cpus['availableCount'] or 'none'} of them can be allocated exclusively"
+    if policies["sharedCoreClass"] in node["coreClasses"]:  # other CPUs can then be allocated exclusively, too
+        allocatable = f"can be allocated exclusively: {cpus['available'] or 'none'}"
+    cpu_options = ",".join(f"{k}={v}" for k, v in policies["cpuManagerPolicyOptions"].items())
+    cpu = f"{policies['cpuManagerPolicy']}{f' ({cpu_options})' if cpu_options else ''}"
+    topology = policies["topologyManagerPolicy"]
+    scope = "" if topology == "none" else f" per {policies['topologyManagerScope']}"
     rows = [
         ("node", f"{counted(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}{isolated}, {machine}"),
         *([("cores", classes)] if len(node["coreClasses"]) > 1 else []),
         ("reserved", _format_set(cpus["reserved"], cpus["reservedCount"])),
-        ("shared", _format_set(cpus["shared"], cpus["sharedMillicores"] // 1000, _format_shared(node))),
+        ("shared", _format_set(cpus["shared"], millicores // 1000, f", {millicores}m; {allocatable}")),
         ("exclusive", _format_set(cpus["exclusive"], cpus["exclusiveCount"])),
-        ("policies", _format_policies(node["policies"])),
-        ("agent", _format_agent(node["agent"]) if not node["copied"] else _format_copied_agent(node)),
+        (
+            "policies",
+            f"CPU manager {cpu}, topology manager {topology}{scope}, memory manager {policies['memoryManagerPolicy']}",
+        ),
+        ("agent", _format_agent(node)),
         ("cgroups", node["cgroupRoot"] or "location unknown"),
         ("pods", f"{summary['pods']}" + (f": {phases}" if phases else "")),
     ]
     return table(rows, width)
 
 
-def _format_shared(node: Document) -> str:
-    cpus = node["cpus"]
-    if node["policies"]["sharedCoreClass"] in node["coreClasses"]:  # other CPUs can then be allocated exclusively, too
-        return f", {cpus['sharedMillicores']}m; can be allocated exclusively: {cpus['available'] or 'none'}"
-    return f", {cpus['sharedMillicores']}m; {cpus['availableCount'] or 'none'} of them can be allocated exclusively"
-
-
-def _format_set(cpus: str, count: int, more: str = "") -> str:
-    return f"{cpus} ({counted(count, 'CPU')}{more})" if cpus else "none"
-
-
-def _format_policies(policies: Document) -> str:
-    options = ",".join(f"{k}={v}" for k, v in policies["cpuManagerPolicyOptions"].items())
-    topology = policies["topologyManagerPolicy"]
-    scope = "" if topology == "none" else f" per {policies['topologyManagerScope']}"
-    return (
-        f"CPU manager {policies['cpuManagerPolicy']}{f' ({options})' if options else ''}, topology manager {topology}{scope}, "
-        f"memory manager {policies['memoryManagerPolicy']}"
-    )
-
-
-def _format_agent(agent: Document) -> str:
+def _format_agent(node: Document) -> str:
+    """Describe whether the agent runs, or ran at the time of a copy."""
+    agent = node["agent"]
     if not agent["known"]:
         return "the capture has no agent"
+    if node["copied"]:
+        when = f" of {node['copiedAt']}" if node["copiedAt"] else ""
+        unready = "" if agent["ready"] else ", but could not finish its last sync"
+        return (
+            f"this is a copy{when}; it ran then{unready}"
+            if agent["live"]
+            else f"this is a copy of its saved state{when}"
+        )
     if not agent["live"]:
         return "is NOT running: this is its saved state; start it with systemctl start nodeagent"
     return "runs" if agent["ready"] else "runs, but could not finish its last sync (see the problems below)"
 
 
-def _format_copied_agent(node: Document) -> str:
-    """Describe the agent of a copied node, without advice."""
-    agent = node["agent"]
-    if not agent["known"]:
-        return "the capture has no agent"
-    when = f" of {node['copiedAt']}" if node["copiedAt"] else ""
-    if not agent["live"]:
-        return f"this is a copy of its saved state{when}"
-    return f"this is a copy{when}; it ran then" + ("" if agent["ready"] else ", but could not finish its last sync")
+def _format_set(cpus: str, count: int, more: str = "") -> str:
+    return f"{cpus} ({counted(count, 'CPU')}{more})" if cpus else "none"
 
 
 def _format_no_pods(document: Document) -> str:
@@ -149,7 +141,7 @@ def _format_pods(document: Document, width: int) -> list[str]:
     if not pods:
         return [_format_no_pods(document)]
     heading = ("POD / CONTAINER", "STATE", "RESTARTS", "CPUS", "MEMS", "QUOTA")
-    # All pods have the same layout, so that their columns are aligned.
+    # All containers are laid out together, so that their columns are aligned.
     laid = iter(blocks([heading, *(_format_row(c, document) for pod in pods for c in pod["containers"])], width))
     lines = next(laid)
     for pod in pods:
@@ -164,28 +156,27 @@ def _format_pods(document: Document, width: int) -> list[str]:
 def _format_row(container: Document, document: Document) -> tuple[str, ...]:
     kind = "" if container["kind"] == "app" else f" ({container['kind']})"
     is_unseen = document["node"]["copied"] and document["differences"] is None
-    there = container["effective"] or (_values_of_allocation(container) if is_unseen else {})
+    values = container["effective"] or {}
+    if is_unseen and not values:  # show the allocation, because the kernel's values are unknown
+        cpus, mems = container["promised"]["cpus"], container["promised"]["mems"]
+        shared = None if container["isolation"] is None else "shared"
+        values = {
+            "cpus": f"{cpus}{' + shared' if container['isolation'] == 'mixed' else ''}" if cpus else shared,
+            "mems": mems,
+        }
     return (
         f"  {container['name']}{kind}",
         state_text(container, document["atMs"]),
         str(container["restarts"]),
-        "frozen" if there.get("frozen") else there.get("cpus") or _format_former_cpus(container),
-        there.get("mems") or _NO_VALUE,
-        quota_text(there.get("quota")),
+        "frozen" if values.get("frozen") else values.get("cpus") or _format_former_cpus(container),
+        values.get("mems") or _NO_VALUE,
+        quota_text(values.get("quota")),
     )
 
 
 def _format_former_cpus(container: Document) -> str:
-    """Format the former CPUs of a container whose pod has finished, because other containers may have them now."""
+    """Format the former CPUs of a finished container, which other containers may have by now."""
     return _NO_VALUE if container["hadCPUs"] is None else f"had {container['hadCPUs']}"
-
-
-def _values_of_allocation(container: Document) -> Document:
-    """Return the allocation as a replacement for unknown values of the kernel."""
-    promised = container["promised"]
-    shared = None if container["isolation"] is None else "shared"
-    beside = " + shared" if container["isolation"] == "mixed" else ""
-    return {"cpus": f"{promised['cpus']}{beside}" if promised["cpus"] else shared, "mems": promised["mems"]}
 
 
 def _format_pod(pod: Document, document: Document, width: int) -> list[str]:
@@ -208,12 +199,12 @@ def _format_pod(pod: Document, document: Document, width: int) -> list[str]:
 
 
 def _format_amounts(change: Document) -> str:
-    said: dict[str, list[str]] = {}
+    by_owner: dict[str, list[str]] = {}
     for one in change["amounts"]:
-        whose = "the pod as a whole" if one["container"] is None else one["container"]
+        owner = "the pod as a whole" if one["container"] is None else one["container"]
         amounts = f"{one['resource']} {one['before'] or 'not set'} → {one['after'] or 'not set'}"
-        said.setdefault(whose, []).append(amounts)
-    return "; ".join(f"{whose}: {', '.join(amounts)}" for whose, amounts in said.items())
+        by_owner.setdefault(owner, []).append(amounts)
+    return "; ".join(f"{owner}: {', '.join(amounts)}" for owner, amounts in by_owner.items())
 
 
 def _format_reason(change: Document) -> str:
@@ -228,11 +219,16 @@ def _format_phase(pod: Document, at_ms: int) -> str:
 
 
 def _format_attention(document: Document, width: int | None) -> list[str]:
-    """List all problems with advice, and always a verdict."""
+    """List all problems with advice, and at the end the verdict on differences."""
+    problems = document["node"]["problems"]
     sections = [
         *_format_noticeable_pods(document, width),
         *_format_host_processes(document, width),
-        *_format_problems(document, width),
+        *(
+            []
+            if not problems
+            else ["PROBLEMS", *(line for text in problems for line in broken(f"  {text}", width)), ""]
+        ),
         *_format_recovery(document, width),
         *_format_orphans(document, width),
         *_format_differences(document, width),
@@ -241,10 +237,21 @@ def _format_attention(document: Document, width: int | None) -> list[str]:
 
 
 def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
-    """List the pods that need attention, because they are hard to find in a long listing."""
+    """List the pods that need attention, if they are hard to find in a long listing."""
     if len(document["pods"]) <= _FEW_PODS:
         return
-    found = [line for pod in document["pods"] for line in _find_noticeable(pod, document["atMs"])]
+    found = []
+    for pod in document["pods"]:
+        name = f"{pod['namespace']}/{pod['name']}"
+        if pod["refusal"] is not None:
+            found.append(f"{name}: Refused, {pod['refusal']['reason']}")
+        elif pod["phase"] == "Failed":
+            found.append(f"{name}: Failed")
+        for container in pod["containers"]:
+            reason = container["state"]["reason"]
+            if reason in {"CrashLoopBackOff", "Starved"} or container["degraded"]:
+                why = state_text(container, document["atMs"]) if reason else "degraded"
+                found.append(f"{name} {container['name']}: {why}, {counted(container['restarts'], 'restart')}")
     if not found:
         return
     yield f"PODS THAT NEED ATTENTION: {len(found)}"
@@ -253,19 +260,6 @@ def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[s
     if len(found) > _MOST_NOTICED:
         yield f"  and {len(found) - _MOST_NOTICED} more"
     yield ""
-
-
-def _find_noticeable(pod: Document, at_ms: int) -> Iterator[str]:
-    name = f"{pod['namespace']}/{pod['name']}"
-    if pod["refusal"] is not None:
-        yield f"{name}: Refused, {pod['refusal']['reason']}"
-    elif pod["phase"] == "Failed":
-        yield f"{name}: Failed"
-    for container in pod["containers"]:
-        reason = container["state"]["reason"]
-        if reason in {"CrashLoopBackOff", "Starved"} or container["degraded"]:
-            why = state_text(container, at_ms) if reason else "degraded"
-            yield f"{name} {container['name']}: {why}, {counted(container['restarts'], 'restart')}"
 
 
 def _format_differences(document: Document, width: int | None) -> Iterator[str]:
@@ -311,19 +305,9 @@ def _format_orphans(document: Document, width: int | None) -> Iterator[str]:
     for orphan in document["orphans"]:
         devices = f" and has {', '.join(orphan['devices'])}" if orphan["devices"] else ""
         yield from broken(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}{devices}; to end them:", width)
-        for part in (
-            orphan["nextStep"].replace(" && ", " &&\n").splitlines()
-        ):  # breaking the command elsewhere would change its effect
+        # A break elsewhere would change the effect of the command.
+        for part in orphan["nextStep"].replace(" && ", " &&\n").splitlines():
             yield from broken(f"    {part}", width)
-    yield ""
-
-
-def _format_problems(document: Document, width: int | None) -> Iterator[str]:
-    if not document["node"]["problems"]:
-        return
-    yield "PROBLEMS"
-    for problem in document["node"]["problems"]:
-        yield from broken(f"  {problem}", width)
     yield ""
 
 
@@ -367,22 +351,16 @@ def _format_host_processes(document: Document, width: int | None) -> Iterator[st
     if names:
         yield "HOST PROCESSES that may run on exclusive CPUs (shown only)"
         yield from broken(f"  {', '.join(names)}", width)
-    yield from _format_interrupts(host["interrupts"], width)
-    yield ""
-
-
-def _format_interrupts(interrupts: Sequence[Document], width: int | None) -> Iterator[str]:
-    """List the bound interrupts, and count the others, which depend on the configuration."""
-    bound = [i for i in interrupts if i["bound"]]
-    names = [f"{i['name']} (CPU {i['cpus']})" for i in bound[:_MOST_PROCESSES]]
+    bound = [f"{i['name']} (CPU {i['cpus']})" for i in host["interrupts"] if i["bound"]]
+    others = len(host["interrupts"]) - len(bound)
     if len(bound) > _MOST_PROCESSES:
-        names.append(f"{len(bound) - _MOST_PROCESSES} more")
-    words = [f"bound by the kernel: {', '.join(names)}"] if names else []
-    if len(bound) < len(interrupts):
-        words.insert(0, f"{len(interrupts) - len(bound)} that could be elsewhere")
+        bound[_MOST_PROCESSES:] = [f"{len(bound) - _MOST_PROCESSES} more"]
+    words = [f"{others} that could be elsewhere"] if others else []  # depends on the configuration
+    words += [f"bound by the kernel: {', '.join(bound)}"] if bound else []
     if words:
         yield "INTERRUPTS that exclusive CPUs may get (for advice: nodeagent check)"
         yield from broken(f"  {'; '.join(words)}", width)
+    yield ""
 
 
 def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
@@ -445,6 +423,11 @@ def _format_device(device: Document) -> str:
 def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
     promised, there = container["promised"], container["effective"]
     cpus = f"CPUs {promised['cpus']}" if promised["cpus"] else "the shared pool"
+    pid, count = container["pid"], container["processes"]
+    processes = "" if count is None else counted(count, "process", "processes")
+    if pid is not None:
+        processes = f"{pid}, {processes} in total" if processes else str(pid)
+    classes = f" on {' and '.join(container['coreClasses'])} cores" if container["coreClasses"] else ""
     if container["hadCPUs"] is not None:
         cpus = f"none: had CPUs {container['hadCPUs']} until its pod finished"
     mems = "" if promised["mems"] is None else f", memory from NUMA {promised['mems']}"
@@ -455,8 +438,8 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
         *(("device", _format_device(device)) for device in container["devices"]),
         *container.get("further", {}).items(),
         ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
-        ("process", _format_processes(container)),
-        ("allocated", f"{cpus}{_format_core_classes(container)}{mems}"),
+        ("process", processes or "unknown"),
+        ("allocated", f"{cpus}{classes}{mems}"),
     ]
     if there is not None:
         rows += [
@@ -479,23 +462,6 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
         rows.append(("isolation", f"{container['isolation']}: {why}{closed}"))
     rows.append(("cgroup", container["cgroup"]))
     return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]
-
-
-def _format_core_classes(container: Document) -> str:
-    return f" on {' and '.join(container['coreClasses'])} cores" if container["coreClasses"] else ""
-
-
-def _format_processes(container: Document) -> str:
-    pid, count = container["pid"], container["processes"]
-    if count is None:
-        return "unknown" if pid is None else str(pid)
-    many = counted(count, "process", "processes")
-    return many if pid is None else f"{pid}, {many} in total"
-
-
-def _format_cells(row: tuple[str, ...]) -> tuple[str, ...]:
-    """Separate columns by exactly two blanks, and no other text, so that `awk -F '  +'` splits them."""
-    return tuple(" ".join(cell.split()) or _NO_VALUE for cell in row)
 
 
 _WIDE_HEADING = (

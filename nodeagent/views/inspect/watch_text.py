@@ -20,11 +20,11 @@ SORTS = {"n": "name", "c": "CPU", "t": "throttled", "m": "remote memory"}
 KEYS = "q leaves; sorted by n(ame) c(pu) t(hrottled) m(emory)"
 _STEPS = "▁▂▃▄▅▆▇█"
 _PLAIN_STEPS = "0123456789"
-_MOST_TOLD = 3
+_MOST_LISTED = 3
 JUST_BEGUN = "counted from now on"
 _NO_VALUE = "-"
 _HEADING = ("CONTAINER", "STATE", "CPUS", "USED", "THROTTLED", "REMOTE", "")
-_RIGHT = (False, False, False, True, True, True, False)
+_ALIGNED = "<<<>>><"
 _WIDEST = (44, 22, 24, 7, 9, 8, 20)
 _OTHERS_FROM_PERCENT = 10
 """Minimum load per CPU. Smaller values may result from reading two counters one after the other."""
@@ -39,11 +39,11 @@ class Look(Struct, frozen=True):
     rates: Rates = NO_RATES
     cost_ms: int | None = None
     """Duration of the previous poll."""
-    trouble: str | None = None
+    problem: str | None = None
     """Reason why no newer data is available."""
     interference: Document | str | None = None
-    """Tasks on exclusive CPUs except the owners' since the previous poll, or the reason why they are unknown. None if
-    not requested.
+    """Document of foreign tasks on exclusive CPUs since the previous poll, or the reason why it is unknown. None means
+    that it was not requested.
     """
 
 
@@ -72,7 +72,17 @@ class Frame(Struct, frozen=True):
 def frame(look: Look, view: View) -> Frame:
     """Format one frame."""
     head = [*_format_summary(look), *_format_loads(look, view), *_format_attention(look)]
-    rows = _format_rows(look, view.sort)
+    sorted_rows = []
+    pods = [(f"{pod['namespace']}/{pod['name']}", pod) for pod in look.document["pods"]]
+    for name, pod in sorted(pods, key=lambda item: item[0]):
+        if pod["refusal"] is not None:
+            refused = (name, f"Refused: {pod['refusal']['reason']}", *[_NO_VALUE] * 4, "")
+            sorted_rows.append(((0, 0, 0), refused))
+        sorted_rows += [_format_row(f"{name} {container['name']}", container, look) for container in pod["containers"]]
+    column = {"CPU": 0, "throttled": 1, "remote memory": 2}.get(view.sort)
+    if column is not None:
+        sorted_rows.sort(key=lambda row: -row[0][column])  # equal values stay sorted by name
+    rows = [cells for _, cells in sorted_rows]
     if view.height is None:
         page, offset, tail = len(rows), 0, []
     else:
@@ -83,9 +93,8 @@ def frame(look: Look, view: View) -> Frame:
             f"{offset + 1}-{min(len(rows), offset + page)} of {len(rows)} by {view.sort}" if rows else "no containers"
         )
         tail = [f"{shown}  {KEYS}"]
-    heading, *laid = _format_table(
-        [_HEADING, *rows], view.width
-    )  # all rows are formatted, so that no column moves while scrolling
+    # All rows are formatted, so that no column moves while scrolling.
+    heading, *laid = _format_table([_HEADING, *rows], view.width)
     lines = [*head, heading, *laid[offset : offset + page]]
     if view.height is not None:
         lines += [""] * (view.height - len(lines) - 1) + tail
@@ -118,15 +127,12 @@ def _format_loads(look: Look, view: View) -> list[str]:
         title = f"{f'NUMA {node}':<10} {cpus} "
         room = max(8, view.width - len(title) - len("100%") - 1)
         steps = _STEPS if view.is_utf8 else _PLAIN_STEPS
-        cells = "".join(_format_step(look.rates.cpus.get(cpu), steps) for cpu in cpus)
+        loads = [look.rates.cpus.get(cpu) for cpu in cpus]
+        cells = "".join("?" if load is None else steps[min(len(steps) - 1, load * len(steps) // 100)] for load in loads)
         for start in range(0, len(cells), room):
             load = f" {_format_mean(look.rates, cpus)}" if start == 0 else ""
             lines.append(f"{title if start == 0 else ' ' * len(title)}{cells[start : start + room]}{load}")
     return lines
-
-
-def _format_step(percent: int | None, steps: str) -> str:
-    return "?" if percent is None else steps[min(len(steps) - 1, percent * len(steps) // 100)]
 
 
 def _format_mean(rates: Rates, cpus: CpuSet) -> str:
@@ -136,8 +142,8 @@ def _format_mean(rates: Rates, cpus: CpuSet) -> str:
 
 def _format_attention(look: Look) -> list[str]:
     document, lines = look.document, []
-    if look.trouble is not None:
-        lines.append(f"NOT REFRESHED: {look.trouble}")
+    if look.problem is not None:
+        lines.append(f"NOT REFRESHED: {look.problem}")
     found = document["differences"]
     if found is None:
         lines.append("DRIFT unknown: the pods' cgroups cannot be read")
@@ -146,9 +152,9 @@ def _format_attention(look: Look) -> list[str]:
             f"{difference['pod'] or 'node'} {difference['container'] or ''} {difference['file'] or 'cgroup'}".replace(
                 "  ", " "
             )
-            for difference in found[:_MOST_TOLD]
+            for difference in found[:_MOST_LISTED]
         ]
-        more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
+        more = f" and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
         lines.append(f"DRIFT {len(found)}: {', '.join(described)}{more}" if found else "no drift")
     disturbed = [
         f"{pod['namespace']}/{pod['name']} {container['name']} {percent}%"
@@ -157,8 +163,8 @@ def _format_attention(look: Look) -> list[str]:
         if (percent := _load_of_others(container, look))
     ]
     if disturbed:
-        more = f" and {len(disturbed) - _MOST_TOLD} more" if len(disturbed) > _MOST_TOLD else ""
-        lines.append(f"OTHERS on exclusive CPUs {len(disturbed)}: {', '.join(disturbed[:_MOST_TOLD])}{more}")
+        more = f" and {len(disturbed) - _MOST_LISTED} more" if len(disturbed) > _MOST_LISTED else ""
+        lines.append(f"OTHERS on exclusive CPUs {len(disturbed)}: {', '.join(disturbed[:_MOST_LISTED])}{more}")
     lines += _format_interference(look)
     problems = [
         *document["node"]["problems"],
@@ -186,47 +192,29 @@ def _format_interference(look: Look) -> list[str]:
         lines[0] += " (too many events to count them all: refresh more often, --interval 0.5)"
     if found["changed"]:
         lines[0] += f" (unknown for {', '.join(one['pod'] for one in found['changed'])}: CPUs changed)"
-    for claim in disturbed[:_MOST_TOLD]:
-        culprits = _list_culprits(claim)
-        more = f" and {len(culprits) - _MOST_TOLD} more" if len(culprits) > _MOST_TOLD else ""
-        owner = f"{claim['pod']} {', '.join(claim['containers'])}: CPUs {claim['cpus']}"
-        lines.append(f"  {owner}: {', '.join(culprits[:_MOST_TOLD])}{more}")
-    if len(disturbed) > _MOST_TOLD:
-        lines.append(f"  and {len(disturbed) - _MOST_TOLD} more")
+    for owner in disturbed[:_MOST_LISTED]:
+        foreign = [(one, one["name"] or "(no name)") for one in owner["tasks"]]
+        foreign += [(one, f"IRQ {one['number']} {one['name']}".strip()) for one in owner["interrupts"]]
+        movable = [(one, name) for one, name in foreign if one["movable"] is not False]
+        movable.sort(key=lambda item: (-item[0]["microseconds"], item[1]))
+        shares = [f"{name} {one['millicores'] / 10:.1f}%" for one, name in movable[:_MOST_LISTED]]
+        more = f" and {len(movable) - _MOST_LISTED} more" if len(movable) > _MOST_LISTED else ""
+        lines.append(
+            f"  {owner['pod']} {', '.join(owner['containers'])}: CPUs {owner['cpus']}: {', '.join(shares)}{more}"
+        )
+    if len(disturbed) > _MOST_LISTED:
+        lines.append(f"  and {len(disturbed) - _MOST_LISTED} more")
     return lines
 
 
-def _list_culprits(claim: Document) -> list[str]:
-    found = [(one, one["name"] or "(no name)") for one in claim["tasks"]]
-    found += [(one, f"IRQ {one['number']} {one['name']}".strip()) for one in claim["interrupts"]]
-    movable = sorted(
-        ((one, name) for one, name in found if one["movable"] is not False),
-        key=lambda item: (-item[0]["microseconds"], item[1]),
-    )
-    return [f"{name} {one['millicores'] / 10:.1f}%" for one, name in movable]
-
-
-def _format_rows(look: Look, sort: str) -> list[tuple[str, ...]]:
-    rows = []
-    pods = sorted((f"{pod['namespace']}/{pod['name']}", pod) for pod in look.document["pods"])
-    for name, pod in pods:
-        if pod["refusal"] is not None:
-            rows.append(((0, 0, 0), (name, f"Refused: {pod['refusal']['reason']}", *[_NO_VALUE] * 4, "")))
-        rows += [_format_row(f"{name} {container['name']}", container, look) for container in pod["containers"]]
-    place = {"CPU": 0, "throttled": 1, "remote memory": 2}.get(sort)
-    if place is not None:
-        rows.sort(key=lambda row: -row[0][place])  # equal values stay sorted by name
-    return [cells for _, cells in rows]
-
-
 def _format_row(name: str, container: Document, look: Look) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+    """Return the values to sort by (CPU time, throttling and remote memory), and the cells."""
     there = container["effective"] or {}
-    rate, usage = (
-        look.rates.containers.get(container["cgroup"], NO_RATE),
-        look.sample.containers.get(container["cgroup"]),
-    )
+    rate = look.rates.containers.get(container["cgroup"], NO_RATE)
+    usage = look.sample.containers.get(container["cgroup"])
     cpus = CpuSet.parse(there.get("cpus") or "")
-    remote = None if usage is None else remote_bytes(usage, _numa_nodes_of(cpus, look.topology))
+    nodes = NumaSet.from_ids(cpu.numa for cpu in look.topology.cpus if cpu.id in cpus)
+    remote = None if usage is None else remote_bytes(usage, nodes)
     throttled = _NO_VALUE if rate.throttled_percent is None else f"{rate.throttled_percent}%"
     others = _load_of_others(container, look)
     cells = (
@@ -242,7 +230,9 @@ def _format_row(name: str, container: Document, look: Look) -> tuple[tuple[int, 
 
 
 def _load_of_others(container: Document, look: Look) -> int:
-    """Return the load of others on a container's exclusive CPUs, in percent of one CPU. 0 means negligible or unknown."""
+    """Return the load of foreign tasks on a container's exclusive CPUs, in percent of one CPU. 0 means negligible or
+    unknown.
+    """
     own = CpuSet.parse(container["promised"]["cpus"] or "")
     runs = container["state"]["name"] in {"Running", "Open"}
     is_known = container["cgroup"] in look.rates.containers and all(cpu in look.rates.cpus for cpu in own)
@@ -258,10 +248,6 @@ def _load_of_others(container: Document, look: Look) -> int:
     return others if others >= _OTHERS_FROM_PERCENT else 0
 
 
-def _numa_nodes_of(cpus: CpuSet, topology: Topology) -> NumaSet:
-    return NumaSet.from_ids(cpu.numa for cpu in topology.cpus if cpu.id in cpus)
-
-
 def _format_table(rows: list[tuple[str, ...]], width: int) -> list[str]:
     """Format one line per row. Long texts are cut at their end, numbers never."""
     widths = [min(most, max(len(row[i]) for row in rows)) for i, most in enumerate(_WIDEST)]
@@ -270,9 +256,11 @@ def _format_table(rows: list[tuple[str, ...]], width: int) -> list[str]:
         if spare < 0:
             taken = min(-spare, max(0, widths[i] - 10))
             widths[i], spare = widths[i] - taken, spare + taken
-    return ["  ".join(_format_cell(cell, widths[i], right=_RIGHT[i]) for i, cell in enumerate(row)) for row in rows]
-
-
-def _format_cell(text: str, width: int, *, right: bool) -> str:
-    cut = text if len(text) <= width else f"{text[: max(0, width - 1)]}~"
-    return f"{cut:>{width}}" if right else f"{cut:<{width}}"
+    lines = []
+    for row in rows:
+        cut = [
+            cell if len(cell) <= size else f"{cell[: max(0, size - 1)]}~"
+            for cell, size in zip(row, widths, strict=True)
+        ]
+        lines.append("  ".join(f"{cell:{_ALIGNED[i]}{widths[i]}}" for i, cell in enumerate(cut)))
+    return lines

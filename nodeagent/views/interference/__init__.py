@@ -1,3 +1,1 @@
-"""Output of `nodeagent interference`: the owners of exclusive CPUs, and other tasks that ran there and whether these
-could run elsewhere.
-"""
+"""Output of `nodeagent interference`: the owners of exclusive CPUs, and the foreign tasks and interrupts on these CPUs."""

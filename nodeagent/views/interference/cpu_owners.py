@@ -25,18 +25,18 @@ class ExclusiveCpus(Struct, frozen=True):
 
 
 def exclusive_cpus(view: NodeView, uids: frozenset[str] | None = None) -> tuple[ExclusiveCpus, ...]:
-    """Return the owners of exclusive CPUs in the order of the pods. `uids` restricts the result to these pods."""
+    """Return the owners of exclusive CPUs in the order of the pods. `uids` has the pods to look at; None means all."""
     return tuple(
-        claim
+        owner
         for entry in view.state.entries
         if entry.is_active and (uids is None or entry.pod.uid in uids)
-        for claim in _owners_in_pod(view, entry)
+        for owner in _find_owners(view, entry)
     )
 
 
-def _owners_in_pod(view: NodeView, entry: PodEntry) -> Iterator[ExclusiveCpus]:
-    """Yield the owners in a pod. Containers with the same or overlapping CPUs (init containers and their successors)
-    count as one owner.
+def _find_owners(view: NodeView, entry: PodEntry) -> Iterator[ExclusiveCpus]:
+    """Yield the owners in a pod. Containers with overlapping CPUs, such as an init container and its successors, are
+    one owner.
     """
     names: dict[CpuSet, list[str]] = {}
     for container in entry.pod.containers:

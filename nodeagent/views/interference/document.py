@@ -1,12 +1,11 @@
-"""Tasks and interrupts on exclusive CPUs except the owner's, as a document with stable names, sorted by time.
+"""Foreign tasks and interrupts on exclusive CPUs as a document with stable names, sorted by time.
 
-A task is the owner's if it was seen in the owner's cgroup, was moved there, or was started by such a task. Ended
-tasks are therefore
-recognised, too.
+A task belongs to the owner of a CPU if the task was seen in the owner's cgroup or was moved there. Its descendants
+belong to the owner, too, even if they ended before they were seen.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -32,7 +31,7 @@ class Witnesses(Struct, frozen=True):
     threads: Mapping[int, HostThread]
     """Tasks that had not ended."""
     running: Mapping[int, tuple[int, ...]]
-    """Tasks running at the end by CPU, for CPUs without a task switch."""
+    """Tasks that ran at the end, by CPU. Needed for CPUs without a task switch."""
     interrupts: Mapping[int, Interrupt]
     callers: frozenset[int]
     """Processes that end with the command (D12)."""
@@ -54,15 +53,20 @@ def interference(
         seen: the observations of tasks and interrupts.
         ended_early: the measurement was interrupted.
     """
-    held, homes, stayed = tuple(held), _containers_by_cgroup(view), frozenset(exclusive_cpus(view))
-    found = [_describe_owner(claim, use, seen, homes) for claim in held if claim in stayed]
+    held, unchanged = tuple(held), frozenset(exclusive_cpus(view))
+    containers = {
+        view.cgroup_name(entry.container_path(container.name)): f"{entry.pod.full_name} {container.name}"
+        for entry in view.state.entries
+        for container in entry.pod.containers
+    }
+    found = [_describe_owner(owner, use, seen, containers) for owner in held if owner in unchanged]
     return nothing() | {
         "alone": all(one["alone"] for one in found),
         "endedEarly": ended_early,
         "microseconds": use.elapsed_ns // 1000,
         "dropped": use.dropped,
-        "changed": [{"pod": one.pod, "cpus": str(one.cpus)} for one in held if one not in stayed],
-        "cpus": sorted(found, key=lambda one: -_foreign_us(one)),
+        "changed": [{"pod": one.pod, "cpus": str(one.cpus)} for one in held if one not in unchanged],
+        "cpus": sorted(found, key=_sum_foreign_us, reverse=True),
     }
 
 
@@ -85,17 +89,21 @@ def is_alone(document: Mapping[str, Any]) -> bool:
     return bool(document["alone"])
 
 
-def _describe_owner(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses, homes: Mapping[str, str]) -> Document:
-    members = frozenset().union(*(seen.members.get(cgroup, frozenset()) for cgroup in claim.cgroups))
-    owners = descendants(use.children, members)
-    runs = [run for run in (*use.runs, *_find_unswitched(claim, use, seen)) if run.cpu in claim.cpus]
-    tasks = _describe_tasks([run for run in runs if run.task not in owners], use.elapsed_ns, seen, homes)
-    interrupts = _describe_interrupts(claim, use, seen)
+def _describe_owner(owner: ExclusiveCpus, use: CpuUse, seen: Witnesses, containers: Mapping[str, str]) -> Document:
+    members = frozenset().union(*(seen.members.get(cgroup, frozenset()) for cgroup in owner.cgroups))
+    own_tasks = descendants(use.children, members)
+    runs = [run for run in use.runs if run.cpu in owner.cpus]
+    for cpu in use.unobserved & owner.cpus:  # the same task ran on this CPU all the time
+        running = seen.running.get(cpu, ())
+        if members.isdisjoint(running):
+            runs += [TaskRun(cpu, task, "", 1, use.elapsed_ns) for task in running[:1]]
+    tasks = _describe_tasks([run for run in runs if run.task not in own_tasks], use.elapsed_ns, seen, containers)
+    interrupts = _describe_interrupts(owner, use, seen)
     return {
-        "pod": claim.pod,
-        "uid": claim.uid,
-        "containers": list(claim.containers),
-        "cpus": str(claim.cpus),
+        "pod": owner.pod,
+        "uid": owner.uid,
+        "containers": list(owner.containers),
+        "cpus": str(owner.cpus),
         "alone": not any(_is_foreign(one) for one in (*tasks, *interrupts)),
         "tasks": tasks,
         "interrupts": interrupts,
@@ -104,30 +112,21 @@ def _describe_owner(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses, homes: M
                 "name": (SOFTIRQS[number] if number < len(SOFTIRQS) else str(number)),
                 **_sum_amounts(found, use.elapsed_ns),
             }
-            for number, found in _group_by_number(use.softirqs, claim.cpus)
+            for number, found in _group_by_number(use.softirqs, owner.cpus)
         ],
     }
 
 
-def _find_unswitched(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> Iterator[TaskRun]:
-    """Yield the tasks that ran on a CPU all the time, unless one of them is the owner's."""
-    for cpu in use.unobserved & claim.cpus:
-        tasks = seen.running.get(cpu, ())
-        members = frozenset().union(*(seen.members.get(cgroup, frozenset()) for cgroup in claim.cgroups))
-        if members.isdisjoint(tasks):
-            yield from (TaskRun(cpu, task, "", 1, use.elapsed_ns) for task in tasks[:1])
-
-
 def _describe_tasks(
-    runs: Iterable[TaskRun], elapsed_ns: int, seen: Witnesses, homes: Mapping[str, str]
+    runs: Iterable[TaskRun], elapsed_ns: int, seen: Witnesses, containers: Mapping[str, str]
 ) -> list[Document]:
-    """Describe tasks of the same name and origin together, because repeatedly started programs have many tasks."""
+    """Describe tasks by name and origin, because a program that is started repeatedly has many tasks."""
     groups: dict[tuple[str, str, str | None], list[TaskRun]] = defaultdict(list)
     for run in runs:
         thread = seen.threads.get(run.task)
         if (run.task if thread is None else thread.pid) not in seen.callers:
             name = run.name or ("" if thread is None else thread.name)
-            groups[name, *_find_origin(thread, homes)].append(run)
+            groups[name, *_find_origin(thread, containers)].append(run)
     found = [
         {
             "name": name,
@@ -142,26 +141,19 @@ def _describe_tasks(
     return sorted(found, key=lambda one: (not one["movable"], -one["microseconds"], one["name"], one["kind"]))
 
 
-def _find_origin(thread: HostThread | None, homes: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return the kind of a task, and its container or cgroup."""
+def _find_origin(thread: HostThread | None, containers: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return the kind of a task and its origin: the container, or a host process's cgroup. `containers` has each
+    container by its cgroup.
+    """
     if thread is None:
         return "ended", None
     if thread.is_kernel_thread:
         return "bound-kernel-thread" if thread.is_bound else "kernel-thread", None
     cgroup = thread.cgroup or ""
-    for path, container in homes.items():
+    for path, container in containers.items():
         if cgroup == path or cgroup.startswith(f"{path}/"):
             return "container", container
     return "process", thread.cgroup
-
-
-def _containers_by_cgroup(view: NodeView) -> dict[str, str]:
-    """Return all containers by their cgroup's name in the kernel."""
-    return {
-        view.cgroup_name(entry.container_path(container.name)): f"{entry.pod.full_name} {container.name}"
-        for entry in view.state.entries
-        for container in entry.pod.containers
-    }
 
 
 def _is_foreign(one: Mapping[str, Any]) -> bool:
@@ -169,21 +161,25 @@ def _is_foreign(one: Mapping[str, Any]) -> bool:
     return one["movable"] is not False and not one.get("claimed", False)
 
 
-def _describe_interrupts(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> list[Document]:
-    claimed = frozenset().union(*(seen.interrupts_of.get(device, frozenset()) for device in claim.devices))
+def _describe_interrupts(owner: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> list[Document]:
+    claimed = frozenset().union(*(seen.interrupts_of.get(device, frozenset()) for device in owner.devices))
     found = []
-    for number, handlings in _group_by_number(use.interrupts, claim.cpus):
+    for number, handlings in _group_by_number(use.interrupts, owner.cpus):
         known = seen.interrupts.get(number, Interrupt("", None))
-        amounts = _sum_amounts(handlings, use.elapsed_ns)
-        is_claimed = number in claimed
         found.append(
-            {"number": number, "name": known.name, "movable": known.is_movable, "claimed": is_claimed, **amounts}
+            {
+                "number": number,
+                "name": known.name,
+                "movable": known.is_movable,
+                "claimed": number in claimed,
+                **_sum_amounts(handlings, use.elapsed_ns),
+            }
         )
     return sorted(found, key=lambda one: (not _is_foreign(one), -one["microseconds"], one["number"]))
 
 
 def _group_by_number(handlings: Iterable[Handling], cpus: CpuSet) -> list[tuple[int, list[Handling]]]:
-    """Group by number, sorted by time."""
+    """Group the interrupts or softirqs on some CPUs by number, and sort the groups by time."""
     found: dict[int, list[Handling]] = defaultdict(list)
     for one in handlings:
         if one.cpu in cpus:
@@ -202,7 +198,7 @@ def _sum_amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Docume
     }
 
 
-def _foreign_us(claim: Document) -> int:
-    """Return the time of tasks and interrupts that could run elsewhere, or -1 if there are none."""
-    foreign = [one["microseconds"] for one in (*claim["tasks"], *claim["interrupts"]) if _is_foreign(one)]
+def _sum_foreign_us(owner: Document) -> int:
+    """Return the total time of foreign tasks and interrupts. -1 means that there are none."""
+    foreign = [one["microseconds"] for one in (*owner["tasks"], *owner["interrupts"]) if _is_foreign(one)]
     return sum(foreign) if foreign else -1

@@ -1,6 +1,6 @@
-"""Who ran on exclusive CPUs besides their owner, for people."""
+"""The document of `nodeagent interference` as text: a table of foreign tasks and interrupts for each owner of exclusive CPUs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nodeagent.views.wording.columns import broken, table
@@ -18,76 +18,53 @@ _NOT_ALONE = "NOT ALONE"
 
 
 def render_interference(document: Document, width: int | None = WIDTH, *, coloured: bool = False) -> str:
-    """Print a table for each owner, the worst first."""
+    """Format a table for each owner, in the order of the document."""
     if not document["cpus"] and not document["changed"]:
         return "No pod has exclusive CPUs.\n"
     lines = []
-    for claim in document["cpus"]:
-        lines += [*_claim(claim, width), ""]
+    for owner in document["cpus"]:
+        lines += [*_format_owner(owner, width), ""]
     for one in document["changed"]:
-        lines += [
-            *broken(f"{one['pod']}: CPUs {one['cpus']}: given or taken meanwhile, so nothing is said of them", width),
-            "",
-        ]
-    text = "\n".join([*lines, *broken(_total(document), width)]) + "\n"
+        why = "allocated or released during the measurement, so their tasks are unknown"
+        lines += [*broken(f"{one['pod']}: CPUs {one['cpus']}: {why}", width), ""]
+    total = f"counted for {document['microseconds'] / 1_000_000:.1f} s" + (
+        ", ended early" if document["endedEarly"] else ""
+    )
+    if document["dropped"]:
+        lost = counted(document["dropped"], "event")
+        total += f"; {lost} did not fit into the kernel's tables, so the numbers are too low: count for less time"
+    text = "\n".join([*lines, *broken(total, width)]) + "\n"
     return text.replace(_NOT_ALONE, f"\x1b[1;93m{_NOT_ALONE}\x1b[0m") if coloured else text
 
 
-def _claim(claim: Document, width: int | None) -> Iterator[str]:
-    rows = [*_rows(claim)]
-    verdict = _NOT_ALONE if not claim["alone"] else _alone_but_for(claim) if rows else "alone"
-    yield from broken(f"{claim['pod']} {', '.join(claim['containers'])}: CPUs {claim['cpus']}: {verdict}", width)
-    if rows:
-        yield from table([("  WHO", "TASKS", "TIMES", "MS", "%CPU", "CPUS", "WHAT"), *rows], width)
+def _format_owner(owner: Document, width: int | None) -> list[str]:
+    rows = []
+    for task in owner["tasks"]:
+        match task["kind"]:
+            case "container":
+                kind = f"ANOTHER CONTAINER: {task['of']}"
+            case "process":  # of a systemd unit, if the last part of the cgroup's path is one
+                kind = f"host: {(task['of'] or '').rpartition('/')[2] or 'process'}"
+            case other:
+                kind = _KINDS[other]
+        cells = (f"  {task['name'] or '(no name)'}", str(task["tasks"]), *_format_amounts(task), kind)
+        rows.append((task["movable"] is False, -task["microseconds"], cells))
+    for interrupt in owner["interrupts"]:
+        name = f"  IRQ {interrupt['number']} {interrupt['name']}".rstrip()
+        kind = "claimed interrupt" if interrupt["claimed"] else _MOVABLE[interrupt["movable"]]
+        is_expected = interrupt["movable"] is False or interrupt["claimed"]
+        rows.append((is_expected, -interrupt["microseconds"], (name, "-", *_format_amounts(interrupt), kind)))
+    rows.sort(key=lambda row: row[:2])
+    table_rows = [cells for _, _, cells in rows]
+    table_rows += [(f"  {one['name']}", "-", *_format_amounts(one), "softirq") for one in owner["softirqs"]]
+    verdict = "alone" if owner["alone"] else _NOT_ALONE
+    if owner["alone"] and table_rows:
+        is_claimed = any(one["claimed"] for one in owner["interrupts"])
+        verdict += " except for kernel work that can't move" + (" and claimed interrupts" if is_claimed else "")
+    lines = broken(f"{owner['pod']} {', '.join(owner['containers'])}: CPUs {owner['cpus']}: {verdict}", width)
+    heading = ("  NAME", "TASKS", "TIMES", "MS", "%CPU", "CPUS", "WHAT")
+    return [*lines, *table([heading, *table_rows], width)] if table_rows else lines
 
 
-def _alone_but_for(claim: Document) -> str:
-    is_claimed = any(one["claimed"] for one in claim["interrupts"])
-    return "alone, but for what cannot leave" + (" or is claimed" if is_claimed else "")
-
-
-def _rows(claim: Document) -> Iterator[tuple[str, ...]]:
-    found = [
-        (
-            one["movable"] is False,
-            one["microseconds"],
-            (f"  {one['name'] or '(no name)'}", str(one["tasks"]), *_amounts(one), _what(one)),
-        )
-        for one in claim["tasks"]
-    ]
-    found += [
-        (one["movable"] is False or one["claimed"], one["microseconds"], _interrupt(one)) for one in claim["interrupts"]
-    ]
-    found.sort(key=lambda row: (row[0], -row[1]))
-    yield from (row for _, _, row in found)
-    for one in claim["softirqs"]:
-        yield (f"  {one['name']}", "-", *_amounts(one), "softirq")
-
-
-def _what(one: Document) -> str:
-    """A task's kind and whose it is: of a process systemd's unit, the last part of its cgroup's path."""
-    match one["kind"]:
-        case "container":
-            return f"ANOTHER CONTAINER: {one['of']}"
-        case "process":
-            return f"host: {(one['of'] or '').rpartition('/')[2] or 'process'}"
-        case kind:
-            return _KINDS[kind]
-
-
-def _interrupt(one: Document) -> tuple[str, ...]:
-    name = f"  IRQ {one['number']}" + (f" {one['name']}" if one["name"] else "")
-    return (name, "-", *_amounts(one), "claimed interrupt" if one["claimed"] else _MOVABLE[one["movable"]])
-
-
-def _amounts(one: Document) -> tuple[str, ...]:
+def _format_amounts(one: Document) -> tuple[str, ...]:
     return str(one["times"]), f"{one['microseconds'] / 1000:.1f}", f"{one['millicores'] / 10:.1f}", one["cpus"]
-
-
-def _total(document: Document) -> str:
-    seconds = f"{document['microseconds'] / 1_000_000:.1f} s"
-    text = f"counted for {seconds}" + (", ended early" if document["endedEarly"] else "")
-    if document["dropped"]:
-        lost = counted(document["dropped"], "event")
-        text += f"; {lost} had no room in the kernel's tables: the numbers are too small, count for less time"
-    return text

@@ -10,7 +10,7 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
-from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom, largest_usable
+from nodeagent.core.explain.numa_headroom import headroom, largest_usable
 from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
@@ -50,10 +50,21 @@ def run_document(run: Simulation, where: str) -> Document:
         run: the decisions.
         where: a short description of the machine.
     """
+    found, capacity = run.capacity, None
+    if found is not None:
+        refusal = found.decision
+        capacity = {
+            "complete": refusal is not None,
+            "copies": found.copies,
+            "of": [pod.full_name for pod in run.copied],
+            "message": None if refusal is None else refusal.message,
+            "pod": None if found.refused is None else found.refused.full_name,
+            "reason": None if refusal is None else str(refusal.reason),
+        }
     return {
         **_describe_side(run),
         "kind": "Simulation",
-        "capacity": None if run.capacity is None else _describe_capacity(run.capacity, run.copied),
+        "capacity": capacity,
         "machine": _describe_machine(run, where),
         "version": VERSION,
     }
@@ -130,24 +141,23 @@ def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
 
 
 def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
-    """Return the remaining resources of each NUMA node, the number of free CPUs, and the most CPUs for a container on
-    one node.
+    """Return the remaining resources of each NUMA node, the number of free CPUs, and the size of the largest container
+    that fits on one node.
     """
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
+    nodes = []
+    for node in left:
+        split_percent = 100 * len(node.split) // len(node.free) if node.free else 0
+        nodes.append({**headroom_document(node), "fragmentationPercent": split_percent})
     return (
-        [{**headroom_document(node), "fragmentationPercent": _fragmentation_percent(node)} for node in left],
+        nodes,
         sum(len(node.free) for node in left),
         largest_usable(what_if.managers, what_if.promises, left),
     )
 
 
-def _fragmentation_percent(node: NodeHeadroom) -> int:
-    """Return the percentage of free CPUs that aren't in whole cores."""
-    return 100 * len(node.split) // len(node.free) if node.free else 0
-
-
 def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
-    """Describe a decision with the final placement of the containers, or with the initial one for a replaced pod."""
+    """Describe a decision. The containers have their placement at the end, or that of the decision if the pod is replaced."""
     refusal = None if isinstance(decision, Admitted) else decision
     held = NOTHING
     if isinstance(decision, Admitted):
@@ -168,16 +178,4 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
         "replaced": replaced,
         **({} if resize is None else {"resize": resize_part(resize)}),
         "uid": pod.uid,
-    }
-
-
-def _describe_capacity(capacity: Capacity, copied: Sequence[Pod]) -> Document:
-    decision = capacity.decision
-    return {
-        "complete": decision is not None,
-        "copies": capacity.copies,
-        "of": [pod.full_name for pod in copied],
-        "message": None if decision is None else decision.message,
-        "pod": None if capacity.refused is None else capacity.refused.full_name,
-        "reason": None if decision is None else str(decision.reason),
     }

@@ -17,11 +17,18 @@ _MOST_ENDED = 8
 def render_run(document: Document, width: int = WIDTH) -> str:
     """Format one run."""
     lines = [*head(document, width), ""]
-    if document["capacity"] is not None:
-        lines += [*_format_capacity(document, width), ""]
+    capacity = document["capacity"]
+    if capacity is None:
+        lines += _format_pods(document, width)
+    elif capacity["complete"]:
+        verb, reason = "fits" if capacity["copies"] == 1 else "fit", f"{capacity['reason']}: {capacity['message']}"
+        lines += broken(f"{capacity['copies']} more {verb} of: {' + '.join(capacity['of'])}", width)
+        lines += broken(f"the next, {capacity['pod']}, is refused: {reason}", width)
     else:
-        lines += [*_format_pods(document, width), ""]
-    lines += [*left_text(document, width)]
+        lines += broken(
+            f"{capacity['copies']} or more fit of: {' + '.join(capacity['of'])} (no more were tried)", width
+        )
+    lines += ["", *left_text(document, width)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -42,7 +49,8 @@ def render_comparison(document: Document, width: int = WIDTH) -> str:
     for a, b in zip(one["pods"], other["pods"], strict=True):
         name = f"{a['namespace']}/{a['name']}"
         mark = "* " if name in differing and not a["replaced"] else ""
-        rows.append([f"{mark}{name}", _format_outcome(a), _format_outcome(b)])
+        outcomes = [_format_decision(pod) for pod in (a, b)]
+        rows.append([f"{mark}{name}", *(f"replaced: {text}" if a["replaced"] else text for text in outcomes)])
     verdict = (
         f"{counted(len(differing), 'pod')} of {_count_staying(one)}, marked with *, "
         f"{'is' if len(differing) == 1 else 'are'} decided differently."
@@ -66,11 +74,6 @@ def _count_staying(side: Document) -> int:
 def _format_split(side: Document) -> str:
     cpus = ",".join(node["splitCpus"] for node in side["nodes"] if node["splitCpus"])
     return f"{len_of(cpus)} ({cpus})" if cpus else "none"
-
-
-def _format_outcome(pod: Document) -> str:
-    found = _format_decision(pod)
-    return f"replaced: {found}" if pod["replaced"] else found
 
 
 def _format_decision(pod: Document) -> str:
@@ -171,16 +174,6 @@ def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -
         yield from table(rows, width)
 
 
-def _format_capacity(document: Document, width: int) -> Iterator[str]:
-    capacity = document["capacity"]
-    names = " + ".join(capacity["of"])
-    if not capacity["complete"]:
-        yield from broken(f"{capacity['copies']} or more fit of: {names} (no more were tried)", width)
-        return
-    yield from broken(f"{capacity['copies']} more {'fits' if capacity['copies'] == 1 else 'fit'} of: {names}", width)
-    yield from broken(f"the next, {capacity['pod']}, is refused: {capacity['reason']}: {capacity['message']}", width)
-
-
 def left_text(document: Document, width: int) -> Iterator[str]:
     """Format the remaining resources of each NUMA node."""
     resources = sorted({name for node in document["nodes"] for name in node["memory"]})
@@ -193,7 +186,7 @@ def left_text(document: Document, width: int) -> Iterator[str]:
             "WHOLE CORES",
             "SPLIT",
             *(["CACHES"] if has_caches else []),
-            *map(_format_heading, resources),
+            *(f"{resource.upper()} FREE" for resource in resources),
         ]
     ]
     for node in document["nodes"]:
@@ -215,7 +208,3 @@ def left_text(document: Document, width: int) -> Iterator[str]:
     yield from broken(
         f"{counted(summary['freeCpus'], 'CPU')} in total, at most {summary['largestFreeNode']} on one NUMA node", width
     )
-
-
-def _format_heading(resource: str) -> str:
-    return f"{resource.upper()} FREE"

@@ -233,14 +233,12 @@ class Replay:
         self.count(readmitted.deltas)
         results = dict(readmitted.results)
         self.pods = tuple(pod for pod in self.pods if isinstance(results[pod.uid], Admitted))
-        listed = [_describe_readmission(uid, result) for uid, result in readmitted.results]
+        listed = []
+        for uid, result in readmitted.results:
+            refusal = ("", "") if isinstance(result, Admitted) else (result.reason.value, result.message)
+            is_admitted = isinstance(result, Admitted)
+            listed.append({"podUID": uid, "admitted": is_admitted, "reason": refusal[0], "message": refusal[1]})
         return {"readmitted": listed} if listed else {}
-
-
-def _describe_readmission(uid: str, result: Admitted | Rejected) -> Document:
-    if isinstance(result, Admitted):
-        return {"podUID": uid, "admitted": True, "reason": "", "message": ""}
-    return {"podUID": uid, "admitted": False, "reason": result.reason.value, "message": result.message}
 
 
 def encoded_cpus(managers: Managers, promises: Promises) -> str:

@@ -4,7 +4,7 @@ node.
 Names in scenarios aren't validated, so they are escaped and shortened.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -76,8 +76,15 @@ def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: 
         lines += broken(f"{_NOT_STARTED}: {_shorten(result['startError'])}", width)
         return _join_lines(lines)
     lines += [*broken(_format_decisions(ScenarioTotals().plus(replayed)), width), ""]
+    names = _names_by_uid(scenario)
+    rows = [["STEP", "EVENT", "POD", "OUTCOME"]]
+    # The result has fewer steps than the scenario if a restart was refused.
+    for step_number, (step, shown) in enumerate(zip(scenario.steps, result["steps"], strict=False), start=1):
+        pod = "" if step.op == "restart" else names.get(step.pod_uid, _format_name(step.pod_uid))
+        event = step.op if step.container is None else f"{step.op} {_format_name(step.container)}"
+        rows.append([str(step_number), event, pod, _format_outcome(scenario, step.pod_uid, shown, names)])
     if scenario.steps:
-        lines += [*table([["STEP", "EVENT", "POD", "OUTCOME"], *_format_steps(scenario, result)], width), ""]
+        lines += [*table(rows, width), ""]
     if end is None:
         return _join_lines(lines[:-1])
     lines += [*(_format_placement(scenario, result, end, width) or ["No pod is left at the end."]), ""]
@@ -133,15 +140,6 @@ def _format_decisions(totals: ScenarioTotals) -> str:
     return f"{counted(totals.admitted, 'pod')} admitted, {totals.refused} refused"
 
 
-def _format_steps(scenario: Scenario, result: Document) -> Iterator[list[str]]:
-    """Yield the result of each step as cells. After a refused start there are no more steps."""
-    names = _names_by_uid(scenario)
-    for number, (step, shown) in enumerate(zip(scenario.steps, result["steps"], strict=False), start=1):
-        pod = "" if step.op == "restart" else names.get(step.pod_uid, _format_name(step.pod_uid))
-        event = step.op if step.container is None else f"{step.op} {_format_name(step.container)}"
-        yield [str(number), event, pod, _format_outcome(scenario, step.pod_uid, shown, names)]
-
-
 def _format_outcome(scenario: Scenario, uid: str, shown: Document, names: Mapping[str, str]) -> str:
     if "error" in shown:
         return f"{_NOT_STARTED}: {_shorten(shown['error'])}" if shown["op"] == "restart" else _shorten(shown["error"])
@@ -152,18 +150,15 @@ def _format_outcome(scenario: Scenario, uid: str, shown: Document, names: Mappin
             placed = map(placed_text, _describe_containers(scenario, shown["pods"].get(uid)))
             return ": ".join(part for part in ("admitted", "; ".join(placed)) if part)
         case "restart":
-            return _format_readmissions(shown.get("readmitted", ()), names)
+            results = shown.get("readmitted", ())
+            refused = []
+            for each in results:
+                if not each["admitted"]:
+                    name = names.get(each["podUID"], _format_name(each["podUID"]))
+                    refused.append(f"{name} refused: {each['reason']}: {_shorten(each['message'])}")
+            return "; ".join([f"{counted(len(results) - len(refused), 'pod')} admitted again", *refused])
         case _:
             return ""
-
-
-def _format_readmissions(results: list[Document], names: Mapping[str, str]) -> str:
-    refused = [
-        f"{names.get(each['podUID'], _format_name(each['podUID']))} refused: {each['reason']}: {_shorten(each['message'])}"
-        for each in results
-        if not each["admitted"]
-    ]
-    return "; ".join([f"{counted(len(results) - len(refused), 'pod')} admitted again", *refused])
 
 
 def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: int) -> list[str]:
@@ -183,7 +178,11 @@ def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: 
     known = {pod.uid for pod in end.pods}
     for uid, of_pod in end.promises.pods:
         if uid not in known:
-            own = [_describe_exclusive(scenario, name, cpus) for name, cpus in of_pod.of(CpuHoldings).cpus]
+            alone = {"isolation": Isolation.CONTAINER.value, "memoryNodes": None}
+            own = [
+                _describe_container(scenario, name, alone | {"cpuset": str(cpus), "effectiveCpuset": str(cpus)})
+                for name, cpus in of_pod.of(CpuHoldings).cpus
+            ]
             placed.append((f"{_format_name(uid)} (from the files)", own))
     return list(placement_text(placed, width))
 
@@ -215,16 +214,6 @@ def _describe_container(scenario: Scenario, name: str, of: Document) -> Document
         "numaNodes": str(scenario.topology.numa_of(own)) if own else None,
         "whyShared": None,
     }
-
-
-def _describe_exclusive(scenario: Scenario, name: str, cpus: CpuSet) -> Document:
-    alone = {
-        "cpuset": str(cpus),
-        "effectiveCpuset": str(cpus),
-        "isolation": Isolation.CONTAINER.value,
-        "memoryNodes": None,
-    }
-    return _describe_container(scenario, name, alone)
 
 
 def _names_by_uid(scenario: Scenario) -> dict[str, str]:

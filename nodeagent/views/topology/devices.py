@@ -1,6 +1,6 @@
 """PCI devices as plain values with stable names, and as cells of a drawing."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -47,33 +47,35 @@ def devices_document(
     devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
 ) -> list[Document]:
     """Describe all devices, including virtual functions."""
-    return [_describe_device(device, place_of(device, topology), owners.get(device.address, ())) for device in devices]
-
-
-def _describe_device(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...]) -> Document:
-    return {
-        "address": device.address,
-        "class": f"0x{device.class_code:06x}",
-        "driver": device.driver,
-        "interrupts": list(device.interrupts),
-        "kind": device.kind.value,
-        "localCpus": None if device.local_cpus is None else str(device.local_cpus),
-        "maxVirtualFunctions": device.max_virtual_functions,
-        "model": None if device.model is None else f"0x{device.model:04x}",
-        "names": list(device.names),
-        "numaNode": place.node,
-        "numaNodeDoubt": None if place.doubt is None else place.doubt.value,
-        "numaNodeOfKernel": device.numa_node,
-        "owners": [
-            ({"claim": one.claim} if one.claim else {})
-            | {"container": one.container, "pod": one.pod, "resource": one.resource}
-            for one in owners
-        ],
-        "pcieRoot": device.root,
-        "physicalFunction": device.physical_function,
-        "vendor": None if device.vendor is None else f"0x{device.vendor:04x}",
-        "virtualFunctions": list(device.virtual_functions),
-    }
+    documents = []
+    for device in devices:
+        place = place_of(device, topology)
+        documents.append(
+            {
+                "address": device.address,
+                "class": f"0x{device.class_code:06x}",
+                "driver": device.driver,
+                "interrupts": list(device.interrupts),
+                "kind": device.kind.value,
+                "localCpus": None if device.local_cpus is None else str(device.local_cpus),
+                "maxVirtualFunctions": device.max_virtual_functions,
+                "model": None if device.model is None else f"0x{device.model:04x}",
+                "names": list(device.names),
+                "numaNode": place.node,
+                "numaNodeDoubt": None if place.doubt is None else place.doubt.value,
+                "numaNodeOfKernel": device.numa_node,
+                "owners": [
+                    ({"claim": one.claim} if one.claim else {})
+                    | {"container": one.container, "pod": one.pod, "resource": one.resource}
+                    for one in owners.get(device.address, ())
+                ],
+                "pcieRoot": device.root,
+                "physicalFunction": device.physical_function,
+                "vendor": None if device.vendor is None else f"0x{device.vendor:04x}",
+                "virtualFunctions": list(device.virtual_functions),
+            }
+        )
+    return documents
 
 
 def device_sections(
@@ -96,32 +98,30 @@ def device_sections(
 
 
 def _format_device(device: Device, place: DevicePlace, owners: tuple[DeviceOwner, ...]) -> tuple[str, ...]:
-    owned_by = (
+    details = [
         f"of {one.pod} {one.container} {f'by claim {one.claim}' if one.claim else f'as {one.resource}'}"
         for one in owners
-    )
+    ]
+    if device.interrupts:
+        details.append(counted(len(device.interrupts), "interrupt"))
+    if device.max_virtual_functions:
+        functions = counted(device.max_virtual_functions, "virtual function")
+        details.append(f"{len(device.virtual_functions)} of {functions}")
+    if device.physical_function is not None:
+        details.append(f"virtual function of {device.physical_function}")
+    match place.doubt:
+        case NodeDoubt.BY_CPUS:
+            details.append(f"NUMA node derived from its local CPUs {device.local_cpus}")
+        case NodeDoubt.NO_SUCH_NODE:
+            details.append(f"the kernel reports node {device.numa_node}, which this machine lacks")
+        case NodeDoubt.OTHER_CPUS:
+            details.append(f"its local CPUs are on other nodes: {device.local_cpus}")
+        case _:
+            pass
     return (
         device.address,
         device.kind.value,
         " ".join(device.names) or "-",
         device.driver or "no driver",
-        ", ".join((*owned_by, *_format_details(device, place))),
+        ", ".join(details),
     )
-
-
-def _format_details(device: Device, place: DevicePlace) -> Iterator[str]:
-    if device.interrupts:
-        yield counted(len(device.interrupts), "interrupt")
-    if device.max_virtual_functions:
-        yield f"{len(device.virtual_functions)} of {counted(device.max_virtual_functions, 'virtual function')}"
-    if device.physical_function is not None:
-        yield f"virtual function of {device.physical_function}"
-    match place.doubt:
-        case NodeDoubt.BY_CPUS:
-            yield f"NUMA node derived from its local CPUs {device.local_cpus}"
-        case NodeDoubt.NO_SUCH_NODE:
-            yield f"the kernel reports node {device.numa_node}, which this machine lacks"
-        case NodeDoubt.OTHER_CPUS:
-            yield f"its local CPUs are on other nodes: {device.local_cpus}"
-        case _:
-            return

@@ -1,11 +1,13 @@
-"""Parts shared by the drawings of a machine: groups of cores, amounts as text, and the mark of each owner."""
+"""Parts of all drawings of a machine: groups of cores, amounts as text, and a mark for each owner."""
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.views.wording.words import counted
 
 RESERVED, SHARED, FREE = "reserved", "shared", "free"
 FIXED_MARKS = {RESERVED: "#", SHARED: ".", FREE: "-"}
@@ -30,7 +32,9 @@ class DeviceSection(Struct, frozen=True):
     """Cells of each device."""
 
 
-class _Kind(Struct, frozen=True):
+class _CoreKind(Struct, frozen=True):
+    """Properties of a core. Cores of the same kind are drawn together."""
+
     die: int | None
     l3: int | None
     uncore: int | None
@@ -73,7 +77,10 @@ class OtherCaches:
                     owner = "core" if topology.cores[topology.cpu[cpu].core] == cpus else "CPU"
                     own.setdefault(cpu, {}).setdefault(owner, []).append(f"{cache.name}{size and ' '}{size}")
         self._shared = {cpu: ", ".join(names) for cpu, names in shared.items()}
-        self._own = {cpu: _format_owned(names) for cpu, names in own.items()}
+        self._own = {}
+        for cpu, names in own.items():
+            joined = {owner: " and ".join(filter(None, (", ".join(n[:-1]), n[-1]))) for owner, n in names.items()}
+            self._own[cpu] = ", ".join(f"{text} per {owner}" for owner, text in joined.items())
         described = {self._own.get(cpu.id, "") for cpu in topology.cpus}
         self.everywhere = described.pop() if len(described) == 1 else ""
         """Description of each core's own caches. Empty if cores differ."""
@@ -83,18 +90,12 @@ class OtherCaches:
         return self._shared.get(cpu, ""), "" if self.everywhere else self._own.get(cpu, "")
 
 
-def _format_owned(names: Mapping[str, list[str]]) -> str:
-    return ", ".join(
-        f"{' and '.join(part for part in (', '.join(n[:-1]), n[-1]) if part)} per {owner}" for owner, n in names.items()
-    )
-
-
 def core_groups(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:
     """Group the cores of a NUMA node in one socket by die, caches and core class."""
     l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
-    cores: dict[_Kind, dict[int, list[int]]] = {}
+    cores: dict[_CoreKind, dict[int, list[int]]] = {}
     for cpu in (topology.cpu[number] for number in part):
-        kind = _Kind(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes, *caches.of(cpu.id))
+        kind = _CoreKind(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes, *caches.of(cpu.id))
         cores.setdefault(kind, {}).setdefault(cpu.core, []).append(cpu.id)
     with_die = len({kind.die for kind in cores}) > 1
     groups = []
@@ -107,9 +108,9 @@ def core_groups(topology: Topology, node: int, part: CpuSet, caches: OtherCaches
 
 def summary(topology: Topology) -> str:
     parts = [
-        f"{_format_count(len(topology.cpus), 'CPU')} in {_format_count(len(topology.cores), 'core')}",
-        _format_count(len(topology.sockets), "socket"),
-        _format_count(len(topology.numa), "NUMA node"),
+        f"{counted(len(topology.cpus), 'CPU')} in {counted(len(topology.cores), 'core')}",
+        counted(len(topology.sockets), "socket"),
+        counted(len(topology.numa), "NUMA node"),
         size_text(topology.memory_bytes),
         *_format_hugepages(topology.hugepages),
         *(f"{name} cores {cpus}" for name, cpus in topology.core_classes.items()),
@@ -141,10 +142,6 @@ def notes(topology: Topology) -> list[str]:
     return [f"{name}: {cpus}" for name, cpus in sets if cpus]
 
 
-def _format_count(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
-
-
 def size_text(size_bytes: int) -> str:
     power = max(0, min(len(_UNITS) - 1, (size_bytes.bit_length() - 1) // 10))
     tenths = size_bytes * 10 >> 10 * power
@@ -162,14 +159,10 @@ def marks(owner: Mapping[int, str]) -> dict[str, str]:
     length = 1
     while len(others) > len(_LETTERS) ** length:
         length += 1
+    letters = map("".join, product(_LETTERS, repeat=length))
     return {label: mark for label, mark in FIXED_MARKS.items() if label in labels} | {
-        label: _format_letters(index, length) for index, label in enumerate(others)
+        label: mark.capitalize() for label, mark in zip(others, letters, strict=False)
     }
-
-
-def _format_letters(index: int, length: int) -> str:
-    letters = [_LETTERS[index // len(_LETTERS) ** place % len(_LETTERS)] for place in reversed(range(length))]
-    return "".join(letters).capitalize()
 
 
 def pod_of(label: str) -> str:

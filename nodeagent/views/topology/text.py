@@ -46,15 +46,11 @@ def terminal_paint(owner: Mapping[int, str]) -> Paint:
     return paint
 
 
-def _leave_plain(_: str, text: str) -> str:
-    return text
-
-
 def render_topology(
     topology: Topology,
     owner: Mapping[int, str] | None = None,
     width: int = 80,
-    paint: Paint = _leave_plain,
+    paint: Paint = lambda _, text: text,
     devices: Sequence[DeviceSection] | None = None,
 ) -> str:
     """Draw the machine.
@@ -79,12 +75,11 @@ def render_topology(
                 for group in core_groups(topology, node.id, part, caches):
                     lines += _wrap("    ", group.title, width)
                     lines += _format_rows("      ", (cells.core(cpus) for cpus in group.cores), width)
-    lines += (
-        _format_others(topology, width)
-        + _format_distances(topology, width)
-        + _format_devices(devices, width)
-        + _format_legend(cells, width)
-    )
+    offline = [f"offline CPUs: {topology.offline}"] if topology.offline else []
+    remarks = [*nodes_without_cpus(topology), *offline, *notes(topology)]
+    lines += [""] if remarks else []
+    lines += [line for remark in remarks for line in _wrap("", remark, width)]
+    lines += _format_distances(topology, width) + _format_devices(devices, width) + _format_legend(cells, width)
     return "\n".join(lines) + "\n"
 
 
@@ -131,14 +126,6 @@ def _format_rows(indent: str, cores: Iterable[tuple[_Word, ...]], width: int) ->
             rows[-1] += gap + word.text
             used += len(gap) + word.width
     return rows
-
-
-def _format_others(topology: Topology, width: int) -> list[str]:
-    """Format the parts of the machine that are not in the drawing."""
-    offline = [f"offline CPUs: {topology.offline}"] if topology.offline else []
-    said = [*nodes_without_cpus(topology), *offline, *notes(topology)]
-    lines = [line for note in said for line in _wrap("", note, width)]
-    return ["", *lines] if lines else []
 
 
 def _format_distances(topology: Topology, width: int) -> list[str]:

@@ -3,7 +3,8 @@
 Unprintable characters are escaped, so that no text can control a terminal.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import zip_longest
 
 from nodeagent.errors import printable
 
@@ -13,7 +14,7 @@ _LEAST = 8
 
 
 def table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Lay out rows of equal length like `blocks`, as lines."""
+    """Lay out rows of equal length and return all lines. The arguments are those of `blocks`."""
     return [line for block in blocks(rows, width) for line in block]
 
 
@@ -29,25 +30,20 @@ def blocks(rows: Sequence[Sequence[str]], width: int | None) -> list[list[str]]:
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     if width is not None:
-        widths = _shrink(widths, width - len(GAP) * (len(widths) - 1))
-    return [list(_format_row(row, widths)) for row in rows]
-
-
-def _shrink(widths: list[int], room: int) -> list[int]:
-    """Narrow the widest column until the row fits."""
-    while sum(widths) > room and max(widths) > _LEAST:
-        widest = widths.index(max(widths))
-        others = sorted(widths, reverse=True)
-        second = others[1] if len(others) > 1 else _LEAST
-        widths[widest] -= min(sum(widths) - room, max(1, widths[widest] - max(second, _LEAST)), widths[widest] - _LEAST)
-    return widths
-
-
-def _format_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    cells = [broken(cell, width) for cell, width in zip(row, widths, strict=True)]
-    for index in range(max(map(len, cells))):
-        parts = [cell[index] if index < len(cell) else "" for cell in cells]
-        yield GAP.join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)).rstrip()
+        room = width - len(GAP) * (len(widths) - 1)
+        while sum(widths) > room and max(widths) > _LEAST:  # narrow the widest column, at most to the second widest
+            widest = widths.index(max(widths))
+            second = sorted((*widths, _LEAST))[-2]
+            excess = sum(widths) - room
+            widths[widest] -= min(excess, max(1, widths[widest] - max(second, _LEAST)), widths[widest] - _LEAST)
+    laid = []
+    for row in rows:
+        cells = [broken(cell, width) for cell, width in zip(row, widths, strict=True)]
+        lines = zip_longest(*cells, fillvalue="")
+        laid.append(
+            [GAP.join(f"{part:<{width}}" for part, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+        )
+    return laid
 
 
 def broken(text: str, width: int | None) -> list[str]:
@@ -58,20 +54,21 @@ def broken(text: str, width: int | None) -> list[str]:
     """
     indent = " " * (len(text) - len(text.lstrip(" ")))
     first, *rest = map(printable, text.split("\n"))
-    return [
-        part for line in (first, *(f"{indent}  {line}" for line in rest)) for part in _break_line(line, width, indent)
-    ]
-
-
-def _break_line(line: str, width: int | None, indent: str) -> Iterator[str]:
-    while width is not None and len(line) > width:
-        at = _find_break(line, width, len(indent) + 2)
-        yield line[:at].rstrip(" ")
-        line = f"{indent}  {line[at:].lstrip(' ')}" if width > len(indent) + 8 else line[at:].lstrip(" ")
-    yield line
+    lines = []
+    for line in (first, *(f"{indent}  {line}" for line in rest)):
+        left = line
+        while width is not None and len(left) > width:
+            at = _find_break(left, width, len(indent) + 2)
+            lines.append(left[:at].rstrip(" "))
+            left = left[at:].lstrip(" ")
+            if width > len(indent) + 8:
+                left = f"{indent}  {left}"
+        lines.append(left)
+    return lines
 
 
 def _find_break(text: str, width: int, least: int) -> int:
+    """Return the index at which to break a text: after `least`, and at the best character before `width`."""
     for ends in (" ", ",", "/-"):
         at = max(text.rfind(end, least, width + (end == " ")) for end in ends)
         if at > least:

@@ -1,11 +1,13 @@
 """Single facts of an inspection as words: states, exits, quotas, amounts, times. The layout is in views/inspect/text.py."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodeagent.views.wording.cpu_places import places_text
+from nodeagent.core.model.idset import CpuSet
 
 Document = Mapping[str, Any]
+_MOST_PLACES = 4
+"""Limit on the locations listed one by one. More are shown as counts."""
 _KILL_TAKES_MS = 5_000
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
 _SIGNALS = {
@@ -74,6 +76,25 @@ def why_text(container: Document) -> str:
             return f"shared: {container['whyShared']}"
         case _:
             return ""
+
+
+def places_text(places: Sequence[Mapping[str, Any]]) -> str:
+    """Format locations as text, such as `socket 0, NUMA 0, cores 1 2 (whole), L3 0`. Several are joined by `; `."""
+    if len(places) > _MOST_PLACES:
+        counts = [
+            counted(len({p["socket"] for p in places}), "socket"),
+            counted(len({p["numa"] for p in places}), "NUMA node"),
+            counted(len({core for p in places for core in p["cores"]}), "core"),
+        ]
+        return ", ".join(counts) + (" (whole)" if all(p["wholeCores"] for p in places) else " (some in part)")
+    texts = []
+    for place in places:
+        cores = place["cores"]
+        numbers = " ".join(map(str, cores)) if len(cores) <= 8 else str(CpuSet.from_ids(cores))
+        plural, part = "" if len(cores) == 1 else "s", "whole" if place["wholeCores"] else "in part"
+        cache = "" if place["l3"] is None else f", L3 {place['l3']}"
+        texts.append(f"socket {place['socket']}, NUMA {place['numa']}, core{plural} {numbers} ({part}){cache}")
+    return "; ".join(texts)
 
 
 def is_closed_to_host(container: Document) -> bool:

@@ -202,12 +202,12 @@ def test_a_pod_whose_file_is_renamed_runs_on_beside_another_file_of_its_name() -
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "problem",
     [{"unreadable": frozenset({"bench.yaml"})}, {"misspelt": frozenset({"default/bench"})}],
     ids=lambda one: next(iter(one)),
 )
 def test_a_file_that_cannot_be_understood_for_a_while_still_counts_before_its_copy(
-    trouble: dict[str, frozenset[str]],
+    problem: dict[str, frozenset[str]],
 ) -> None:
     machine = Machine(NODE)
     agent = Agent(machine)
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_understood_for_a_while_still_counts_before_its_co
     agent.rest()
     copy = file("a-backup.yaml", BENCH[0].pod)
     agent.wanted = copy
-    for name, value in trouble.items():
+    for name, value in problem.items():
         setattr(agent, name, value)
     agent.settle()
     agent.unreadable = agent.misspelt = frozenset()
@@ -314,11 +314,11 @@ def partial(agent: Agent) -> None:
     agent.wanted, agent.is_partial = agent.wanted[1:], True
 
 
-@pytest.mark.parametrize("trouble", [unreadable, misspelt, blind, partial])
-def test_what_runs_stays_while_its_file_cannot_be_understood(trouble: Callable[[Agent], None]) -> None:
+@pytest.mark.parametrize("problem", [unreadable, misspelt, blind, partial])
+def test_what_runs_stays_while_its_file_cannot_be_understood(problem: Callable[[Agent], None]) -> None:
     machine, agent = begin(pod("a", app(cpu="2")), pod("b"))
     before = machine.running_containers()
-    trouble(agent)
+    problem(agent)
     agent.rest()
     agent.restart()
     agent.rest()
@@ -330,10 +330,10 @@ def test_what_runs_stays_while_its_file_cannot_be_understood(trouble: Callable[[
     assert names(agent) == ["b"]
 
 
-@pytest.mark.parametrize("trouble", [unreadable, misspelt, blind, partial])
-def test_a_refusal_stays_while_its_file_cannot_be_understood(trouble: Callable[[Agent], None]) -> None:
+@pytest.mark.parametrize("problem", [unreadable, misspelt, blind, partial])
+def test_a_refusal_stays_while_its_file_cannot_be_understood(problem: Callable[[Agent], None]) -> None:
     _, agent = begin(pod("a", app(cpu="2000")), pod("b"))
-    trouble(agent)
+    problem(agent)
     agent.rest()
     assert refused(agent) == {"a": "OutOfcpu"}
 
@@ -353,13 +353,13 @@ def test_what_is_found_while_the_directory_is_known_in_part_counts() -> None:
     assert machine.running_containers() == ("podchanged/app", "poduid-a/app", "poduid-c/app")
 
 
-@pytest.mark.parametrize("trouble", [unreadable, misspelt, partial])
-def test_a_shadow_does_not_step_in_while_the_first_file_cannot_be_understood(trouble: Callable[[Agent], None]) -> None:
+@pytest.mark.parametrize("problem", [unreadable, misspelt, partial])
+def test_a_shadow_does_not_step_in_while_the_first_file_cannot_be_understood(problem: Callable[[Agent], None]) -> None:
     machine = Machine(NODE)
     agent = Agent(machine)
     agent.wanted = file("a.yaml", pod("a", uid="one")) + file("b.yaml", pod("a", uid="two"))
     agent.rest()
-    trouble(agent)
+    problem(agent)
     agent.rest()
     assert [e.pod.uid for e in agent.state.entries] == ["one"]
     assert len(machine.starts) == 1
@@ -438,15 +438,15 @@ def test_the_other_sources_pods_come_and_go_while_the_directory_cannot_be_read()
     assert sourced(agent) == {"a": MANIFEST_DIRECTORY, "c": UNITS}
 
 
-@pytest.mark.parametrize("trouble", [unreadable, misspelt])
+@pytest.mark.parametrize("problem", [unreadable, misspelt])
 def test_what_is_wrong_in_one_source_is_nothing_to_a_pod_of_that_name_in_another(
-    trouble: Callable[[Agent], None],
+    problem: Callable[[Agent], None],
 ) -> None:
     agent = Agent(Machine(NODE))
     agent.other_sources = (of_units(pod("a")),)
     agent.rest()
     agent.wanted = file("a.yaml", pod("a"))
-    trouble(agent)
+    problem(agent)
     agent.other_sources = (of_units(),)
     agent.settle()
     assert agent.state.entries == ()
@@ -484,12 +484,12 @@ def test_a_pod_goes_over_to_another_source_that_has_it_and_not_from_one_that_say
 # Refusals
 
 
-@pytest.mark.parametrize("trouble", [unreadable, misspelt, blind])
+@pytest.mark.parametrize("problem", [unreadable, misspelt, blind])
 def test_a_refusal_stays_when_it_is_retried_while_its_file_cannot_be_understood(
-    trouble: Callable[[Agent], None],
+    problem: Callable[[Agent], None],
 ) -> None:
     _, agent = begin(pod("a", app(cpu="2000")), pod("b"))
-    trouble(agent)
+    problem(agent)
     agent.retried = frozenset({"uid-a"})
     agent.rest()
     assert refused(agent) == {"a": "OutOfcpu"}

@@ -452,7 +452,7 @@ class Turns(RuleBasedStateMachine):
         }
         self.machine.broken |= dict.fromkeys(((path, what) for path in paths), "systemd has not answered for 5 s")
         self._turns(turns)
-        self._end_trouble()
+        self._end_problem()
 
     # Processes
 
@@ -583,19 +583,19 @@ class Turns(RuleBasedStateMachine):
         self._turns(turns)
 
     @rule(
-        trouble=st.sampled_from(["launcher", "disk", "directory", "part"]), source=SOURCES, recipe=RECIPES, turns=TURNS
+        problem=st.sampled_from(["launcher", "disk", "directory", "part"]), source=SOURCES, recipe=RECIPES, turns=TURNS
     )
-    def turn_in_trouble(self, trouble: str, source: str, recipe: Recipe, turns: int) -> None:
+    def turn_in_problem(self, problem: str, source: str, recipe: Recipe, turns: int) -> None:
         self._move(source, recipe)
-        self.machine.launcher_answers, self.agent.disk_is_full = trouble != "launcher", trouble == "disk"
+        self.machine.launcher_answers, self.agent.disk_is_full = problem != "launcher", problem == "disk"
         before = self._ending()
-        if trouble in {"directory", "part"}:
-            self.agent.is_blind, self.agent.is_partial = trouble == "directory", trouble == "part"
+        if problem in {"directory", "part"}:
+            self.agent.is_blind, self.agent.is_partial = problem == "directory", problem == "part"
             self.agent.wanted = ()
         self._turns(turns)
-        if trouble in {"directory", "part"}:
+        if problem in {"directory", "part"}:
             assert self._ending() <= before, "a directory that is unreadable, or read in part, ends no pod"
-        self._end_trouble()
+        self._end_problem()
 
     @rule(
         file=st.sampled_from(
@@ -625,9 +625,9 @@ class Turns(RuleBasedStateMachine):
             paths = [paths[which % len(paths)]] if paths else []
         self.machine.broken |= {(path, file): "Device or resource busy" for path in paths}
         self._turns(turns)
-        self._end_trouble()
+        self._end_problem()
 
-    def _end_trouble(self) -> None:
+    def _end_problem(self) -> None:
         self.machine.launcher_answers, self.agent.disk_is_full = True, False
         self.agent.is_blind = self.agent.is_partial = False
         self.machine.broken.clear()
@@ -657,7 +657,7 @@ class Turns(RuleBasedStateMachine):
     def calm_down(self) -> None:
         """Everything outside is right again: in the end the cgroups hold what is promised, and what can run runs."""
         machine, agent = self.machine, self.agent
-        self._end_trouble()
+        self._end_problem()
         self.repair()
         self.plug(255, turns=0)
         if "poduid-stray" in machine.groups:
@@ -847,7 +847,7 @@ def test_sigkill_is_put_off_once_though_sigterm_fails() -> None:
     assert life.agent.state.entries == ()
 
 
-def test_a_change_that_cannot_be_followed_survives_deaths_and_troubles() -> None:
+def test_a_change_that_cannot_be_followed_survives_deaths_and_problems() -> None:
     life = alive("static", [("app", "3")], [("app", "3")])
     before = life.machine.running()
     life.files["a.yaml"] = made("a", "uid-a", [("app", "3"), ("app", "2")])

@@ -143,8 +143,7 @@ class Licences(Struct, frozen=True):
         return resized_later(f"container {now.name}: {given}") if isinstance(given, str) else given
 
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-        held = promises.of_pod(uid)
-        return with_pod(promises, uid, held.having(held.of(LicenceHoldings).without(name))), ()
+        return with_pod(promises, uid, promises.of_pod(uid).without(name)), ()
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return promises, ()

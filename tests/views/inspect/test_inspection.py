@@ -25,9 +25,9 @@ from nodeagent.views.inspect.document import has_difference, inspection, is_heal
 from nodeagent.views.inspect.text import health_text, render, render_in_full, render_wide
 from nodeagent.views.topology.cpu_owners import owners
 from nodeagent.views.wording.columns import broken, table
-from nodeagent.views.wording.cpu_places import Places, places_text
+from nodeagent.views.wording.cpu_places import Places
 from nodeagent.views.wording.refusal_advice import next_step
-from nodeagent.views.wording.words import ago, bytes_text, exit_text, quota_text, state_text
+from nodeagent.views.wording.words import ago, bytes_text, exit_text, places_text, quota_text, state_text
 from tests.support import json_schema
 from tests.support.inspected_nodes import NOW_MS, World, changed, ended, everything, idle, machine, running
 from tests.support.pods import amounts, app, exclusive, pod

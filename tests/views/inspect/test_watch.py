@@ -206,7 +206,7 @@ def test_a_terminal_without_utf8_gets_digits() -> None:
     assert next(line for line in lines if line.startswith("NUMA 1")).split()[3] == "502?", "CPUs 2, 3, 6, 7"
 
 
-def test_an_idle_node_and_a_trouble_are_reported() -> None:
+def test_an_idle_node_and_a_problem_are_reported() -> None:
     there = look(idle().view())
     assert "no drift" in frame(there, View(100)).lines
     assert frame(there, View(100, 24)).lines[-1].startswith("no containers")

@@ -59,8 +59,8 @@ from nodeagent.daemon.domains.runtime.sight import Sight, look, maybe_running
 from nodeagent.daemon.domains.runtime.untracked_cgroups import UntrackedCgroups, log_untracked, look_for_untracked
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.reports.problems import unserved_containers
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Unprepared
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
 from nodeagent.daemon.turn.wakeups import Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.formats.manifest.pod_rules import misnamed as names_amiss
@@ -197,7 +197,7 @@ class RuntimeDomain:
                 found = look_for_untracked(untracked, self._tree, draft.state.runtime, time.monotonic(), LOOK_SECONDS)
                 untracked = log_untracked(found, self._log)
             except CgroupError as err:
-                sight = replace(sight, trouble=trouble_of(err))
+                sight = replace(sight, problem=Problem.from_error(err))
         self._open = opened
         self._memory = replace(
             memory, reported=node.reported, sight=sight, untracked=untracked, unsaved=(), is_waiting=False, left=""
@@ -222,7 +222,7 @@ class RuntimeDomain:
     def occupied(self, state: NodeState, /) -> CpuSet:
         """Return the CPUs that the runtime's containers are still to leave."""
         assert self._open is not None
-        cpus = CpuSet() if self._memory.sight.trouble is None else self._open.node.kernel.online
+        cpus = CpuSet() if self._memory.sight.problem is None else self._open.node.kernel.online
         for one in self._occupants(state, self._open.node):
             cpus |= one.overdue
         return cpus
@@ -237,7 +237,7 @@ class RuntimeDomain:
     def take_back(self, _state: NodeState, /) -> TakenBack:
         return TakenBack({})
 
-    def finish(self, done: TurnDone, /) -> tuple[Trouble, ...]:
+    def finish(self, done: TurnDone, /) -> tuple[Problem, ...]:
         """Answer the calls of this turn, whose state is saved and whose cgroups are written; have the rest pushed."""
         assert self._open is not None
         state = done.state
@@ -249,19 +249,19 @@ class RuntimeDomain:
         theirs = self._occupants(state, node)
         pool = pool_of(state, node)
         own: tuple[Occupant, ...] = ()
-        trouble = self._memory.sight.trouble
+        problem = self._memory.sight.problem
         if any(asked.answer is not None for asked, _ in opened.calls) or response(theirs, pool=pool) != Response(
             Answer()
         ):
             try:
                 own = own_occupants(done.wanted, self._tree.read(OWN_DIRECTORIES), state)
             except CgroupError as err:
-                trouble = trouble_of(err)
-        if trouble is not None:
+                problem = Problem.from_error(err)
+        if problem is not None:
             for asked, _ in opened.calls:
-                asked.set_answer(Denial(f"nodeagent can't read cgroups: {trouble}; the kubelet tries again"))
+                asked.set_answer(Denial(f"nodeagent can't read cgroups: {problem}; the kubelet tries again"))
             self._memory = replace(self._memory, is_waiting=True)
-            return (trouble,)
+            return (problem,)
         self._report_placed(theirs)
         others = (
             (Occupant("a unit or pod that could not be made to leave", done.unvacated, None),) if done.unvacated else ()
@@ -348,7 +348,7 @@ class RuntimeDomain:
 
     def _seen_to_end(self, state: NodeState, sight: Sight) -> tuple[Happening, ...]:
         """Return the event that the cgroups were looked at, if something is given back once they are empty."""
-        if sight.trouble is not None:
+        if sight.problem is not None:
             return ()
         if not self.is_served and has_any(state.runtime):
             return (Unserved(maybe_running(self._tree, state.runtime, sight)),)
@@ -356,7 +356,7 @@ class RuntimeDomain:
 
     def _look(self, state: NodeState, before: Sight, *, again: bool) -> Sight:
         sight = look(self._tree, state.runtime, before, again=again)
-        if sight.trouble is None:
+        if sight.problem is None:
             known = {made.id for entry in state.runtime.entries for made in entry.made}
             self.exchange.note_seen(known, {id_: there.cpus_effective for id_, there in sight.seen.items()})
         return sight

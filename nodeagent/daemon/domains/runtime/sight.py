@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.cgroup import ObservedCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.runtime_containers import MadeContainer, Registry, Stage
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 
 
@@ -19,7 +19,7 @@ class Sight(Struct, frozen=True):
     """By id, the cgroups that exist."""
     looked: frozenset[str] = frozenset()
     """Ids of the containers whose cgroups were read, whether they exist or not."""
-    trouble: Trouble | None = None
+    problem: Problem | None = None
     """Why a cgroup can't be read: the containers may be on any CPU then. None means that all could be read."""
 
     @property
@@ -56,8 +56,8 @@ def look(tree: CgroupTree, registry: Registry, before: Sight, *, again: bool) ->
                 if there is not None:
                     seen[made.id] = there
     except CgroupError as err:
-        return replace(before, trouble=trouble_of(err))
-    return Sight(MappingProxyType(seen), frozenset(looked), None if again else before.trouble)
+        return replace(before, problem=Problem.from_error(err))
+    return Sight(MappingProxyType(seen), frozenset(looked), None if again else before.problem)
 
 
 def maybe_running(tree: CgroupTree, registry: Registry, sight: Sight) -> frozenset[str]:

@@ -14,7 +14,7 @@ from nodeagent.core.model.pod import SYSTEMD
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.kernel.device_files import files_of
 from nodeagent.edge.systemd import units
@@ -89,7 +89,7 @@ class UnitDevices:
         self.overdue: Mapping[str, str] = {}
         """Paths of files that systemd could not take from a unit that has no devices any more, and the unit of each."""
 
-    def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Trouble, ...]:
+    def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Problem, ...]:
         """Have each unit be allowed what it has, and no other what it had. Returns what could not be done: it is tried again.
 
         Args:
@@ -101,10 +101,10 @@ class UnitDevices:
             try:
                 self._added = self._read()
             except PlacementFileError as err:
-                return (trouble_of(err),)
+                return (Problem.from_error(err),)
         wanted = _devices_of_units(state)
         self.overdue = overdue = dict[str, str]()
-        troubles, until = [], units.deadline()
+        problems, until = [], units.deadline()
         concerned = wanted.keys() | (self._added.keys() - unclear)
         for unit in sorted(concerned, key=lambda unit: (unit in wanted, unit)):
             devices = wanted.get(unit, ())
@@ -114,10 +114,10 @@ class UnitDevices:
                 self._settle(unit, devices, until)
             except (UnitsError, SysfsError, PlacementFileError) as err:
                 self._settled.pop(unit, None)
-                troubles.append(trouble_of(err))
+                problems.append(Problem.from_error(err))
                 if not devices and isinstance(err, UnitsError):
                     overdue |= {rule.partition(" ")[0]: unit for rule in self._added.get(unit, ())}
-        return tuple(troubles)
+        return tuple(problems)
 
     def _settle(self, unit: str, devices: tuple[str, ...], until: float) -> None:
         assert self._added is not None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Config
-from nodeagent.daemon.turn.troubles import Trouble, trouble_of
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.formats.kernel.unit_properties import parse_unit_record, print_unit_record
 
@@ -42,14 +42,14 @@ class UnitRecords:
                 found[unit] = before
         return found
 
-    def keep(self, wanted: Mapping[str, UnitSettings]) -> tuple[Trouble, ...]:
+    def keep(self, wanted: Mapping[str, UnitSettings]) -> tuple[Problem, ...]:
         """Record these units, and no others. Returns what prevented it: nothing is written over what can't be read."""
         if self._known is None:
             try:
                 self._known = self._read()
             except PlacementFileError as err:
-                return (trouble_of(err),)
-        troubles = []
+                return (Problem.from_error(err),)
+        problems = []
         known = dict(self._known)
         for unit in sorted(wanted.keys() | known.keys()):
             if wanted.get(unit) == known.get(unit):
@@ -60,10 +60,10 @@ class UnitRecords:
                 else:
                     self._files.remove(f"{unit}/{_FILE}")
             except PlacementFileError as err:
-                troubles.append(trouble_of(err))
+                problems.append(Problem.from_error(err))
                 continue
             known = {name: before for name, before in known.items() if name != unit} | (
                 {unit: wanted[unit]} if unit in wanted else {}
             )
         self._known = known
-        return tuple(troubles)
+        return tuple(problems)

@@ -18,7 +18,7 @@ from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd, UnitCgroups, unit_paths
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES, UnitRecords
 from nodeagent.daemon.reports.problems import units_of_unknown_pods
-from nodeagent.daemon.turn.troubles import Trouble, owner_of
+from nodeagent.daemon.turn.problem import Problem, owner_fields
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SystemdDomain:
             down=self._cgroups.down,
             is_all_told=not self._unclear,
             problems=tuple(
-                Trouble(one.problem, owner_of(look.state, one.path))
+                Problem(one.problem, owner_fields(look.state, one.path))
                 for one in self._cgroups.unknown
                 if one.path not in self._left | self._unclear
             ),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.cgroup import Attribute
+from nodeagent.daemon.turn.problem import Problem, owner_fields
 from nodeagent.daemon.turn.runs import Runner
-from nodeagent.daemon.turn.troubles import Trouble, owner_of
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
@@ -81,7 +81,9 @@ def test_what_keeps_a_pod_from_ending(daemon: Daemon) -> None:
 def test_a_cgroup_of_no_pod_has_no_owner(daemon: Daemon) -> None:
     (first,) = daemon.files.pods
     state = daemon.agent.state
-    owners = [owner_of(state, path) for path in ("", "holder", "burstable", f"pod{first.uid}1", f"pod{first.uid}/x")]
+    owners = [
+        owner_fields(state, path) for path in ("", "holder", "burstable", f"pod{first.uid}1", f"pod{first.uid}/x")
+    ]
     assert owners == [{}] * 5
 
 
@@ -90,8 +92,8 @@ def test_no_cgroup_is_made_while_the_pods_unit_goes(daemon: Daemon, monkeypatch:
     (first,) = daemon.files.pods
     gone = f"pod{first.uid}"
 
-    def silent(_runner: Runner) -> Trouble:
-        return Trouble("the launcher does not answer")
+    def silent(_runner: Runner) -> Problem:
+        return Problem("the launcher does not answer")
 
     with monkeypatch.context() as stopping:
         stopping.setattr(Runner, "look", silent)
