@@ -1,4 +1,4 @@
-"""What an ordinary user's jobs may hold together: a bound that a further job would pass, or none. Root has no bounds."""
+"""Bounds on the jobs of an ordinary user: all jobs of one user together must stay within them. Root has no bounds."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from nodeagent.core.model.quantity import Quantity
 
 
 def passed_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod) -> str | None:
-    """Return which bound a job would pass, beside the same user's other jobs. None: it may be decided on."""
+    """Return the bound that a job would exceed together with the user's other jobs. None means that the job stays within all bounds."""
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:
         return f"it would be your job number {len(pods)} at once, jobs.maxPerUser is {bounds.max_per_user}"
@@ -22,7 +22,7 @@ def passed_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod) -> str | None
 
 
 def _amount(pod: Pod, *names: str) -> int:
-    """Return the limits on resources with such names, in billionths."""
+    """Sum the limits of a pod's containers on resources whose names start with one of these, in billionths."""
     return sum(
         amount.nano
         for container in pod.containers

@@ -1,6 +1,6 @@
-"""The managers as one: what is promised to whom when a pod comes, starts and goes, and how saved files are restored.
+"""All managers together: allocations when a pod comes, starts, stops and goes, and promises restored from saved files.
 
-Every function takes promises and returns the next ones. Knows no time, no files and no cgroups; the daemon acts on the results.
+Each function takes promises and returns new ones. This module knows neither time nor files nor cgroups; the daemon acts on the results.
 """
 
 from collections.abc import Callable, Iterable
@@ -53,17 +53,17 @@ Item = TypeVar("Item")
 
 
 class Managers(Struct, frozen=True):
-    """Everything that decides, built once from the machine and the configuration."""
+    """All that a decision needs, built once from the machine and the configuration."""
 
     topology: Topology
     placement: Placement
     reserved: CpuSet
-    """CPUs that are never allocated exclusively; empty under policy none."""
+    """CPUs that are never allocated exclusively. Empty under policy none."""
     providers: Providers
     rules: DemandRules
     quirks: frozenset[Erratum]
     plugged: "tuple[DevicePool, ...]" = ()
-    """Devices of device plugins."""
+    """Pools of devices from device plugins."""
 
     def is_pod_level(self, pod: Pod) -> bool:
         """Whether the pod gets one set, which its containers share (KEP-5526)."""
@@ -76,12 +76,12 @@ class Managers(Struct, frozen=True):
         *,
         has_devices: bool = False,
     ) -> "Managers":
-        """Return them for decisions on pods that ask to be near devices, or for devices of their own.
+        """Return the managers with devices, for decisions on pods that name devices or request some.
 
         Args:
-            devices: what was discovered. None: nobody has looked.
-            plugged: what device plugins have told. None: what these managers know already.
-            has_devices: whether pods have devices, be they configured or not.
+            devices: the discovered devices. None means that no scan has been made.
+            plugged: the pools that device plugins have reported. None means those that these managers already have.
+            has_devices: whether any pod holds devices, configured or not.
         """
         providers = replace(self.providers, devices=devices)
         if plugged is None:
@@ -105,17 +105,17 @@ class Managers(Struct, frozen=True):
 
     @property
     def pools(self) -> "tuple[DevicePool, ...]":
-        """The devices that pods may request by number."""
+        """Return the pools of devices that pods may request by number."""
         return () if self._devices is None else self._devices.manager.pools
 
     def tried_out(self) -> "Managers":
-        """Return them for decisions that are only tried out: device plugins are not asked."""
+        """Return the managers for trials: device plugins are not called."""
         if self._devices is None:
             return self
         return replace(self, providers=self.providers.having(self._devices.tried_out()))
 
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
-        """Return what the node has for pods, with the extended resources."""
+        """Return the node's allocatable amounts with those of extended resources."""
         more = {name: size for one in self.providers.resources for name, size in one.amounts(promises).items()}
         return replace(allocatable, amounts=tuple(sorted({**dict(allocatable.amounts), **more}.items())))
 
@@ -126,18 +126,18 @@ class Managers(Struct, frozen=True):
 class ContainerReport(Struct, frozen=True):
     name: str
     cpus: CpuSet | None
-    """The set stored for it; None: it runs in the node's shared pool."""
+    """CPU set of the container. None means that the container runs in the node's shared pool."""
     why_shared: WhyShared | None
-    """The containers that share its CPUs; None: its CPUs are exclusive."""
+    """Reason why the container shares its CPUs. None means that its CPUs are exclusive."""
 
 
 class Report(Struct, frozen=True):
-    """What the decision saw: for the log line, `explain` and tests."""
+    """Facts behind a decision, for the log, `explain` and tests."""
 
     merges: tuple[MergeReport, ...]
     containers: tuple[ContainerReport, ...]
     core_class: str | None = None
-    """The class of cores under which it was decided, be it required or preferred. None: any."""
+    """Class of cores under which the decision was made, required or preferred. None means any class."""
 
 
 class Admitted(Struct, frozen=True):
@@ -151,9 +151,9 @@ FAILURES_OF_PLUGINS = (Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW)
 
 class Rejected(Struct, frozen=True):
     promises: Promises
-    """As they are without the pod."""
+    """Promises without the pod."""
     attempted: Promises
-    """As they were when the admission failed: with what the pod had been given by then."""
+    """Promises at the time of the refusal, including what the pod had got by then."""
     reason: Reason
     message: str
     deltas: MetricDeltas
@@ -161,34 +161,34 @@ class Rejected(Struct, frozen=True):
 
     @property
     def is_of_a_failure(self) -> bool:
-        """Whether a plugin has failed: then nothing else is tried for the pod, be it less asked of it. Who fails is not asked again
-        until it comes out well. A plugin that has *refused* CPUs (Allocate) has judged these alone: others may be tried.
+        """Whether a plugin has failed. Then no smaller request is tried, because the plugin isn't called again before it recovers. A plugin
+        that *refused* CPUs (Allocate) has judged only these CPUs, so others may be tried.
         """
         return self.reason in FAILURES_OF_PLUGINS
 
     @property
     def is_postponed(self) -> bool:
-        """Whether the decision is left to the next turn."""
+        """Whether the next turn decides on the pod again."""
         return self.reason is Reason.DEVICE_PLUGINS_SLOW
 
 
 class Readmitted(Struct, frozen=True):
-    """Running pods admitted again after a start, in their order."""
+    """Running pods that were admitted again after a start, in order."""
 
     promises: Promises
     results: tuple[tuple[str, Admitted | Rejected], ...]
-    """By pod UID. Each outcome has the promises at that moment."""
+    """Decisions by pod UID, each with the promises at its time."""
     deltas: MetricDeltas
 
 
 def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
-    """Judge machine and configuration together; the refusal is kubelet's, which stops at the first error."""
+    """Build the managers, or refuse the configuration on this machine with kubelet's first error."""
     made = judged(topology, placement)
     return made if isinstance(made, Managers) else made[0]
 
 
 def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRefused, ...]:
-    """Like `build`, but return everything that is wrong, kubelet's error first."""
+    """Build the managers, or return every error of the configuration on this machine, kubelet's first."""
     topology_manager = build_topology_manager(topology, placement)
     made = [kind.build(topology, placement) for kind in resource_kinds.RESOURCES]
     refused = [each for each in (topology_manager, *made) if isinstance(each, tuple)]
@@ -207,7 +207,7 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
 
 
 def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
-    """Return what is wrong with the configuration on any machine."""
+    """Return every error of the configuration that doesn't depend on the machine."""
     return (
         *judge_topology_options(placement)[1],
         *judge_policy_and_scope(placement),
@@ -216,32 +216,32 @@ def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def initial(managers: Managers, lost: tuple[UnrecoveredPod, ...] = ()) -> Promises:
-    """Return the promises of a node without pods, but for lost ones."""
+    """Return the promises of a node with no pods but unrecovered ones."""
     promises = start(managers, Records())
     assert isinstance(promises, Promises), "an empty state is valid"
     return replace(promises, unrecovered=lost)
 
 
 def start(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Start from the files of kubelet's managers, or without them."""
+    """Restore the promises from the files of kubelet's managers. Missing files are empty."""
     promises = start_cpus(managers, records)
     return promises if isinstance(promises, StartRefused) else start_memory(managers, promises, records)
 
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Start the CPU manager: the first half. Kubelet's files belong to two managers, and it may stop between them."""
+    """Restore the CPU manager from kubelet's file. It is separate from start_memory because kubelet's start can fail between the two."""
     return restored_cpus(managers.providers.of(CpuResource).manager, records.cpu)
 
 
 def start_memory(managers: Managers, promises: Promises, records: Records) -> Promises | StartRefused:
-    """Start the memory manager: the second half."""
+    """Restore the memory manager from kubelet's file, after start_cpus."""
     return restored_memory(managers.providers.of(MemoryResource).manager, promises, records.memory)
 
 
 def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
-    """Start from promises that nodeagent itself has stored, on the current machine and with the current configuration.
+    """Judge promises that nodeagent has saved, on the current machine and with the current configuration.
 
-    Changes of online CPUs and of memory are applied; see `shortfalls` for promises that can't be kept.
+    Changes of online CPUs and of memory are applied. See `shortfalls` for promises that the machine can't keep.
     """
     for manager in managers.providers.resources:
         judged = manager.validated(promises)
@@ -257,7 +257,7 @@ def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
 
 
 def started_deltas(managers: Managers, promises: Promises) -> MetricDeltas:
-    """The values of the metrics right after a start."""
+    """Return the values of the metrics right after a start."""
     return tuple(delta for manager in managers.providers.resources for delta in manager.started_deltas(promises))
 
 
@@ -269,9 +269,9 @@ def admit(
     """Decide on a pod.
 
     Args:
-        managers: as built.
-        promises: to the pods that are already admitted. What belongs to no active pod must have been released (`violations`).
-        pod: with defaults applied.
+        managers: the managers, as built.
+        promises: the allocations of admitted pods. Those of inactive pods must have been released (`violations`).
+        pod: the pod with defaults applied.
     """
     outcome, demand = _run(managers, promises, pod)
     report = _report(managers, outcome, pod, demand)
@@ -279,7 +279,7 @@ def admit(
         return Admitted(_without_reuse(managers, outcome.promises), outcome.deltas, report)
     cleaned, deltas = promises, outcome.deltas
     if managers.quirks:
-        # kubelet takes back what a refused pod got at the next call for any pod; gauges and reuse sets show the difference.
+        # kubelet releases what a refused pod got only at its next call for any pod; gauges and reuse sets show the difference.
         cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
         deltas = (*deltas, *released)
     return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, deltas, report)
@@ -288,7 +288,9 @@ def admit(
 def _run(
     managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False
 ) -> tuple[AdmissionResult, PodDemand]:
-    """Return the outcome, and what was asked for in the end: a class that is preferred is required first, and then not at all."""
+    """Decide on a pod, and return the demand that was decided on. A preferred class of cores is first required; if that fails, any class
+    counts.
+    """
     demand = demand_of(managers.rules, pod)
     untold = _untold(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
     wish = preferred_class(managers, pod, demand)
@@ -303,7 +305,7 @@ def _run(
 
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Put what waits to be decided on in order: as it comes, or as CPU plugins sort it."""
+    """Order the items that wait for a decision. Without CPU plugins (Sort) their order stays."""
     plugins = managers.providers.of(CpuResource).manager.plugins
     if not plugins:
         return list(waiting)
@@ -313,7 +315,7 @@ def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item]
 
 
 def _untold(managers: Managers, pod: Pod) -> Refusal | None:
-    """Refuse a pod that a CPU plugin can't sort."""
+    """Refuse a pod that a CPU plugin fails to sort."""
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
     turn = turn_of(managers.providers.of(CpuResource).manager.plugins, pod)
@@ -321,7 +323,7 @@ def _untold(managers: Managers, pod: Pod) -> Refusal | None:
 
 
 def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | None:
-    """Return the class of cores of which the pod's exclusive CPUs are to be, if that is possible. None: it is all the same."""
+    """Return the preferred class for the pod's exclusive CPUs, if the machine has several classes. None means no preference."""
     wish = pod.preferred_core_class or managers.placement.exclusive_core_class
     is_open = demand.core_class is None and demand.asks_for_cpus and wish != ANY_CLASS
     return (
@@ -381,7 +383,7 @@ def _decided(
 
 
 def _without_reuse(managers: Managers, promises: Promises) -> Promises:
-    # Every container of a pod gets its share at admission, so nothing is left to be reused after it.
+    # Every container of a pod gets its share at admission, so nothing remains for reuse.
     if managers.reproduces(Erratum.REUSE_OUTLIVES_POD):
         return promises
     for resource in managers.providers.resources:
@@ -394,7 +396,7 @@ def _report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodD
 
 
 def container_reports(managers: Managers, promises: Promises, pod: Pod) -> tuple[ContainerReport, ...]:
-    """Say for each container of a pod what it has."""
+    """Report the CPUs of each container of a pod."""
     held = promises.of_pod(pod.uid).of(CpuHoldings)
     containers = []
     for container in pod.containers:
@@ -405,9 +407,9 @@ def container_reports(managers: Managers, promises: Promises, pod: Pod) -> tuple
 
 
 def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:
-    """Admit running pods again after a start, in order; then take back what belongs to none of those that were admitted.
+    """Admit running pods again after a start, in order, then release allocations of other pods.
 
-    Until the sources of pods are ready nothing is taken back: what a refused pod holds blocks the pods after it.
+    Nothing is released before all sources of pods are ready, so what a refused pod holds stays unavailable to later pods.
     """
     results: list[tuple[str, Admitted | Rejected]] = []
     deltas: list[MetricDeltas] = []
@@ -431,7 +433,7 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
 
 
 def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Promises, MetricDeltas]:
-    """Take back what belongs to no container of an active pod."""
+    """Release all allocations that belong to no container of an active pod."""
     names = {pod.uid: {c.name for c in pod.containers} for pod in active}
     deltas: MetricDeltas = ()
     for uid, held in promises.pods:
@@ -447,14 +449,14 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
 
 
 def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Let a container start: the init containers before it have run, and return what isn't needed any more."""
+    """Release what the init containers before a starting container no longer need, because they have run."""
     for manager in managers.providers.resources:
         promises = manager.start_container(promises, pod, name)
     return promises
 
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    """Take back what only this container of its pod has."""
+    """Release what only this container of its pod holds."""
     promises, deltas = _released(managers, promises, pod_uid, name)
     left = promises.of_pod(pod_uid).without(name)
     return with_pod(promises, pod_uid, with_held_claims(left)), deltas
@@ -469,7 +471,7 @@ def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tu
 
 
 def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Promises, MetricDeltas]:
-    """Take back everything that a pod has."""
+    """Release everything that a pod holds."""
     held = promises.of_pod(pod_uid)
     deltas: MetricDeltas = ()
     for name in held.holders:
@@ -482,13 +484,15 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
     left = promises.of_pod(pod_uid)
     if left.is_nothing:
         return promises, deltas
-    for name in left.holders:  # devices may be given back where nobody has looked which there are
+    for name in (
+        left.holders
+    ):  # device holdings remain if no scan has found devices, because the managers then have no device manager
         left = left.without(name)
     return with_pod(promises, pod_uid, replace(with_held_claims(left), hints=())), deltas
 
 
 def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Isolation:
-    """Return which containers share a container's CPUs."""
+    """Return which other containers share a container's CPUs."""
     held = promises.of_pod(pod.uid).of(CpuHoldings)
     if held.own_set(name) is None:
         return Isolation.HOST
@@ -504,7 +508,7 @@ def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], 
 
 
 def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Violation, ...]:
-    """Return every invariant that the promises break (they hold without errata)."""
+    """Return every invariant that the promises violate (without errata there is none)."""
     return (
         *orphans(promises, active),
         *shared_devices(promises, active),

@@ -1,6 +1,6 @@
-"""A pod that asks to be near devices: what its topology manager is told of them, and whether there are any.
+"""Pods that ask to be near devices: hints for the topology manager, and the refusal if the machine has no such devices.
 
-Loaded only for such a pod: no other needs to know what devices there are.
+Loaded only for pods that name devices.
 """
 
 from nodeagent.core.model.devices import Device, PlacedDevices
@@ -11,22 +11,22 @@ from nodeagent.core.resources.resource import ResourceHints
 from nodeagent.errors import printable
 
 _MOST_NAMED = 12
-"""Devices that a refusal names: of those that there are, and of those that are asked for."""
+"""Limit on the devices that a refusal lists."""
 _MOST_NAMES = 3
-"""Of each device: a card may have an interface for each of hundreds of virtual ports."""
+"""Limit on the names that are shown of a device: a network card may have hundreds of interfaces."""
 _MOST_CHARACTERS = 64
-"""Of each name, and of what else is quoted, ten times as many: what is called how is up to whoever may rename an interface."""
+"""Limit on the characters of a name, because users can rename interfaces; ten times as many for a quoted problem."""
 
 
 def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: NumaMask) -> ResourceHints:
-    """Return the hints for each name; none where devices were not looked at: then what the pod holds is all that counts."""
+    """Return the hints for each name. Without a scan of devices there are none, so only what the pod already holds counts."""
     if devices is None:
         return ()
     return tuple((name, device_hints([node for _, node in devices.called(name)], every)) for name in names)
 
 
 def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) -> Refusal | None:
-    """Refuse a pod that asks to be near what the machine doesn't have."""
+    """Refuse a pod that asks to be near devices that the machine doesn't have."""
     if devices is None:
         return None
     missing = tuple(name for name in names if not devices.called(name))

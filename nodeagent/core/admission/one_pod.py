@@ -1,6 +1,6 @@
-"""Admission of one pod: hints of all managers, their merge, then allocation by each manager in turn, per container or per pod.
+"""Admission of one pod: hints of all managers, their merge, then the allocation by each manager, per container or per pod.
 
-The order is that of kubelet's container manager: CPUs, then memory. Core never logs: what it saw goes into the outcome.
+The order is that of kubelet's container manager: CPUs before memory. Core doesn't log, so results contain what was seen.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class DecidedAnew(Struct, frozen=True):
-    """What was tried so far came to nothing: the pod is decided on without the class of cores that it prefers."""
+    """The trial with the pod's preferred class of cores failed, so the pod is decided again without it."""
 
 
 AllocationObserver = Callable[[Allocated | DecidedAnew], None]
@@ -48,32 +48,32 @@ R = TypeVar("R", bound=Resource)
 
 
 class Providers(Struct, frozen=True):
-    """The resources, and the manager that merges their hints."""
+    """The resources, and the topology manager, which merges their hints."""
 
     resources: tuple[Resource, ...]
-    """In the order in which they are asked and allocate (core/admission/resource_kinds.py)."""
+    """Resources in the order in which they are asked and allocate (core/admission/resource_kinds.py)."""
     topology: TopologyManager
     quirks: frozenset[Erratum]
     observer: AllocationObserver | None = None
-    """Gets what each resource has allocated; decides nothing."""
+    """Observer of every allocation. It has no influence on decisions."""
     devices: "PlacedDevices | None" = None
-    """What a pod may ask to be near. None means that nobody has looked, as no pod that is decided on asks for it."""
+    """Devices that pods may ask to be near. None means that no scan was made, because no pod names devices."""
     near: ResourceHints = ()
-    """The hints of what this pod asks to be near, by name: kubelet's device manager is asked first."""
+    """Hints of the devices that this pod asks to be near, by name. They come first, as those of kubelet's device manager."""
 
     def of(self, kind: type[R]) -> R:
-        """Return the resource of this type, which every node has."""
+        """Return the resource of this type. Every node has it."""
         for one in self.resources:
             if isinstance(one, kind):
                 return one
         raise AssertionError("the node has this resource")
 
     def find(self, kind: type[R]) -> R | None:
-        """Return the resource of this type. None means that there is nothing of it."""
+        """Return the resource of this type. None means that the node has none."""
         return next((one for one in self.resources if isinstance(one, kind)), None)
 
     def having(self, resource: Resource) -> "Providers":
-        """Return them with another resource of this type; a new one comes first."""
+        """Replace the resource of the same type. A new resource is put first."""
         if not any(type(one) is type(resource) for one in self.resources):
             return replace(self, resources=(resource, *self.resources))
         return replace(
@@ -95,20 +95,20 @@ class Providers(Struct, frozen=True):
 
 
 class MergeReport(Struct, frozen=True):
-    """One merge, and its result."""
+    """One merge with its result."""
 
     container: str | None
-    """None: for the pod as a whole."""
+    """None means the pod as a whole."""
     hints: ResourceHints
-    """Of all managers, in the order of asking."""
+    """Hints of all managers, in the order of asking."""
     merged: Merged
     admitted: bool
     overruled: tuple[str, ...] = ()
-    """The devices against whose hints the result is (`preferCPUsNumaNode`)."""
+    """Devices whose hints the result contradicts (`preferCPUsNumaNode`)."""
 
 
 class AdmissionResult(Struct, frozen=True):
-    """The result of an admission; with a refusal, `promises` has what was allocated before it."""
+    """Result of an admission. After a refusal, `promises` contains what was allocated before it."""
 
     promises: Promises
     deltas: MetricDeltas = ()
@@ -129,11 +129,11 @@ def run_admission(
 
     Args:
         providers: the managers.
-        promises: as they are.
-        pod: what it asks for.
-        is_running: it was admitted before, and is admitted again after a start.
-        unfit: why nothing can be promised to it; what it holds already, it keeps.
-        has_claimed: what it holds, its claims have just got: the rest is decided beside that.
+        promises: the current promises.
+        pod: what the pod requests.
+        is_running: whether the pod was admitted before and is admitted again after a start.
+        unfit: why the pod can get nothing new. It keeps what it holds.
+        has_claimed: whether the pod holds only what its claims have just got, so that the rest still has to be decided.
     """
     start = AdmissionResult(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology
@@ -154,12 +154,12 @@ def run_admission(
 
 
 def is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
-    """Whether the pod gets one set as a whole, which its containers share."""
+    """Tell whether the pod gets one set as a whole, which its containers share."""
     return pod.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
 
 
 def _kept(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
-    """Admit a pod that holds everything it asks for, leaving everything where it is."""
+    """Admit a pod that holds all that it requests, and change nothing."""
     promises = outcome.promises
     held = promises.of_pod(pod.uid)
     if providers.topology.policy is not TopologyPolicy.NONE:
@@ -221,7 +221,7 @@ def _merged(
     near: ResourceHints,
     hints: ResourceHints,
 ) -> AdmissionResult:
-    """Merge the hints of devices and of all managers; the report's last entry has the result."""
+    """Merge the hints of devices and all managers. The last merge of the report has the result."""
     topology = providers.topology
     promises = outcome.promises
     merged = topology.merge(

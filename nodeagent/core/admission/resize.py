@@ -1,7 +1,7 @@
-"""A pod that runs, and whose manifest asks for other amounts now: what it holds then, or why not. Nothing is restarted.
+"""Resize of a running pod whose manifest now requests other amounts: its new promises, or the reason against them. Nothing restarts.
 
-Kubernetes' rules (KEP-1287, KEP-5554): the QoS class stays, and so does who has CPUs of its own; a container keeps what it has when it
-gets more, and never has less than the CPUs that it was admitted with. Memory is promised on the NUMA nodes where it is: nothing moves.
+By Kubernetes' rules (KEP-1287, KEP-5554) the QoS class stays, and containers neither gain nor lose exclusivity. A container that gets more
+keeps what it has, and it never has fewer CPUs than at its admission. Memory stays on its NUMA nodes.
 """
 
 from collections.abc import Iterator
@@ -37,8 +37,8 @@ from nodeagent.core.resources.cpu.resource import CpuResource
 
 
 def is_resize(old: Pod, new: Pod) -> bool:
-    """Whether two pods differ in nothing but amounts of containers that stay, and of the pod as a whole (KEP-5419): not in those of init
-    containers, whose end nobody waits for a second time.
+    """Tell whether two pods differ only in amounts of lasting containers and of the pod as a whole (KEP-5419). Amounts of init containers
+    can't change, because these may already have run.
     """
     if len(old.containers) != len(new.containers) or old == new:
         return False
@@ -53,12 +53,12 @@ def is_resize(old: Pod, new: Pod) -> bool:
 
 
 def is_resizable(entry: PodEntry) -> bool:
-    """Whether a pod has what can be resized, and goes by its manifest. A runtime's is resized when kubelet asks."""
+    """Tell whether a pod holds resources and follows its manifest. A container runtime's pod is resized when kubelet asks for it."""
     return entry.holds and entry.deleting_since_ms is None and not entry.is_of_runtime
 
 
 def lowers_request(old: Pod, new: Pod) -> bool:
-    """Whether a container of a resized pod, or the pod as a whole, asks for less of something."""
+    """Tell whether a container of a resized pod, or the pod as a whole, requests less of a resource."""
     pairs = [(was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]
     if old.resources is not None and new.resources is not None:
         pairs.append((old.resources, new.resources))
@@ -71,19 +71,19 @@ def lowers_request(old: Pod, new: Pod) -> bool:
 
 
 def moves_instead(new: Pod, answer: object) -> bool:
-    """Whether a pod is decided on anew because it can't be resized: units of systemd's are given other CPUs while they run, where a pod
-    would have to end first.
+    """Tell whether a pod that can't be resized is decided again instead: a pod that pins systemd units can get other CPUs while they
+    run.
     """
     return isinstance(answer, NotResized) and bool(new.units)
 
 
 def without_variables(pod: Pod) -> Pod:
-    """Return a pod as others get it: variables may hold secrets."""
+    """Return a pod without its environment variables, which may contain secrets."""
     return replace(pod, containers=tuple(replace(container, env=()) for container in pod.containers))
 
 
 def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
-    """Return the running pod that a manifest's would resize; None: there is none, or the change is another one."""
+    """Return the running pod that a manifest's pod would resize. None means that there is none, or that more than amounts change."""
     for entry in () if state is None else state.entries:
         if is_resizable(entry) and pod.full_name == entry.pod.full_name:
             return entry.pod if is_resize(without_variables(entry.pod), without_variables(pod)) else None
@@ -91,9 +91,7 @@ def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
 
 
 def _fixed(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
-    """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None: there are none of the pod as a whole, and that
-    stays so.
-    """
+    """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None means that there are no pod-level amounts."""
     if resources is None:
         return None
     parts = (resources.requests, resources.limits)
@@ -114,23 +112,23 @@ def resized(
     """Decide on the amounts of a running pod.
 
     Args:
-        managers: of the node.
-        promises: as they are, the pod's among them.
+        managers: the node's managers.
+        promises: the current promises, including the pod's.
         old: the pod as it runs.
-        new: the same with other amounts, for which `is_resize`.
-        usage: what all pods that hold something ask for, this one included.
-        allocatable: what the node has for pods. None: that isn't checked.
-        occupied: CPUs on which processes run that belong to no pod: others are taken, if these suffice.
+        new: the same pod with other amounts, as `is_resize` requires.
+        usage: what all pods that hold something request, including this pod.
+        allocatable: what the node has for pods. None means that the capacity isn't checked.
+        occupied: CPUs with processes of no pod. They are avoided if the other CPUs suffice.
 
     Returns:
-        What is promised then, or why it stays as it is.
+        The new promises, or why the pod stays unchanged.
     """
     gate = managers.placement.gate("PodLevelResources")
     if qos_class(old, pod_level_resources=gate) is not qos_class(new, pod_level_resources=gate):
         was, becomes = (qos_class(pod, pod_level_resources=gate).value for pod in (old, new))
         return NotResized(RESIZE_INFEASIBLE, f"its QoS class would change from {was} to {becomes}")
     if old.units:
-        # Who pins one anew with fewer CPUs wants others to have them: otherwise it would move, and have none of those that it has.
+        # A unit that is pinned again with fewer CPUs keeps some of its own. Decided as a new pod, it would move to other CPUs.
         cpu = replace(managers.providers.of(CpuResource).manager, keeps_first=False)
         managers = replace(managers, providers=managers.providers.having(CpuResource(cpu)))
     if managers.is_pod_level(new) and demand_of(managers.rules, old) != demand_of(managers.rules, new):
@@ -156,7 +154,7 @@ def resized(
 
 
 def _of_claims(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
-    """Refuse another amount of what a container has by its claims: these stay as they are for as long as the pod has them."""
+    """Refuse another amount of what a container has by its claims: allocations of claims can't change while the pod holds them."""
     for was, now in zip(old.containers, new.containers, strict=True):
         drivers = {
             one.driver
@@ -188,7 +186,7 @@ def _decided(managers: Managers, promises: Promises, old: Pod, demand: PodDemand
     before = {container.name: container for container in demand_of(managers.rules, old).containers}
     try:
         for resource in providers.resources:
-            # those that give something back come first: others of the pod may need it
+            # containers that release something come first, because others of the pod may need it
             for now in sorted(demand.containers, key=lambda now: not resource.is_lowered(before[now.name], now)):
                 answer = resource.resize(providers.topology, promises, demand, before[now.name], now)
                 if isinstance(answer, NotResized):
@@ -200,7 +198,7 @@ def _decided(managers: Managers, promises: Promises, old: Pod, demand: PodDemand
 
 
 def restarted(old: Pod, new: Pod) -> frozenset[str]:
-    """Return the containers that take a restart for what changes (`resizePolicy`): not units, which systemd starts."""
+    """Return the containers that must restart for the change (`resizePolicy`). Units don't count, because systemd starts them."""
     return frozenset(
         now.name
         for was, now in zip(old.containers, new.containers, strict=True)
@@ -212,28 +210,28 @@ def restarted(old: Pod, new: Pod) -> frozenset[str]:
 
 
 def _is_as_much(was: Quantity | None, now: Quantity | None) -> bool:
-    """Whether two amounts are the same, however they are written: `1Gi` is `1073741824`."""
+    """Tell whether two amounts are equal in value: `1Gi` equals `1073741824`."""
     return was == now if was is None or now is None else was.nano == now.nano
 
 
 def _limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
-    """Return a container's limit: one without has that of the pod as a whole."""
+    """Return a container's limit, or else that of the pod as a whole."""
     own = container.resources.limits.get(resource)
     return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)
 
 
 class AmountChange(Struct, frozen=True):
-    """An amount that a changed manifest asks for, of a container or of the pod as a whole."""
+    """Change of an amount of a container, or of the pod as a whole."""
 
     container: str | None
     resource: str
     before: str | None
-    """As it is written; None: nothing is said of it."""
+    """The amount as written. None means that it isn't stated."""
     after: str | None
 
 
 def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
-    """Return the amounts in which two pods differ that are the same in all else: limits, or requests where these alone are others."""
+    """Return the amounts in which two otherwise equal pods differ: limits, or requests if only requests differ."""
     both: list[tuple[str | None, ResourceRequirements | None, ResourceRequirements | None]]
     both = [(None, old.resources, new.resources)]
     both += [(was.name, was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]
@@ -249,7 +247,7 @@ def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
 
 
 def differences(before: Promises, after: Promises, old: Pod, new: Pod) -> Iterator[str]:
-    """Say what changes for each container, in a few words."""
+    """Describe the changes of each container in a few words."""
     if old.resources != new.resources:
         yield "the pod as a whole: amounts"
     for was, now in zip(old.containers, new.containers, strict=True):

@@ -1,4 +1,4 @@
-"""The resources of a node, in the order in which they are asked and allocate: kubelet's. A further one is a line here."""
+"""The resources of a node, in kubelet's order of asking and allocating. Another resource is one more line here."""
 
 from collections.abc import Callable
 
@@ -25,11 +25,11 @@ class ResourceKind(Struct, frozen=True):
     name: str
     holdings: type[Holdings]
     build: Callable[[Topology, Placement], Resource | tuple[StartRefused, ...]]
-    """Judges machine and configuration together. Texts and order are kubelet's; it stops at the first error."""
+    """Judges machine and configuration together, with kubelet's texts, and stops at kubelet's first error."""
     judge: Callable[[Placement], tuple[StartRefused, ...]] = lambda _: ()
-    """Returns what is wrong with the configuration on any machine."""
+    """Returns the errors of the configuration that don't depend on the machine."""
     metrics: tuple[MetricSpec, ...] = ()
-    """Of its gauges, where they are not in the table of all (core/metrics)."""
+    """Specifications of its gauges, unless core/metrics has them."""
     resizable: frozenset[str] = frozenset()
     """Amounts that may change while a pod runs, by their names in `requests`."""
 

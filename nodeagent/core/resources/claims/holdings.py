@@ -1,4 +1,4 @@
-"""What the resource claims of pods have got."""
+"""Allocations of the resource claims of pods."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,10 @@ from nodeagent.core.model.promises import PodPromises, Promises
 
 
 class ClaimHoldings(Struct, frozen=True):
-    """What one pod holds."""
+    """Allocations of the claims of one pod."""
 
     claims: tuple[ClaimAllocation, ...] = ()
-    """In the order of the pod. The same is among the CPUs, memory and devices of its containers."""
+    """Allocations in the order of the pod's claims. The CPUs, memory and devices are also among the holdings of its containers."""
 
     @property
     def holders(self) -> Iterator[str]:
@@ -35,7 +35,7 @@ def taken_claims(promises: Promises) -> frozenset[tuple[str, str]]:
 
 
 def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
-    """Return what a pod's claims have got, be it unrecovered or not."""
+    """Return the allocations of the claims of a pod, which may be an unrecovered one."""
     unrecovered = next((one.held.of(ClaimHoldings).claims for one in promises.unrecovered if one.uid == uid), ())
     return promises.of_pod(uid).of(ClaimHoldings).claims or unrecovered
 

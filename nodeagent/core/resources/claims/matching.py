@@ -1,8 +1,7 @@
-"""Which devices each request of a pod's claims may have: selectors, counts, alternatives, and attributes that are to match.
+"""Devices that each request of a pod's claims may have, by selectors, counts, alternatives and constraints on attributes.
 
-All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first, be it one that
-all have or one for each. That the devices left suffice for all requests at once is certain (a bipartite matching); which of them are taken
-is not decided here.
+All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first. A way is certain
+to have enough devices for all requests at once (bipartite matching). Which of these devices are allocated is not decided here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,35 +14,35 @@ from nodeagent.core.resources.claims.inventory import ClaimableDevice, Value
 from nodeagent.core.resources.claims.selectors import meets
 
 MOST_TRIED = 4096
-"""Combinations of alternatives and values that are looked at for one pod."""
+"""Limit on the combinations of alternatives and values that are tried for one pod."""
 
 MOST_ASKED = 500_000
-"""Questions of a selector about a device for one pod: some ten seconds. 32 requests of 8 alternatives with 32 selectors each are more."""
+"""Limit on evaluations of selectors for one pod: about ten seconds. 32 requests of 8 alternatives with 32 selectors each exceed it."""
 MOST_LOOKS = 20_000_000
-"""Devices that are looked at to match requests with them, for one pod: some two seconds."""
+"""Limit on devices that are examined to match them with requests, for one pod: about two seconds."""
 _LOOKS_OF_VALUE = 8
-"""So many looks a device's value of an attribute counts, which takes as much longer."""
+"""Cost of reading an attribute of a device, in looks."""
 
 
 class Wish(Struct, frozen=True):
     """A request of one of a pod's claims."""
 
     claim: str
-    """`namespace/name` of the claim."""
+    """Name of the claim as `namespace/name`."""
     name: str
-    """By which the pod's containers refer to it."""
+    """Name by which the pod's containers refer to the claim."""
     spec: ClaimSpec
     request: ClaimRequest
 
 
 class Allowed(Struct, frozen=True):
-    """What a request may have, in one way."""
+    """The devices that a request may have, in one way."""
 
     wish: Wish
     way: DeviceRequest
     devices: tuple[ClaimableDevice, ...]
     count: int
-    """So many of these."""
+    """Number of these devices that the request needs."""
 
     @property
     def result_name(self) -> str:
@@ -51,39 +50,39 @@ class Allowed(Struct, frozen=True):
 
 
 class NoWayError(Exception):
-    """The claims can't be met. The text says which, and why."""
+    """The claims can't be met. The text names the claims and the reason."""
 
 
 class Looks(Struct):
-    """What is left of a pod's looks at devices. Taking too many ends the search."""
+    """Looks at devices that a pod has left. The search ends when it needs more."""
 
     left: int = MOST_LOOKS
 
     def take(self, count: int) -> None:
-        """Raises NoWayError."""
+        """Use up looks. Raises NoWayError if there are too few."""
         self.left -= count
         if self.left < 0:
             raise NoWayError("its claims can be met in too many ways to look at all, and none so far fits")
 
 
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]
-"""Whether nobody has a device, or enough of it is left for a request."""
+"""Tells whether a device is free, or has enough left for a request."""
 
 
 def ways_to_meet(
     wishes: Sequence[Wish], devices: Sequence[ClaimableDevice], is_free: Free, looks: Looks | None = None
 ) -> Iterator[tuple[Allowed, ...]]:
-    """Return what each request may have, way by way.
+    """Yield what each request may have, way by way.
 
     Args:
         wishes: the requests.
-        devices: all there are.
-        is_free: whether one can be given.
-        looks: how many are left. None: as many as for a pod that begins.
+        devices: all devices of the node.
+        is_free: tells whether a device can be allocated.
+        looks: the looks that are left. None means as many as for a new pod.
 
     Raises:
-        SelectorError: an expression has no answer about a device.
-        NoWayError: there is no way, or too many to look at.
+        SelectorError: an expression has no result for a device.
+        NoWayError: there is no way, or there are too many to examine.
     """
     meeting: dict[DeviceRequest, tuple[ClaimableDevice, ...]] = {}
     asking = sum(len(way.selectors) for way in {way for wish in wishes for way in wish.request.ways})
@@ -121,7 +120,7 @@ def _offered(wish: Wish, way: DeviceRequest, meeting: tuple[ClaimableDevice, ...
 
 
 class _About(Struct, frozen=True):
-    """An attribute that is to match, or to be distinct, and the places of the requests that it is about."""
+    """An attribute that must match, or be distinct, with the positions of the requests that it applies to."""
 
     attribute: str
     places: tuple[int, ...]
@@ -129,7 +128,7 @@ class _About(Struct, frozen=True):
 
 
 _Groups = list[tuple[Allowed, ...]]
-"""What each request may have, by its place: one set of devices for all that it wants, or one for each."""
+"""Devices that each request may have, by its position: one set for all that it needs, or a set for each."""
 
 
 def _constraints(offered: Sequence[Allowed]) -> list[_About]:
@@ -149,7 +148,7 @@ def _constraints(offered: Sequence[Allowed]) -> list[_About]:
 def _matched(
     offered: Sequence[Allowed], constraints: Sequence[_About], looks: Looks
 ) -> Iterator[tuple[Allowed, ...] | None]:
-    """Return what is left by each combination of values; None: a combination that leaves too little."""
+    """Yield the devices that remain for each combination of values. None marks a combination with too few devices."""
     for groups in _narrowed([(each,) for each in offered], constraints, looks):
         yield None if groups is None else tuple(each for group in groups for each in group)
 
@@ -171,7 +170,7 @@ def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> I
 
 
 def _alike(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
-    """Leave the devices of one value, value by value."""
+    """Keep only the devices with one value of the attribute, value by value."""
     shared = None
     for place in about.places:
         for each in groups[place]:
@@ -191,7 +190,7 @@ def _alike(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
 
 
 def _distinct(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
-    """Leave each device that is wanted those of a value of its own, choice by choice."""
+    """Give each needed device its own value of the attribute, assignment by assignment."""
     parts = [(place, each) for place in about.places for each in groups[place]]
     for chosen in _values_of_their_own(parts, about.attribute, frozenset()):
         if chosen is None:
@@ -206,7 +205,7 @@ def _distinct(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
 def _values_of_their_own(
     parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[tuple[str, Value]]
 ) -> Iterator[list[tuple[int, Allowed]] | None]:
-    """Return each way to give values; None: one that comes to no end."""
+    """Yield every assignment of distinct attribute values. None marks a dead end, which also counts towards the limit."""
     if not parts:
         yield []
         return
@@ -231,7 +230,7 @@ def _with(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Al
 
 
 def values_of(device: ClaimableDevice, attribute: str) -> set[tuple[str, Value]]:
-    """Return a device's values of an attribute, each with its type: 1, "1" and true are three."""
+    """Return the values of a device's attribute, each with its type, because 1, "1" and true differ."""
     value = device.attribute(attribute)
     if value is None:
         return set()
@@ -246,24 +245,24 @@ def _in_order(value: tuple[str, Value]) -> tuple[str, int, str]:
 def matching(
     allowed: Sequence[Allowed], taken: frozenset[str] = frozenset(), looks: Looks | None = None
 ) -> Mapping[str, int] | None:
-    """Return devices for all requests at once, by name, each with the place of the request that has it; None: they don't suffice.
+    """Match devices with all requests at once. Return the position of the request by device name, or None if there are too few devices.
 
-    Memory is shared, and judged when it is given.
+    Memory is shared between requests, and judged when it is allocated.
 
     Raises:
-        NoWayError: it would take more looks than are left.
+        NoWayError: the search needs more looks than are left.
     """
     looks = looks or Looks()
     owner: dict[str, int] = {}
     looks.take(sum(len(each.devices) for each in allowed))
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
     had = [0] * len(names)
-    """So many of each request's devices, the first of them, are somebody's: none is given back while this looks."""
+    """Number of each request's first devices that already have an owner. No owner gives one back during this search."""
 
     def give(place: int) -> bool:
-        """Find a device for a request, moving those of others where that is possible."""
+        """Find a device for a request, moving those of other requests where possible."""
         moved: dict[int, tuple[int, str]] = {}
-        """From whom a device would be taken: for whom, and which."""
+        """Devices that would move, by their present request: the request that takes one, and the device."""
         asked = [place]
         for who in asked:
             there = names[who]
@@ -272,7 +271,7 @@ def matching(
             if had[who] < len(there):
                 taker, name = who, there[had[who]]
                 owner[name] = taker
-                while taker != place:  # back along the way
+                while taker != place:  # follow the moves back
                     taker, name = moved[taker]
                     owner[name] = taker
                 return True

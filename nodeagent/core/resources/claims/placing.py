@@ -1,7 +1,7 @@
-"""A pod's resource claims: which devices they get, as promises to the containers that use them, before the pod itself is decided on.
+"""Ways to meet a pod's resource claims: devices for the containers that use them, chosen before the pod itself is decided.
 
-CPUs are chosen by the CPU manager and memory by the memory manager, among those that a claim allows; then the pod is decided on as one that
-holds these already, so that all else is aligned with them. Loaded for pods with claims alone.
+The CPU manager chooses CPUs and the memory manager memory, among those that a claim allows. The pod is then decided as one that already
+holds them, so that everything else is aligned with them. Loaded only for pods with claims.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,20 +34,20 @@ from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_acco
 from nodeagent.core.resources.memory.manager import MemoryManager, allocate_container as allocate_memory
 
 MOST_TRIED = 256
-"""Ways to meet a pod's claims that are tried, and the pod decided on with each that does, until one of them is admitted."""
+"""Limit on the allocations tried per pod. The whole pod is decided with each one that satisfies the claims; the first admitted one wins."""
 
 
 class Met(Struct, frozen=True):
-    """What the claims of a pod have got, in one way."""
+    """One way to meet the claims of a pod."""
 
     promises: Promises
     deltas: MetricDeltas
     demand: PodDemand
-    """The pod's, near the cards of its claims."""
+    """Demand of the pod, with the cards of its claims as devices to be near."""
 
 
 class _MisfitError(Exception):
-    """One way to meet the claims doesn't do. The text says why."""
+    """One way doesn't meet the claims. The text says why."""
 
 
 def ways_to_place(
@@ -59,16 +59,16 @@ def ways_to_place(
     pod: Pod,
     demand: PodDemand,
 ) -> Iterator[Met | Refusal]:
-    """Return the ways to meet a pod's claims, in order; or, if there is none, why.
+    """Yield the ways to meet a pod's claims, in order, or a refusal if there is none.
 
     Args:
-        cpus: the CPU manager, as this pod sees it.
-        memory: the memory manager, as this pod sees it.
+        cpus: the CPU manager, limited to what this pod may have.
+        memory: the memory manager, limited likewise.
         cards: the discovered devices.
-        machine: as it is now.
-        promises: without what the claims get.
-        pod: one with claims.
-        demand: what else it asks for.
+        machine: the current machine.
+        promises: the promises without the allocations of the claims.
+        pod: a pod with claims.
+        demand: what else the pod requests.
     """
     try:
         placing = _Placing(cpus, memory, machine, promises, pod, demand, cards)
@@ -80,7 +80,7 @@ def ways_to_place(
 
 
 def unusable(pod: Pod) -> str | None:
-    """Return why a pod's claims can't be used, whatever is free."""
+    """Return why a pod's claims can't be met, whatever is free."""
     if pod.resources is not None:
         return "claims beside resources of the pod as a whole (spec.resources) are not supported: state those of its containers"
     for claim in pod.claims:
@@ -97,7 +97,7 @@ def unusable(pod: Pod) -> str | None:
 
 
 def _wishes(promises: Promises, pod: Pod) -> list[Wish]:
-    """Return the requests of claims that nobody has yet."""
+    """Return the requests of claims that have no allocation yet."""
     why = unusable(pod)
     if why is not None:
         raise _MisfitError(why)
@@ -111,22 +111,22 @@ def _wishes(promises: Promises, pod: Pod) -> list[Wish]:
 
 
 class _Chosen(Struct):
-    """One way, as far as it has been tried."""
+    """Partial allocation of one way."""
 
     default: CpuSet
-    """CPUs that nobody has."""
+    """CPUs without an owner."""
     cpus: dict[str, CpuSet] = field(default_factory=dict)
-    """By container."""
+    """CPUs by container."""
     nodes: dict[str, NumaSet] = field(default_factory=dict)
     amounts: dict[str, dict[str, int]] = field(default_factory=dict)
     """Bytes by container and resource."""
     devices: dict[int, tuple[ClaimableDevice, ...]] = field(default_factory=dict)
-    """By the place of the request."""
+    """Devices by the position of the request."""
     taken: set[str] = field(default_factory=set)
 
 
 class _Placing:
-    """Gives devices to the claims of one pod."""
+    """Search for allocations for the claims of one pod."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Placing:
             raise _MisfitError(wrong or "its claims can't be met")
 
     def _with_shared(self, promises: Promises) -> Promises:
-        """Let the pod have what others have of claims that it has, too."""
+        """Add the allocations of claims that other pods share with this pod."""
         there = {device.name: device for device in self._there}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
@@ -228,10 +228,10 @@ class _Placing:
         return ("", device.address) not in self._taken
 
     def _way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
-        """Choose among what each request may have: CPUs, memory, cards, and of these first who has the least choice.
+        """Choose devices for each request: CPUs first, then memory, then cards; among equals the request with the fewest candidates.
 
         Raises:
-            _MisfitError: it doesn't do.
+            _MisfitError: this way doesn't meet the claims.
         """
         draft = _Chosen(default_set(promises))
         order = sorted(
@@ -258,7 +258,7 @@ class _Placing:
             if rank == _CPU:
                 chosen = self._cpus(promises, draft, users[0], each, there, mask)
                 those = _leaving_room(chosen, each, there, rest, taken, self._looks)
-                if those != chosen:  # the policy's options hold for them, too
+                if those != chosen:  # the policy's options also apply to the replacement
                     chosen = self._cpus(promises, draft, users[0], each, those, mask)
                 cpus = CpuSet.from_ids(device.cpu for device in chosen if device.cpu is not None)
                 draft.default -= cpus
@@ -284,7 +284,7 @@ class _Placing:
         there: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
-        """Have the CPU manager choose, by its policy and options, as for a container that asks for so many."""
+        """Let the CPU manager choose by its policy and options, as for a container that requests this number of CPUs."""
         manager = self._cpu_manager
         if not manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
@@ -340,7 +340,7 @@ class _Placing:
         return tuple(sorted(there, key=lambda device: device.address not in close)[: each.count])
 
     def _finished(self, promises: Promises, draft: _Chosen, allowed: Sequence[Allowed]) -> Met:
-        """Promise what was chosen."""
+        """Allocate the chosen devices."""
         held = promises.of_pod(self._pod.uid)
         for name, cpus in draft.cpus.items():
             self._judge_cpus(self._pod.container(name), cpus)
@@ -371,7 +371,9 @@ class _Placing:
         return self._result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
-        """The claims say which CPUs, and the container how many: what it asks for counts, for the node and for its weight."""
+        """Judge the number of claimed CPUs: it must equal the container's request, which counts for the node's capacity and the CPU
+        weight.
+        """
         asked = self._demand_of(container).cpus
         if asked == len(cpus):
             return
@@ -384,7 +386,7 @@ class _Placing:
     def _with_memory(
         self, promises: Promises, name: str, nodes: NumaSet, sizes: Mapping[str, int]
     ) -> tuple[Promises, MetricDeltas]:
-        """Have the memory manager give a container all its memory, from the nodes of its claims."""
+        """Let the memory manager allocate all memory of a container, from the nodes of its claims."""
         demand = self._demand_of(self._pod.container(name))
         asked = dict(demand.memory or ())
         for resource, size in sizes.items():
@@ -456,7 +458,7 @@ def _leaving_room(
     taken: frozenset[str],
     looks: Looks,
 ) -> tuple[ClaimableDevice, ...]:
-    """Return what was chosen, or, if too little is left by that for the requests after it, what leaves them enough."""
+    """Return the chosen devices, or others if these would leave too few for the requests after this one."""
     if not rest or matching(rest, taken | {device.name for device in chosen}, looks) is not None:
         return chosen
     owners = matching([each, *rest], taken, looks)

@@ -103,8 +103,8 @@ def fill_cpus(
     manager: CpuManager, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand
 ) -> tuple[Promises, ...]:
     """Add CPUs to the sets that are too small, close to those that are there; and without what only plain init containers have, which have
-    run, or are not worth moving the others for. Nothing is returned if the options allow no such set, or if plugins choose: they are asked
-    about the whole pod then.
+    run, or are not worth moving the others for. Nothing is returned if the options allow no such set, or if plugins choose: they are
+    asked about the whole pod then.
     """
     if manager.chooser is not None:
         return ()

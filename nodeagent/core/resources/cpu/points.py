@@ -89,8 +89,8 @@ class Filter(Protocol):
 
 class PostFilter(Protocol):
     def post_filter(self, question: Question) -> CpuSet | None:
-        """Return what to choose from instead, as what the filters have left is too little. `free` is
-        what there was before they were asked. None: nothing.
+        """Return what to choose from instead, as what the filters have left is too little. `free` is what there was before they were asked.
+        None: nothing.
         """
 
 

@@ -6,8 +6,8 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 
 
 def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> DeviceHoldings:
-    """Return what a pod keeps of its devices, be they there or not: all but those that another container has claimed first.
-    What plain init containers have, later ones of their pod may have, too.
+    """Return what a pod keeps of its devices, be they there or not: all but those that another container has claimed first. What plain init
+    containers have, later ones of their pod may have, too.
     """
     kinds, mine = {container.name: container.kind for container in pod.containers}, {*before.holders}
     taken: dict[tuple[str, str], str] = {}
