@@ -10,12 +10,12 @@ Document = dict[str, Any]
 
 
 def encode_claims(held: ClaimHoldings) -> Document:
-    """Return the fields of what a pod holds."""
+    """Encode the claims of a pod."""
     return {"claims": [_claim_document(claim) for claim in held.claims]} if held.claims else {}
 
 
 def decode_claims(document: JsonValue) -> ClaimHoldings:
-    """Read what a pod holds."""
+    """Decode the claims of a pod."""
     claims = document.optional("claims")
     return ClaimHoldings(() if claims is None else claims.each(_claim))
 

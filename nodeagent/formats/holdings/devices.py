@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 
 def encode_devices(held: DeviceHoldings) -> Document:
-    """Return the fields of what a pod holds."""
+    """Encode the devices of a pod."""
     document: Document = {}
     if held.devices:
         document["devices"] = {name: [_device_document(one) for one in devices] for name, devices in held.devices}
@@ -24,7 +24,7 @@ def encode_devices(held: DeviceHoldings) -> Document:
 
 
 def decode_devices(document: JsonValue) -> DeviceHoldings:
-    """Read what a pod holds."""
+    """Decode the devices of a pod."""
     devices, answers = document.optional("devices"), document.optional("deviceAnswers")
     return DeviceHoldings(
         devices=() if devices is None else devices.by_name(lambda own: own.each(_device)),

@@ -17,7 +17,7 @@ Document = dict[str, Any]
 
 
 def encode_memory(held: MemoryHoldings) -> Document:
-    """Return the fields of what a pod holds."""
+    """Encode the memory of a pod."""
     document: Document = {}
     if held.memory:
         document["memory"] = {name: _blocks_document(blocks) for name, blocks in held.memory}
@@ -27,7 +27,7 @@ def encode_memory(held: MemoryHoldings) -> Document:
 
 
 def decode_memory(document: JsonValue) -> MemoryHoldings:
-    """Read what a pod holds."""
+    """Decode the memory of a pod."""
     memory, whole = document.optional("memory"), document.optional("podMemory")
     return MemoryHoldings(
         memory=() if memory is None else memory.by_name(_blocks),
@@ -36,7 +36,7 @@ def decode_memory(document: JsonValue) -> MemoryHoldings:
 
 
 def encode_memory_books(books: MemoryBooks) -> Document:
-    """Return the fields of the node's books."""
+    """Encode the memory manager's accounts of the node."""
     document: Document = {}
     if books.nodes:
         document["memory"] = [_memory_node_document(node) for node in books.nodes]
@@ -47,7 +47,7 @@ def encode_memory_books(books: MemoryBooks) -> Document:
 
 
 def decode_memory_books(document: JsonValue) -> MemoryBooks:
-    """Read the node's books."""
+    """Decode the memory manager's accounts of the node."""
     nodes, reuse = document.optional("memory"), document.optional("memoryReuse")
     return MemoryBooks(
         nodes=() if nodes is None else nodes.each(_memory_node),
@@ -89,5 +89,5 @@ def _memory_node(document: JsonValue) -> MemoryNode:
 
 
 def _memory_table(item: JsonValue) -> MemoryTable:
-    # More may be promised than there is: what is free, or allocatable, is then negative.
+    # More memory may be allocated than a node has, so free and allocatable bytes may be negative.
     return MemoryTable(*(amount.whole(-MAX_WHOLE) for amount in item.row(5)))

@@ -1,4 +1,4 @@
-"""The CPU manager's NUMA hints: on which sets of nodes could this container, or this pod, get its CPUs?"""
+"""NUMA hints of the CPU manager: the sets of nodes on which a container, or a pod, could get its CPUs."""
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask
@@ -14,7 +14,7 @@ from nodeagent.core.resources.cpu.points import Question
 def container_hints(
     manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Hints | None:
-    """Answer for one container; None: no answer, an empty list: it can't be satisfied."""
+    """Return the hints of one container. None means no opinion, and an empty list that its request can't be met."""
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return None
     own = own_set_of(promises, pod.uid, container.name)
@@ -27,7 +27,7 @@ def container_hints(
 
 
 def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
-    """Answer for a pod as a whole."""
+    """Return the hints of a pod as a whole, as `container_hints` does."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return None
     if pod.is_managed and check_pod(manager, pod) is not None:
@@ -46,7 +46,7 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
 
 
 def _own_hints(manager: CpuManager, asked: Question) -> Hints:
-    """Answer for what it has already: nobody else is asked about that."""
+    """Return the hints for CPUs that are already allocated. Plugins aren't asked about them."""
     return _places(manager, asked, CpuMask(0))
 
 
@@ -59,9 +59,9 @@ def _hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
 
 
 def _places(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
-    """List the sets of nodes that hold all reusable CPUs and, with what is available there, enough of them.
+    """List the sets of nodes that hold all reusable CPUs and have enough available ones in addition.
 
-    Preferred are those with the fewest nodes that could hold as many on an empty machine.
+    Preferred are sets with as few nodes as would be needed on an empty machine.
     """
     layout, count = manager.layout, asked.count
     available: int = asked.free.bits

@@ -1,4 +1,4 @@
-"""Exclusive CPUs of a running container whose request changes (KEP-5554): it keeps what it has, or the CPUs that it was admitted with."""
+"""Exclusive CPUs of a running container whose request changes (KEP-5554). It keeps its CPUs, or at least those of its admission."""
 
 from msgspec.structs import replace
 
@@ -30,7 +30,7 @@ def resize_cpus(
         return never_resized(f"{name} has no CPUs of its own, and would get {now.cpus}: end the pod, and start it anew")
     if not now.cpus:
         return never_resized(f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew")
-    own = own_set_of(promises, pod.uid, now.name) or CpuSet()  # none, where a start has found none for it
+    own = own_set_of(promises, pod.uid, now.name) or CpuSet()  # it has none if a start found none
     away = own - CpuSet(manager.layout.online)
     if away:
         return resized_later(f"CPUs {away} of {name} are offline")
@@ -45,7 +45,7 @@ def resize_cpus(
 def _fewer(
     manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
 ) -> CpuSet | NotResized:
-    """Choose those that it keeps: the ones that it was admitted with, and of the others what the policy would take of them."""
+    """Choose the CPUs that it keeps: those of its admission, and of the others those that the policy would take."""
     first = promises.of_pod(pod.uid).of(CpuHoldings).first_set(now.name) or own
     if now.cpus < len(first) and not manager.keeps_first:
         first = CpuSet()
@@ -66,7 +66,7 @@ def _more(
     now: ContainerDemand,
     own: CpuSet,
 ) -> CpuSet | NotResized:
-    """Choose CPUs beside those that it has: on its NUMA nodes first, and only there where the topology manager has promised that."""
+    """Choose additional CPUs, on its NUMA nodes first. Other nodes are excluded if the topology manager's policy is strict."""
     hint = promises.hint(pod.uid, now.name).mask
     nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
     free, all_cpus = manager.free_cpus(promises), CpuMask(manager.universe & ~manager.reserved.bits & manager.grantable)
@@ -99,7 +99,9 @@ def _more(
 
 
 def _left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
-    """CPUs of init containers that end before a container starts: they stay with the pod, and no other container of it has them."""
+    """Return CPUs of init containers that end before this container starts. They stay with the pod, and no other container of it has
+    them.
+    """
     held, before = promises.of_pod(pod.uid), True
     left, others = CpuSet(), CpuSet()
     for container in pod.containers:
@@ -113,7 +115,9 @@ def _left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> C
 
 
 def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
-    """Choose from what is asked about so that some are among it: as the policy would, if these are, and else beside them."""
+    """Choose from the CPUs in question so that the kept ones are included: by the policy if it includes them, otherwise in addition to
+    them.
+    """
     if len(kept) == asked.count:
         return kept
     best = choose_near(manager, asked, mask)
@@ -130,7 +134,7 @@ def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | 
 def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | None:
     if not manager.options.full_pcpus_only:
         return None
-    # What it has counts as well, which nobody has at an admission.
+    # The container's own CPUs count, too, which a new container doesn't have.
     there = with_default_set(asked.promises, default_set(asked.promises) | asked.free)
     refusal = check_full_cores(manager, replace(asked, promises=there))
     if refusal is None:

@@ -1,4 +1,4 @@
-"""The CPU manager as one of several resource managers."""
+"""The CPU manager as a `Resource`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -45,7 +45,7 @@ from nodeagent.core.resources.resource import Allocation, HoldingChange, Resourc
 
 
 def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> CpuManager:
-    """Return the manager so that it asks these plugins. What asks them is loaded only where there are any."""
+    """Return the manager with these plugins. The code that calls plugins is loaded only if there are any."""
     if not plugins:
         return replace(manager, chooser=None)
     from nodeagent.core.resources.cpu.plugins import PluginChooser  # noqa: PLC0415 - as said
@@ -83,7 +83,7 @@ class CpuResource(Struct, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def percent_given(self, promises: Promises, node: int) -> int | None:
-        """CPUs in exclusive sets, without the reserved ones."""
+        """Return the share of exclusive CPUs, without the reserved ones."""
         manager = self.manager
         if not manager.static:
             return None
@@ -149,7 +149,7 @@ class CpuResource(Struct, frozen=True):
         return found_cpus(entry, pod, groups, observed, by_pod=by_pod)
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Fewer CPUs are fine: they may be offline. A mixed container may have the shared pool in addition."""
+        """Fewer CPUs are no contradiction, because some may be offline. A mixed container may have the shared pool in addition."""
         own, cpus = held.of(CpuHoldings).own_set(container), cpus_of(group)
         if own is None:
             return False
@@ -164,7 +164,7 @@ class CpuResource(Struct, frozen=True):
         own = held.of(CpuHoldings)
         if by_pod:
             return bool(pod.cpus) and own.pod_cpus is None
-        # Plain init containers may have run, and have passed theirs on to later ones.
+        # Plain init containers may have run, and have passed their CPUs on to later ones.
         lasting = (c for c in pod.containers if c.kind is not ContainerKind.INIT)
         return any(len(own.own_set(c.name) or ()) < c.cpus for c in lasting)
 

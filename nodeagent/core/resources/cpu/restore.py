@@ -1,4 +1,4 @@
-"""From a CPU checkpoint to promises: what the static policy accepts at startup, and the messages with which it refuses the rest."""
+"""From a CPU checkpoint to promises: what the static policy accepts at startup, and the messages that refuse the rest."""
 
 from msgspec.structs import replace
 
@@ -17,11 +17,11 @@ _PATH = f"/var/lib/kubelet/{_FILE}"
 
 
 def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> Promises | StartRefused:
-    """Judge what the file says.
+    """Judge the content of the file.
 
     Args:
-        manager: as configured now.
-        record: None if there is no file.
+        manager: the manager as configured now.
+        record: the content. None means that there is no file.
     """
     if record is None:
         promises = Promises()
@@ -97,7 +97,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
         return twice
     present = default | given_cpus(promises)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        # CPUs that went offline are still promised: they may come back.
+        # CPUs that went offline stay allocated, because they may come back.
         present &= CpuSet(manager.layout.online)
     if present.bits != manager.universe:
         return StartRefused(
@@ -108,7 +108,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
 
 
 def _held_twice(promises: Promises) -> StartRefused | None:
-    """Find CPUs of a pod that another pod has too, or that are in the shared pool."""
+    """Find CPUs of a pod that another pod also has, or that are in the shared pool."""
     given = CpuSet()
     for uid, pod in promises.pods:
         mine = pod.of(CpuHoldings).every_cpu
@@ -123,7 +123,7 @@ def _held_twice(promises: Promises) -> StartRefused | None:
 
 
 def given_cpus(promises: Promises) -> CpuSet:
-    """All CPUs that a pod holds."""
+    """Return all CPUs that pods hold."""
     given = 0
     for _, pod in promises.pods:
         given |= pod.of(CpuHoldings).every_cpu.bits
@@ -131,7 +131,7 @@ def given_cpus(promises: Promises) -> CpuSet:
 
 
 def _with_present_cpus(manager: CpuManager, promises: Promises) -> Promises:
-    """Add to the shared pool what came online (or belongs to nobody), and remove what went offline."""
+    """Add CPUs that came online, or have no owner, to the shared pool, and remove those that went offline."""
     known = default_set(promises) | given_cpus(promises)
     appeared = CpuSet(manager.universe) - known
     return with_default_set(promises, (default_set(promises) | appeared) & CpuSet(manager.layout.online))

@@ -1,4 +1,4 @@
-"""What the CPU manager did for a container, for explanations: which CPUs it chose, out of which, and by which rules."""
+"""Allocations of the CPU manager as steps of an explanation: the chosen CPUs, their source, and the rules."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ class TakenTogether(Struct, frozen=True):
     rule: Rule
     cpus: CpuSet
     share_of: int | None = None
-    """The NUMA node whose share it is (distribute-cpus-across-numa)."""
+    """NUMA node whose share it is (distribute-cpus-across-numa)."""
     is_remainder: bool = False
-    """It is part of what equal shares left over."""
+    """Whether it is part of what equal shares left over."""
     plugin: str | None = None
-    """The CPU plugin whose choice it is."""
+    """CPU plugin that made the choice."""
 
 
 class CpuChoice(Struct, frozen=True):
@@ -33,22 +33,22 @@ class CpuChoice(Struct, frozen=True):
     count: int
     isolated: bool
     container: str | None
-    """The container whose slice of the pod's set it is."""
+    """Container whose slice of the pod's set it is."""
     groups: tuple[TakenTogether, ...]
 
 
 class CpuStep(Struct, frozen=True):
-    """What the CPU manager did for a container, or for a pod as a whole."""
+    """Allocation of CPUs to a container, or to a pod as a whole."""
 
     container: str | None
     cpus: CpuSet
-    """Allocated; empty if it was refused."""
+    """Allocated CPUs. Empty after a refusal."""
     reused: CpuSet
-    """Those that the pod's init containers had before."""
+    """CPUs that the pod's init containers had before."""
     choices: tuple[CpuChoice, ...]
     refused: bool
     answers: tuple[PluginAnswered, ...] = ()
-    """Of CPU plugins, in the order in which they were asked."""
+    """Answers of CPU plugins, in the order of calls."""
 
 
 def cpu_step(event: Allocated, picks: Sequence[Pick], pod: Pod) -> CpuStep | None:
@@ -73,7 +73,7 @@ def _choices(picks: Sequence[Pick]) -> tuple[CpuChoice, ...]:
         match pick:
             case Choosing(source, available, count, isolated, container):
                 if not isolated:
-                    # A look at isolated CPUs alone that was abandoned is not part of the trace.
+                    # An abandoned choice among isolated CPUs is not part of the explanation.
                     choices = [choice for choice in choices if not choice.isolated]
                 choices.append(CpuChoice(source, CpuSet(available), count, isolated, container, ()))
                 share = None
@@ -93,7 +93,7 @@ def _group(took: Took, share: Spread | None) -> TakenTogether:
 
 
 def _joined(groups: tuple[TakenTogether, ...], group: TakenTogether) -> tuple[TakenTogether, ...]:
-    """Join what the same rule took consecutively."""
+    """Join consecutive groups that the same rule took."""
     if groups and replace(groups[-1], cpus=group.cpus) == group:
         return (*groups[:-1], replace(group, cpus=groups[-1].cpus | group.cpus))
     return (*groups, group)

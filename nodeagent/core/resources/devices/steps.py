@@ -1,4 +1,4 @@
-"""What the device manager did for a container, for explanations: which devices it chose."""
+"""Allocations of the device manager as steps of an explanation."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from nodeagent.core.resources.resource import Allocated
 
 
 class DeviceStep(Struct, frozen=True):
-    """What the device manager did for a container, or for all of a pod."""
+    """Allocation of devices to a container, or to a pod as a whole."""
 
     container: str | None
     devices: tuple[HeldDevice, ...]
-    """Allocated; empty if it was refused."""
+    """Allocated devices. Empty after a refusal."""
     refused: bool
 
 

@@ -1,4 +1,4 @@
-"""The memory manager's NUMA hints, for a container or a pod: calculated, or regenerated from what it already holds."""
+"""NUMA hints of the memory manager, for a container or a pod: calculated, or regenerated from allocated memory."""
 
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
@@ -11,7 +11,7 @@ from nodeagent.core.resources.memory.manager import MemoryManager, regenerated
 from nodeagent.core.resources.memory.pods import check_pod
 
 MemoryHints = tuple[tuple[str, Hints], ...]
-"""By resource; empty: no preference (which is also what kubelet says if nothing fits)."""
+"""Hints by resource. Empty means no preference, which is also kubelet's answer if nothing fits."""
 
 
 def container_hints(
@@ -44,7 +44,7 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Mem
 
 
 def _from_all_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
-    """Return hints for the nodes of what the pod holds, per resource."""
+    """Return hints for the nodes of the pod's allocated blocks, by resource."""
     nodes: dict[str, NumaSet] = {}
     for _, blocks in held.of(MemoryHoldings).memory:
         for block in blocks:

@@ -1,4 +1,4 @@
-"""Memory after a start: what pods keep of it on this machine, and what differs then."""
+"""Memory after a start: what pods keep on this machine, and the differences from before."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -31,7 +31,7 @@ def found_memory(
 
 
 def _found(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> Iterator[tuple[str, Blocks]]:
-    """Return each container's blocks. What init containers have beyond what later ones took over counts once: for the first."""
+    """Return each container's blocks. Memory of init containers that later ones didn't reuse counts once, for the first of them."""
     lasting: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in demand.containers:
@@ -45,7 +45,7 @@ def _found(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> 
         amounts = container.memory
         if container.kind is ContainerKind.INIT:
             if any(status.attempt for status in entry.containers[position + 1 :]):
-                continue  # released when the container after it was started
+                continue  # released when the container after it started
             amounts = tuple((resource, left.pop(resource, 0)) for resource, _ in amounts)
         yield container.name, _blocks(nodes[container.name], amounts)
 
@@ -78,7 +78,7 @@ def _blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
 def keep_memory(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings
 ) -> Promises:
-    """Promise a pod its memory where it is, if that is still what it requests, and fits with what other pods keep."""
+    """Allocate a pod's memory where it is, if the amounts are unchanged and fit with what other pods keep."""
     held, charged = _kept(manager, promises, demand, before)
     accounts = memory_accounts(promises)
     for block in charged:
@@ -90,7 +90,7 @@ def keep_memory(
 def _kept(
     manager: MemoryManager, promises: Promises, demand: PodDemand, before: MemoryHoldings
 ) -> tuple[MemoryHoldings, Blocks]:
-    """Return the memory that a pod keeps, and what to charge to the accounting."""
+    """Return the memory that a pod keeps, and the blocks to charge to the accounting."""
     nothing = MemoryHoldings(), ()
     if not manager.static or not demand.is_guaranteed:
         return nothing
@@ -130,7 +130,7 @@ def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
     if container.memory is None:
         return False
     wanted = dict(container.memory)
-    if container.kind is ContainerKind.INIT:  # later ones may have taken some over
+    if container.kind is ContainerKind.INIT:  # later containers may have reused some of it
         return all(size <= wanted.get(resource, -1) for resource, size in held.items())
     return bool(held) and held == wanted
 

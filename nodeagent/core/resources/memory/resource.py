@@ -1,4 +1,4 @@
-"""The memory manager as one of several resource managers."""
+"""The memory manager as a `Resource`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -36,7 +36,7 @@ from nodeagent.core.resources.memory.restore import validated_memory
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
 
 BytesByNode = Mapping[int, int]
-"""Regular memory of blocks that lie on one NUMA node alone, by that node."""
+"""Regular memory of blocks on a single NUMA node, by that node."""
 
 
 class MemoryResource(Struct, frozen=True):
@@ -67,7 +67,7 @@ class MemoryResource(Struct, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def percent_given(self, promises: Promises, node: int) -> int | None:
-        """Regular memory in containers' blocks on this node alone, as a share of what is allocatable there."""
+        """Return the share of regular memory in containers' blocks on this node alone."""
         if not self.manager.static:
             return None
         assigned = promises.pods.fold(_ALONE).get(node, 0)
@@ -83,7 +83,7 @@ class MemoryResource(Struct, frozen=True):
         return self.manager.static and bool(container.memory)
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        # A plain init container returns its memory when the one after it starts.
+        # A plain init container returns its memory when the next one starts.
         is_back = container.kind is ContainerKind.INIT
         return is_back or held.of(MemoryHoldings).blocks(container.name) is not None or not self.is_asked(container)
 
@@ -183,7 +183,7 @@ class MemoryResource(Struct, frozen=True):
 
 
 def _listed(found: hints.MemoryHints) -> ResourceHints:
-    # No answer at all is one list that doesn't care; an empty list can't be satisfied.
+    # No opinion is one list that accepts any node. An empty list can't be satisfied.
     return tuple((resource, each or UNSATISFIABLE) for resource, each in found) or (("memory", DONT_CARE),)
 
 

@@ -1,4 +1,4 @@
-"""What the memory manager did for a container, for explanations: from which NUMA nodes the memory is."""
+"""Allocations of the memory manager as steps of an explanation."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ from nodeagent.core.resources.resource import Allocated
 
 
 class MemoryStep(Struct, frozen=True):
-    """What the memory manager did for a container, or for a pod as a whole."""
+    """Allocation of memory to a container, or to a pod as a whole."""
 
     container: str | None
     hint: Hint
     blocks: Blocks
-    """Allocated; empty if it was refused."""
+    """Allocated blocks. Empty after a refusal."""
     taken: tuple[tuple[int, str, int], ...]
-    """(NUMA node, resource, bytes) newly taken; the rest of the blocks is from init containers."""
+    """(NUMA node, resource, bytes) that were newly allocated. The rest of the blocks is reused from init containers."""
     refused: bool
 
     @property
