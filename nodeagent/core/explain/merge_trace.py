@@ -1,7 +1,6 @@
-"""A merge of hints, step by step: what each resource says about each set of NUMA nodes, which set won, and why the others lost.
+"""Steps of a merge of hints: the opinion of each resource on each set of NUMA nodes, the winning set, and why the others lost.
 
-The winner is taken from the merge itself (core/numa/hints.py, core/numa/hint_family.py). Only the reasons are found here, by the same
-orders. Decides nothing.
+The merge itself provides the winner (core/numa/hints.py, core/numa/hint_family.py). Only the reasons are found here, by the same orders.
 """
 
 import enum
@@ -22,76 +21,76 @@ from nodeagent.core.numa.node_search import Steps
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 
 _MAX_ENUMERATED = 8
-"""Up to this many NUMA nodes every set is considered; beyond that the single nodes, the listed sets, and the smallest others."""
+"""Limit on NUMA nodes up to which every set is considered. Beyond it, the single nodes, the listed sets and the smallest others are."""
 _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
 
 class Opinion(enum.StrEnum):
-    """What a resource says about a set of NUMA nodes."""
+    """Opinion of a resource on a set of NUMA nodes."""
 
     ANY = "any"
-    """It doesn't care about nodes."""
+    """The resource accepts any nodes."""
     PREFERRED = "preferred"
     POSSIBLE = "possible"
-    """There is enough, but on more nodes than would be needed on an empty machine."""
+    """The set has enough, but more nodes than would be needed on an empty machine."""
     NO = "no"
 
 
 class Verdict(enum.StrEnum):
     WINS = "wins"
     NO_ROOM = "no room"
-    """At least one resource does not offer it."""
+    """At least one resource doesn't offer the set."""
     NOT_PREFERRED = "not preferred"
-    """At least one resource does not prefer it, and another set is preferred by all, or only preferred sets may be taken."""
+    """At least one resource doesn't prefer the set, and all prefer another one, or only preferred sets are allowed."""
     SEVERAL_NODES = "several nodes"
-    """Policy single-numa-node."""
+    """The set has several nodes under policy single-numa-node."""
     MORE_NODES = "more nodes"
     FARTHER = "farther apart"
-    """prefer-closest-numa-nodes: the distances within it are longer."""
+    """The distances within the set are longer (prefer-closest-numa-nodes)."""
     LESS_ALLOCATED = "less allocated"
-    """prefer-most-allocated-numa-node."""
+    """Less is allocated on the node (prefer-most-allocated-numa-node)."""
     HIGHER = "higher number"
-    """The last rule between equals: the lower node ids win."""
+    """Between otherwise equal sets the lower node IDs win."""
     OTHER_SIZE = "other size"
-    """No set is preferred by all: those with as many nodes as every resource can be narrowed to take precedence."""
+    """No set is preferred by all, and the set has another size than every resource can be narrowed to."""
 
 
 class Candidate(Struct, frozen=True):
     nodes: NumaSet
     opinions: tuple[tuple[str, Opinion], ...]
-    """By resource, in the order of asking."""
+    """Opinions by resource, in the order of asking."""
     verdict: Verdict
     because_of: tuple[str, ...] = ()
-    """The resources that decided the verdict."""
+    """Resources that decided the verdict."""
 
 
 class MergeTrace(Struct, frozen=True):
     container: str | None
-    """None: for the pod as a whole."""
+    """None means the pod as a whole."""
     nodes: NumaSet | None
-    """The result; None: any."""
+    """Result of the merge. None means any nodes."""
     preferred: bool
     admitted: bool
     candidates: tuple[Candidate, ...]
-    """By size, then by number."""
+    """Candidates by size, then by number."""
     all_sets: bool
-    """Every set that at least one resource offers is among the candidates."""
+    """Whether every set that at least one resource offers is a candidate."""
     overruled: tuple[str, ...] = ()
-    """The devices against whose hints the result is."""
+    """Devices whose hints the result contradicts."""
     silent: tuple[str, ...] = ()
-    """Resources that are requested but gave no hint: what the memory manager (like kubelet's) does when it has too little."""
+    """Requested resources without a hint. Like kubelet's, the memory manager gives none if it has too little."""
     answers: tuple[PluginAnswered, ...] = ()
-    """Of CPU plugins, before the hints: what they have left for these."""
+    """Answers of CPU plugins before the hints: the CPUs that they left for these."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:
     """Trace one merge.
 
     Args:
-        managers: that merged.
-        promises: at the time of the merge.
-        report: its result.
-        pod: what it asks for.
+        managers: the managers that merged.
+        promises: the promises at the time of the merge.
+        report: the result of the merge.
+        pod: what the pod requests.
     """
     topology, merged = managers.providers.topology, report.merged
     rules = topology.rules

@@ -1,4 +1,6 @@
-"""The pods whose end would admit a refused pod: the fewest, and of equally many those that hold least, as far as can be tried."""
+"""The pods whose end would admit a refused pod: the fewest, and of equally many those that hold least, as far as the budget of trials
+goes.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -10,15 +12,15 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8
-"""Up to this many pods that hold equally much and are each enough alone are listed."""
+"""Limit on listed pods that hold equally much and are each sufficient alone."""
 _MOST_ALONE = 150
-"""This many of the pods that hold least, and of those that hold most, are tried one by one."""
+"""Number of the smallest pods, and of the largest ones, that are tried one by one."""
 MOST_SETS = 300
-"""Up to this many sets of pods are all tried, the smallest first; of more, one is improved pod by pod."""
+"""Limit on sets of pods that are all tried, the smallest first. Beyond it, one set is improved pod by pod."""
 
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
-    """Find the pods of which one is enough, those that hold least; otherwise several that are all needed."""
+    """Find the smallest pods of which one is sufficient, or else several that are all needed."""
     sizes = {pod.uid: _size(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal
     counts = isinstance(short, Insufficient) and short.resource == "pods"
@@ -31,7 +33,7 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
         if (best is not None and sizes[pod.uid] != best) or found == MOST_ALIKE:
             return
         if number == _MOST_ALONE and len(alone) < len(pods):
-            attempts.cut_short = True  # one in between may be enough
+            attempts.cut_short = True  # a pod in between may be sufficient
         if attempts.admits(what_if=_without(attempts.what_if, [pod])):
             best, found = sizes[pod.uid], found + 1
             yield Remedy(RequestChange.REMOVAL, (pod.full_name,))
@@ -44,8 +46,8 @@ def _several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
     """Find the fewest pods, and of equally many those that hold least together.
 
     Args:
-        attempts: for the refused pod.
-        pods: those that hold least first; none of them is enough alone.
+        attempts: the attempts for the refused pod.
+        pods: the pods, the smallest first. None of them is sufficient alone.
     """
     enough = _enough(attempts, pods)
     if enough is None:
@@ -64,7 +66,7 @@ def _several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
 
 
 def _enough(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
-    """Take the largest ones until they are enough, then leave out those that aren't needed; the largest first."""
+    """Take the largest pods until they suffice, then leave out those that aren't needed. The largest come first."""
     gone = list(reversed(pods))
     if not attempts.admits(what_if=_without(attempts.what_if, gone)):
         return None
@@ -83,7 +85,7 @@ def _enough(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
 
 
 def _exchanged(attempts: Attempts, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
-    """Replace each pod with the smallest one that is enough, the largest first."""
+    """Replace each pod with the smallest sufficient one, the largest first."""
     gone = enough
     for pod in enough:
         for smaller in pods[: pods.index(pod)]:
@@ -111,7 +113,7 @@ def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
         gate = what_if.managers.placement.gate("PodLevelResources")
         own, wanted = (dict(usage_of((each,), pod_level_resources=gate).amounts) for each in (pod, attempts.pod))
         requested = own.get(short.resource, 0)
-        others = [own.get(name, 0) for name in sorted(wanted)]  # the resource that it may lack next
+        others = [own.get(name, 0) for name in sorted(wanted)]  # resources that the node may lack next
     held = what_if.promises.of_pod(pod.uid)
     resources = sorted(what_if.managers.providers.resources, key=lambda resource: resource.gives_way)
     return requested, *(held.of(resource.holdings).size for resource in resources), *others

@@ -1,6 +1,6 @@
-"""The smallest changes that would admit a refused pod: fewer CPUs, less memory, another rule, another pod gone.
+"""The smallest changes that would admit a refused pod: smaller requests, other rules, other pods that end.
 
-Each is tried on the core itself: everything offered here has been admitted. Knows nothing of how it is worded.
+The core itself has admitted the pod with each of these changes. Knows no words for them.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,24 +31,24 @@ BUDGETS = {
     RequestChange.CONFIGURATION: 60,
     RequestChange.REMOVAL: 440,
 }
-"""Decisions tried per refusal and kind of change: no kind is left out because another one takes long."""
+"""Decisions tried per refusal and kind of change. Each kind has its own budget, so a slow one doesn't exclude others."""
 MAX_ATTEMPTS = sum(BUDGETS.values())
 
 
 class Remedies(Struct, frozen=True):
-    """What was found, and whether that is all there is to find."""
+    """The found changes, and whether there may be others."""
 
     found: tuple[Remedy, ...] = ()
     all_tried: bool = True
-    """False: the search was cut short, so there may be other changes, or smaller ones."""
+    """Whether the search was complete. Otherwise there may be other changes, or smaller ones."""
 
 
 def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
-    """Search for changes, those of the manifest first; several of one kind only if they are equally small.
+    """Search for changes, those of the manifest first. Several of one kind are returned only if they are equally small.
 
     Args:
         what_if: the node that refuses the pod.
-        pod: with defaults applied.
+        pod: the pod with defaults applied.
         tried: called after each decision.
     """
     kinds = {
@@ -74,7 +74,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
 
 
 def _free_units(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedies:
-    """Try the end of the pods that stand for its units: nothing else can help."""
+    """Try the end of the pods that pin its systemd units. Nothing else can help."""
     holders = [other for other in (*what_if.pods, *what_if.idle) if {*other.units} & {*pod.units}]
     decision = what_if.without(frozenset(other.uid for other in holders)).judge(pod)
     tried()
@@ -84,7 +84,7 @@ def _free_units(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedie
 
 
 def _other_nodes(attempts: Attempts) -> Iterator[Remedy]:
-    """Try the other NUMA nodes; several only if one alone doesn't suffice."""
+    """Try each other NUMA node, and then no required node."""
     asked = attempts.pod.numa_node
     if asked is None:
         return
@@ -96,7 +96,7 @@ def _other_nodes(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _other_classes(attempts: Attempts) -> Iterator[Remedy]:
-    """Try to prefer the class instead, then the other classes."""
+    """Try to prefer the class instead of requiring it, then the other classes."""
     asked = attempts.pod.core_class
     if asked is None:
         return
@@ -108,7 +108,7 @@ def _other_classes(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _fewer_devices(attempts: Attempts) -> Iterator[Remedy]:
-    """Try without each of what it asks to be near, and without all of it only if no single one is enough."""
+    """Try to remove each device from `near`, and all of them only if no single one is sufficient."""
     names = attempts.pod.near
     found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_not_near(attempts.pod, (name,)))]
     if not found and len(names) > 1 and attempts.admits(_not_near(attempts.pod, names)):
@@ -135,7 +135,7 @@ def _configurations(attempts: Attempts) -> Iterator[Remedy]:
     if isinstance(short, Insufficient) and short.resource == "pods" and attempts.what_if.allocatable is not None:
         allocatable, wanted = attempts.what_if.allocatable, short.used + 1
         narrow = [bound for bound in allocatable.bounds if bound[1] * bound[2] < wanted]
-        if len(narrow) == 1:  # only if no single field is enough
+        if len(narrow) == 1:  # only if changing a single field is sufficient
             ((name, most, times),) = narrow
             fewest = -(-wanted // times)
             pods = min((fewest if field == name else value) * each for field, value, each in allocatable.bounds)
@@ -144,7 +144,7 @@ def _configurations(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
-    """Return (field, current value, possible value, resulting configuration); of the policies the strictest laxer one first."""
+    """Yield (field, current value, possible value, resulting configuration). Of laxer policies the strictest comes first."""
     policy = placement.topology_manager_policy
     for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():
         yield "topologyManagerPolicy", policy, laxer, replace(placement, topology_manager_policy=laxer)

@@ -1,4 +1,6 @@
-"""The smallest changes of a manifest that would admit a refused pod: fewer CPUs, whole cores, less memory, fewer devices, more budget."""
+"""The smallest changes of a manifest that would admit a refused pod: fewer CPUs, whole cores, less memory, fewer devices, higher pod-level
+amounts.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -33,30 +35,30 @@ from nodeagent.core.resources.memory.groups import fewest_nodes
 from nodeagent.core.resources.memory.holdings import memory_accounts
 
 _MOST = 2**62
-"""No machine has more of anything, and ranges end there."""
+"""Limit on searched amounts. No machine has more of any resource."""
 
 
 class _Sought(Struct, frozen=True):
-    """An amount that is searched for; cpu in thousandths, everything else in bytes."""
+    """A searched amount: CPUs in thousandths, other resources in bytes or pieces."""
 
     pod_with: Callable[[int], Pod]
-    """The pod with this amount."""
+    """Returns the pod with this amount."""
     asked: int
-    """The current request."""
+    """Current request."""
     floor: int = 0
-    """The minimum, whatever is free."""
+    """Smallest allowed amount."""
     shared: int = 0
-    """What stays of it that isn't exclusive CPUs."""
+    """Part of the amount that isn't exclusive CPUs."""
 
 
 _Search = Callable[[Attempts, _Sought], int | None]
-"""Find possible amounts."""
+"""Searches for an amount that is admitted."""
 
 
 def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
     """Change the manifest: one amount, the same amount of several containers, or several amounts of one container.
 
-    If none of these is enough alone, pod-level amounts change with the containers'.
+    If none of these is sufficient alone, pod-level amounts change together with the containers'.
     """
     resources = memory_resources(attempts.pod)
     cpus = _alone_or_bounded(attempts, CPU, _fewer_cpus, _whole_cores)
@@ -69,7 +71,7 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
 
 
 def _alone_or_bounded(attempts: Attempts, resource: str, *searches: _Search) -> Sequence[Remedy]:
-    """Change one amount; if that isn't enough, that of several containers."""
+    """Change one amount, or that of several containers if one isn't sufficient."""
     for carry in carriers(attempts.pod):
         found = [remedy for search in searches for remedy in _requests(attempts, resource, search, carry)]
         if not found and resource == CPU:
@@ -81,7 +83,7 @@ def _alone_or_bounded(attempts: Attempts, resource: str, *searches: _Search) -> 
 
 
 def _requests(attempts: Attempts, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
-    """Change one container, or the pod-level amount."""
+    """Change the amount of one container, or the pod-level amount."""
     pod = attempts.pod
     if pod.resources is not None and carry is alone:
         amount = asked_of(pod.resources, resource)
@@ -91,7 +93,7 @@ def _requests(attempts: Attempts, resource: str, search: _Search, carry: Carry) 
 
 
 def _of_one(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
-    """Change one container of the refused pod, or of that pod with some amounts already changed."""
+    """Change one container of this pod, which may already have other changed amounts."""
     for container, amount in askers(pod, resource):
         changed = changer(pod, (container,), resource, carry)
         kept = shared_part(container) if resource == CPU else 0
@@ -103,7 +105,7 @@ def _own(pod: Pod, resource: str) -> Callable[[int], Pod]:
 
 
 def _bounded(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
-    """Change all containers of the pod, as in `_of_one`, that have more than a limit."""
+    """Lower all containers of this pod that have more than a limit to it."""
     asking = askers(pod, resource)
     if len(asking) < 2:
         return
@@ -127,7 +129,7 @@ def _found(attempts: Attempts, search: _Search, sought: _Sought) -> Iterator[Rem
 
 
 def _whole_cores_each(attempts: Attempts, carry: Carry) -> Sequence[Remedy]:
-    """Use whole cores for each container if only those are allocated; if that isn't enough, fewer of them for one, or for all."""
+    """Use whole cores for each container if only those are allocated. If that isn't sufficient, use fewer for one container, or for all."""
     pods = _on_whole_cores(attempts)
     enough = [_request(attempts.pod, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
     if enough:
@@ -142,7 +144,7 @@ def _whole_cores_each(attempts: Attempts, carry: Carry) -> Sequence[Remedy]:
 
 
 def _on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
-    """Return the pod with the next whole cores below, and above, for each container that asks for parts of one."""
+    """Return the pod with the next whole cores below, and above, for each container that requests parts of one."""
     managers, pod = attempts.what_if.managers, attempts.pod
     cpu = managers.providers.of(CpuResource).manager
     if not cpu.options.full_pcpus_only:
@@ -164,7 +166,7 @@ def _request(before: Pod, after: Pod) -> Remedy:
 
 
 class _Part(Struct, frozen=True):
-    """Whose amounts change together: a container's, the pod's, or the larger ones of all containers."""
+    """Amounts that change together: of a container, of the pod, or of all containers with larger ones."""
 
     asked: dict[str, int]
     least: dict[str, int]
@@ -195,7 +197,7 @@ def _all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Part:
 
 
 def _together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterator[Remedy]:
-    """Change all amounts of one container, or of the pod as a whole; if that isn't enough, those of all containers."""
+    """Change all amounts of one container, or of the pod as a whole, or else of all containers."""
     found = [each for part in _parts(attempts.pod, resources, carry) if (each := _several_amounts(attempts, part))]
     if not found and attempts.pod.resources is None and len(attempts.pod.containers) > 1:
         found = [each] if (each := _several_amounts(attempts, _all_containers(attempts.pod, resources, carry))) else []
@@ -203,7 +205,7 @@ def _together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterato
 
 
 def _several_amounts(attempts: Attempts, part: _Part) -> Remedy | None:
-    """Find the largest possible number of CPUs, and then as much as possible of the rest."""
+    """Find the largest possible number of CPUs, and then as much as possible of the other resources."""
     rest = [name for name in part.asked if name != CPU]
     if len(part.asked) < 2:
         return None
@@ -227,7 +229,7 @@ def _several_amounts(attempts: Attempts, part: _Part) -> Remedy | None:
 
 
 def _beginnings(attempts: Attempts, part: _Part, rest: list[str]) -> Iterator[dict[str, int]]:
-    """Return the least memory that needs as many NUMA nodes as the request, then as fewer: CPUs are searched for with each."""
+    """Yield the least memory that needs as many NUMA nodes as the request, then as fewer nodes. CPUs are searched with each."""
     least = {name: part.least[name] for name in rest}
     for name in rest:
         unit = unit_of(name)
@@ -243,7 +245,7 @@ def _beginnings(attempts: Attempts, part: _Part, rest: list[str]) -> Iterator[di
 
 
 def _cpus_beside(attempts: Attempts, sought: _Sought) -> int | None:
-    """Find how many CPUs are possible: all, otherwise fewer, otherwise the next whole cores."""
+    """Find the possible number of CPUs: the requested one, or else a lower one, or else the next whole cores."""
     if attempts.admits(sought.pod_with(sought.asked)):
         return sought.asked
     fewer = _fewer_cpus(attempts, sought)
@@ -255,11 +257,11 @@ def _with_rest(made: Callable[[dict[str, int]], Pod], rest: dict[str, int], reso
 
 
 def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
-    """Find the most CPUs below the request: the most thousandths of shared CPUs, otherwise the most whole CPUs.
+    """Find the most CPUs below the request: thousandths if they are shared, otherwise whole CPUs.
 
-    The nearest ones are tried one by one: fewer CPUs may end up on another NUMA node, and then block another container. The rest by
-    halving, but only among amounts that need equally many NUMA nodes: `restricted` admits 9 CPUs on two nodes that have 5 free each, and
-    refuses 6.
+    The nearest amounts are tried one by one, because fewer CPUs may end up on another NUMA node and block another container. The rest is
+    searched by halving, but only among amounts that need equally many NUMA nodes: `restricted` admits 9 CPUs on two nodes with 5 free CPUs
+    each, and refuses 6.
     """
 
     def fits(amount: int) -> bool:
@@ -278,13 +280,13 @@ def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
 
 
 def _fewer_devices(attempts: Attempts, sought: _Sought) -> int | None:
-    """Find the most devices below the request, or none."""
+    """Find the largest number of devices below the request, or zero."""
     counts = range(min(sought.asked, _MOST) - 1, -1, -1)
     return first_nearby(counts, lambda count: attempts.admits(sought.pod_with(count)))
 
 
 def _takes_alone(attempts: Attempts, sought: _Sought) -> bool:
-    """Whether the amount decides how many exclusive CPUs it gets."""
+    """Tell whether the amount decides how many exclusive CPUs the pod gets."""
     managers = attempts.what_if.managers
     little, all_of_it = (demand_of(managers.rules, sought.pod_with(amount)) for amount in (1, sought.asked))
     return managers.providers.of(CpuResource).manager.static and not all_of_it.is_skipped and little != all_of_it
@@ -335,9 +337,10 @@ def _up(amount: int, unit: int) -> int:
 
 
 def _less_of(resource: str) -> _Search:
-    """Find the most whole MiB, or pages, below the request; pages may be zero.
+    """Return a search for the most whole MiB, or pages, below the request. Zero pages are allowed.
 
-    By halving, but only among amounts that need equally many NUMA nodes: `restricted` refuses memory on fewer nodes than the CPUs are on.
+    The search is by halving, but only among amounts that need equally many NUMA nodes: `restricted` refuses memory on fewer nodes than the
+    CPUs are on.
     """
     unit = unit_of(resource)
 
@@ -349,12 +352,14 @@ def _less_of(resource: str) -> _Search:
 
 
 def _least(resource: str) -> int:
-    """Memory: the smallest amount worth suggesting; huge pages: none."""
+    """Return the smallest amount worth suggesting. Huge pages may be zero."""
     return MIB if resource == MEMORY else 0
 
 
 def _larger_budget(attempts: Attempts) -> Iterator[Remedy]:
-    """Raise the pod-level amount above what its containers take exclusively: a rest for those that share (EmptyPodSharedPoolError)."""
+    """Raise the pod-level amount above what its containers take exclusively, so that something remains for those that share
+    (EmptyPodSharedPoolError).
+    """
     pod = attempts.pod
     if pod.resources is None:
         return

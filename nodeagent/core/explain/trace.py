@@ -1,6 +1,6 @@
-"""One decision on a pod, step by step: the merges, then what each manager allocated and by which rule.
+"""Steps of one decision on a pod: the merges, and what each manager allocated by which rules.
 
-The admission itself runs with observers; what they saw is put in order here. Nothing is decided a second time.
+The admission runs with observers, and their events are put in order here. Nothing is decided a second time.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ from nodeagent.core.resources.resource import Allocated, Resource
 
 
 class ResourceStep(Struct, frozen=True):
-    """What a further resource did for a container, or for all of a pod, in its own words."""
+    """Allocation of a resource without a step type of its own, in the resource's words."""
 
     container: str | None
     resource: str
     given: str
-    """Empty if it was refused."""
+    """What was allocated. Empty after a refusal."""
 
 
 TraceStep = MergeTrace | CpuStep | MemoryStep | DeviceStep | ResourceStep
@@ -47,17 +47,17 @@ _STEPS: dict[str, Callable[[Allocated, Sequence[Pick], Pod], TraceStep | None]] 
 class Trace(Struct, frozen=True):
     pod: Pod
     demand: PodDemand
-    """As it was decided on: with the class of cores that the pod prefers, or without one."""
+    """Demand of the decision, with or without the class of cores that the pod prefers."""
     decision: Admitted | Refused
     steps: tuple[TraceStep, ...]
-    """In the order in which they were taken."""
+    """Steps in order."""
 
 
 _Seen = Pick | Allocated
 
 
 def trace(what_if: WhatIf, pod: Pod) -> Trace:
-    """Decide on the pod, and trace how."""
+    """Decide on the pod, and collect the steps."""
     seen: list[_Seen] = []
     decision = what_if.judge(pod, _observed(what_if.managers, seen))
     demand = demand_of(what_if.managers.rules, pod)
@@ -69,7 +69,7 @@ def trace(what_if: WhatIf, pod: Pod) -> Trace:
 
 
 def _observed(managers: Managers, seen: list[_Seen]) -> Managers:
-    """Return the managers so that they tell what leads to their decision; what comes to nothing is forgotten."""
+    """Return the managers with observers that collect events. Events of an abandoned trial are dropped."""
 
     def allocated(event: Allocated | DecidedAnew) -> None:
         if isinstance(event, DecidedAnew):
@@ -88,7 +88,7 @@ def _steps(
     pod: Pod,
     demand: PodDemand,
 ) -> list[TraceStep]:
-    """Put the merges before what was allocated under them."""
+    """Put each merge before the allocations under its hint."""
     steps: list[TraceStep] = []
     merges = list(decision.report.merges)
     promises = what_if.promises
@@ -114,7 +114,7 @@ def _steps(
         if step is not None:
             steps.append(step)
         picks = []
-    # A merge that admitted nothing has no allocation after it.
+    # A merge that admits nothing has no allocation after it.
     while merges:
         steps.append(merge())
     return steps
