@@ -273,10 +273,10 @@ def admit(
         promises: the allocations of admitted pods. Those of inactive pods must have been released (`violations`).
         pod: the pod with defaults applied.
     """
-    outcome, demand = _run(managers, promises, pod)
-    report = _report(managers, outcome, pod, demand)
+    outcome, demand = _decide(managers, promises, pod)
+    report = _make_report(managers, outcome, pod, demand)
     if outcome.refusal is None:
-        return Admitted(_without_reuse(managers, outcome.promises), outcome.deltas, report)
+        return Admitted(_end_reuse(managers, outcome.promises), outcome.deltas, report)
     cleaned, deltas = promises, outcome.deltas
     if managers.quirks:
         # kubelet releases what a refused pod got only at its next call for any pod; gauges and reuse sets show the difference.
@@ -285,23 +285,23 @@ def admit(
     return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, deltas, report)
 
 
-def _run(
+def _decide(
     managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False
 ) -> tuple[AdmissionResult, PodDemand]:
     """Decide on a pod, and return the demand that was decided on. A preferred class of cores is first required; if that fails, any class
     counts.
     """
     demand = demand_of(managers.rules, pod)
-    untold = _untold(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
+    untold = _refuse_unsorted(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
     wish = preferred_class(managers, pod, demand)
     if wish is not None and untold is None:
         first = replace(demand, core_class=wish)
-        outcome = _run_once(managers, promises, pod, first, None, is_running=is_running)
+        outcome = _decide_demand(managers, promises, pod, first, None, is_running=is_running)
         if outcome.refusal is None or outcome.refusal.reason in FAILURES_OF_PLUGINS:
             return outcome, first  # see `Rejected.is_of_a_failure`
         if managers.providers.observer is not None:
             managers.providers.observer(DecidedAnew())
-    return _run_once(managers, promises, pod, demand, untold, is_running=is_running), demand
+    return _decide_demand(managers, promises, pod, demand, untold, is_running=is_running), demand
 
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
@@ -314,7 +314,7 @@ def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item]
     return sorted_by(plugins, waiting, pod_of)
 
 
-def _untold(managers: Managers, pod: Pod) -> Refusal | None:
+def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
     """Refuse a pod that a CPU plugin fails to sort."""
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
@@ -331,12 +331,12 @@ def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | No
     )
 
 
-def _run_once(
+def _decide_demand(
     managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, untold: Refusal | None, *, is_running: bool
 ) -> AdmissionResult:
     why = untold or unfit(managers.providers, managers.topology, demand)
     if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).of(ClaimHoldings).claims:
-        return _decided(managers, promises, demand, why, is_running=is_running)
+        return _decide_resources(managers, promises, demand, why, is_running=is_running)
     from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few pods have claims
     from nodeagent.core.resources.claims.placing import ways_to_place  # noqa: PLC0415 - as above
 
@@ -346,21 +346,23 @@ def _run_once(
     try:
         for way in ways_to_place(cpus, memory, cards, managers.topology, promises, pod, demand):
             if isinstance(way, Refusal):
-                outcome = _decided(managers, promises, demand, way, is_running=False)
+                outcome = _decide_resources(managers, promises, demand, way, is_running=False)
             else:
-                outcome = _decided(managers, way.promises, way.demand, None, is_running=False, has_claimed=True)
+                outcome = _decide_resources(
+                    managers, way.promises, way.demand, None, is_running=False, has_claimed=True
+                )
                 outcome = replace(outcome, deltas=(*way.deltas, *outcome.deltas))
             if outcome.refusal is None or outcome.refusal.reason is Reason.DEVICE_PLUGINS_SLOW:
                 return outcome
             refused = refused or outcome
     except PluginFailedError as err:
         why = Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
-        refused = _decided(managers, promises, demand, why, is_running=False)
+        refused = _decide_resources(managers, promises, demand, why, is_running=False)
     assert refused is not None, "claims that can't be met are refused"
     return refused
 
 
-def _decided(
+def _decide_resources(
     managers: Managers,
     promises: Promises,
     demand: PodDemand,
@@ -382,7 +384,7 @@ def _decided(
     return replace(outcome, refusal=said)
 
 
-def _without_reuse(managers: Managers, promises: Promises) -> Promises:
+def _end_reuse(managers: Managers, promises: Promises) -> Promises:
     # Every container of a pod gets its share at admission, so nothing remains for reuse.
     if managers.reproduces(Erratum.REUSE_OUTLIVES_POD):
         return promises
@@ -391,7 +393,7 @@ def _without_reuse(managers: Managers, promises: Promises) -> Promises:
     return promises
 
 
-def _report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodDemand) -> Report:
+def _make_report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodDemand) -> Report:
     return Report(outcome.merges, container_reports(managers, outcome.promises, pod), demand.core_class)
 
 
@@ -414,9 +416,9 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
     results: list[tuple[str, Admitted | Rejected]] = []
     deltas: list[MetricDeltas] = []
     for pod in pods:
-        outcome, demand = _run(managers, promises, pod, is_running=True)
-        report = _report(managers, outcome, pod, demand)
-        promises = _without_reuse(managers, outcome.promises)
+        outcome, demand = _decide(managers, promises, pod, is_running=True)
+        report = _make_report(managers, outcome, pod, demand)
+        promises = _end_reuse(managers, outcome.promises)
         deltas.append(outcome.deltas)
         refusal = outcome.refusal
         results.append(
@@ -440,7 +442,7 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
         known = names.get(uid, set())
         for name in held.holders:
             if name not in known:
-                promises, moved = _released(managers, promises, uid, name)
+                promises, moved = _release_container(managers, promises, uid, name)
                 deltas += moved
         if uid not in names:
             promises, moved = remove_pod(managers, promises, uid)
@@ -457,12 +459,12 @@ def start_container(managers: Managers, promises: Promises, pod: Pod, name: str)
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
     """Release what only this container of its pod holds."""
-    promises, deltas = _released(managers, promises, pod_uid, name)
+    promises, deltas = _release_container(managers, promises, pod_uid, name)
     left = promises.of_pod(pod_uid).without(name)
     return with_pod(promises, pod_uid, with_held_claims(left)), deltas
 
 
-def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
+def _release_container(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
     deltas: MetricDeltas = ()
     for manager in managers.providers.resources:
         promises, moved = manager.release_container(promises, uid, name)
@@ -475,7 +477,7 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
     held = promises.of_pod(pod_uid)
     deltas: MetricDeltas = ()
     for name in held.holders:
-        promises, moved = _released(managers, promises, pod_uid, name)
+        promises, moved = _release_container(managers, promises, pod_uid, name)
         deltas += moved
     if not managers.reproduces(Erratum.POD_ENTRY_LEAKS):
         for manager in managers.providers.resources:

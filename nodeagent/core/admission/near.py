@@ -32,25 +32,25 @@ def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) 
     missing = tuple(name for name in names if not devices.called(name))
     if not missing:
         return None
-    wanted = f"it asks to be near {_some([_shown(name) for name in missing], _MOST_NAMED, ' and ')}"
+    wanted = f"it asks to be near {_list_some([_shorten(name) for name in missing], _MOST_NAMED, ' and ')}"
     if devices.problem:
-        why = _shown(devices.problem, 10 * _MOST_CHARACTERS)
+        why = _shorten(devices.problem, 10 * _MOST_CHARACTERS)
         return Refusal(Reason.DEVICE, f"{wanted}, and which devices there are is not known: {why}")
     if not devices.placed:
         return Refusal(Reason.DEVICE, f"{wanted}, and this machine has no devices that anything could be near")
-    there = [_named(device) for device, _ in devices.placed if device.physical_function is None]
-    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {_some(there, _MOST_NAMED)}")
+    there = [_format_device(device) for device, _ in devices.placed if device.physical_function is None]
+    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {_list_some(there, _MOST_NAMED)}")
 
 
-def _named(device: Device) -> str:
-    names = _some([_shown(name) for name in device.names], _MOST_NAMES, " ")
+def _format_device(device: Device) -> str:
+    names = _list_some([_shorten(name) for name in device.names], _MOST_NAMES, " ")
     return f"{names or device.address} ({device.kind.value})"
 
 
-def _some(texts: list[str], most: int, between: str = ", ") -> str:
+def _list_some(texts: list[str], most: int, between: str = ", ") -> str:
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return f"{between.join(texts[:most])}{more}"
 
 
-def _shown(text: str, most: int = _MOST_CHARACTERS) -> str:
+def _shorten(text: str, most: int = _MOST_CHARACTERS) -> str:
     return printable(text if len(text) <= most else f"{text[:most]}…")

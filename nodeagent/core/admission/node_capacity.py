@@ -31,12 +31,12 @@ class Usage(Struct, frozen=True):
     amounts: NodeAmounts = ()
 
     def plus(self, pod: Pod, *, pod_level_resources: bool = True) -> "Usage":
-        return self._moved(pod, 1, pod_level_resources)
+        return self._add(pod, 1, pod_level_resources)
 
     def minus(self, pod: Pod, *, pod_level_resources: bool = True) -> "Usage":
-        return self._moved(pod, -1, pod_level_resources)
+        return self._add(pod, -1, pod_level_resources)
 
-    def _moved(self, pod: Pod, sign: int, pod_level_resources: bool) -> "Usage":
+    def _add(self, pod: Pod, sign: int, pod_level_resources: bool) -> "Usage":
         amounts = dict(self.amounts)
         for name, amount in _requested(pod, pod_level_resources):
             amounts[name] = amounts.get(name, 0) + sign * amount

@@ -143,14 +143,14 @@ def run_admission(
         if (is_running or held is not NOTHING) and holds_all(
             providers.resources, held, pod, by_pod=by_pod, is_running=is_running
         ):
-            return _kept(providers, start, pod)
+            return _keep_allocation(providers, start, pod)
     if unfit is not None:
-        return _counted_error(replace(start, refusal=unfit))
+        return _count_error(replace(start, refusal=unfit))
     if topology.policy is TopologyPolicy.NONE:
-        return _each_container(providers, start, pod)
+        return _allocate_each_container(providers, start, pod)
     if topology.scope is Scope.CONTAINER:
-        return _by_container(providers, start, pod)
-    return _by_pod(providers, start, pod)
+        return _admit_by_container(providers, start, pod)
+    return _admit_by_pod(providers, start, pod)
 
 
 def is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
@@ -158,7 +158,7 @@ def is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
     return pod.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
 
 
-def _kept(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+def _keep_allocation(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     """Admit a pod that holds all that it requests, and change nothing."""
     promises = outcome.promises
     held = promises.of_pod(pod.uid)
@@ -168,52 +168,54 @@ def _kept(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> Adm
     return AdmissionResult(promises, (*outcome.deltas, *kept_deltas(providers.resources, pod)))
 
 
-def _each_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+def _allocate_each_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     for container in pod.containers:
-        outcome = _allocated(providers, outcome, pod, container)
+        outcome = _allocate_container(providers, outcome, pod, container)
         if outcome.refusal is not None:
             return outcome
     return outcome
 
 
-def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+def _admit_by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     for container in pod.containers:
         promises = outcome.promises
-        ask = partial(_container_hints, promises, pod, container)
+        ask = partial(_ask_container_hints, promises, pod, container)
         near, hints = providers.hints(providers.hints_near(container.near), ask)
-        outcome = _merged(providers, outcome, pod, container, near, hints)
+        outcome = _merge_hints(providers, outcome, pod, container, near, hints)
         if outcome.refusal is not None:
             return outcome
-        outcome = _allocated(providers, _with_hint(outcome, pod, (container,)), pod, container)
+        outcome = _allocate_container(providers, _store_hint(outcome, pod, (container,)), pod, container)
         if outcome.refusal is not None:
-            return _counted_error(outcome)
-        outcome = _counted_alignment(providers, outcome)
+            return _count_error(outcome)
+        outcome = _count_alignment(providers, outcome)
     return outcome
 
 
-def _container_hints(
+def _ask_container_hints(
     promises: Promises, pod: PodDemand, container: ContainerDemand, resource: Resource
 ) -> ResourceHints:
     return resource.container_hints(promises, pod, container)
 
 
-def _by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+def _admit_by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     near, hints = providers.hints(providers.near, lambda one: one.pod_hints(outcome.promises, pod))
-    outcome = _merged(providers, outcome, pod, None, near, hints)
+    outcome = _merge_hints(providers, outcome, pod, None, near, hints)
     if outcome.refusal is not None:
         return outcome
-    outcome = _with_hint(outcome, pod, pod.containers)
+    outcome = _store_hint(outcome, pod, pod.containers)
     if is_by_pod(providers.topology, pod):
         for manager in providers.resources:
-            outcome = _after(providers, outcome, manager.name, None, manager.allocate_pod(outcome.promises, pod))
+            outcome = _apply_allocation(
+                providers, outcome, manager.name, None, manager.allocate_pod(outcome.promises, pod)
+            )
             if outcome.refusal is not None:
                 break
     else:
-        outcome = _each_container(providers, outcome, pod)
-    return _counted_alignment(providers, outcome) if outcome.refusal is None else _counted_error(outcome)
+        outcome = _allocate_each_container(providers, outcome, pod)
+    return _count_alignment(providers, outcome) if outcome.refusal is None else _count_error(outcome)
 
 
-def _merged(
+def _merge_hints(
     providers: Providers,
     outcome: AdmissionResult,
     pod: PodDemand,
@@ -229,7 +231,7 @@ def _merged(
     )
     overruled: tuple[str, ...] = ()
     if near and not merged.preferred:
-        merged, overruled = _despite_devices(topology, merged, near, hints)
+        merged, overruled = _prefer_cpus_node(topology, merged, near, hints)
     admitted = topology.admits(merged)
     name = None if container is None else container.name
     report = MergeReport(name, (*near, *hints), merged, admitted, overruled)
@@ -237,12 +239,12 @@ def _merged(
     if admitted:
         return outcome
     if topology.policy is TopologyPolicy.SINGLE_NUMA_NODE:
-        outcome = _moved(outcome, aligned_failure(topology.scope.value, "numa_node"))
+        outcome = _add_deltas(outcome, aligned_failure(topology.scope.value, "numa_node"))
     refusal = affinity_refusal(topology.scope, is_managed_pod=pod.is_managed)
-    return _counted_error(replace(outcome, refusal=refusal))
+    return _count_error(replace(outcome, refusal=refusal))
 
 
-def _despite_devices(
+def _prefer_cpus_node(
     topology: TopologyManager, merged: Merged, near: ResourceHints, hints: ResourceHints
 ) -> tuple[Merged, tuple[str, ...]]:
     cpus = next(each for name, each in hints if name == CPU)
@@ -253,7 +255,7 @@ def _despite_devices(
     return instead, tuple(name for name, each in near if not is_fine_with(each, mask))
 
 
-def _with_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[ContainerDemand]) -> AdmissionResult:
+def _store_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[ContainerDemand]) -> AdmissionResult:
     merged = outcome.merges[-1].merged
     hint = Hint(None if merged.mask is None else NumaSet(merged.mask), merged.preferred)
     promises = outcome.promises
@@ -265,18 +267,18 @@ def _with_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[Co
     return replace(outcome, promises=replace(promises, pods=pods))
 
 
-def _allocated(
+def _allocate_container(
     providers: Providers, outcome: AdmissionResult, pod: PodDemand, container: ContainerDemand
 ) -> AdmissionResult:
     for manager in providers.resources:
         allocation = manager.allocate_container(outcome.promises, pod, container)
-        outcome = _after(providers, outcome, manager.name, container.name, allocation)
+        outcome = _apply_allocation(providers, outcome, manager.name, container.name, allocation)
         if outcome.refusal is not None:
             break
     return outcome
 
 
-def _after(
+def _apply_allocation(
     providers: Providers, outcome: AdmissionResult, manager: str, container: str | None, allocation: Allocation
 ) -> AdmissionResult:
     if providers.observer is not None:
@@ -288,16 +290,16 @@ def _after(
     )
 
 
-def _counted_error(outcome: AdmissionResult) -> AdmissionResult:
-    return _moved(outcome, plus(TOPOLOGY_ERRORS))
+def _count_error(outcome: AdmissionResult) -> AdmissionResult:
+    return _add_deltas(outcome, plus(TOPOLOGY_ERRORS))
 
 
-def _counted_alignment(providers: Providers, outcome: AdmissionResult) -> AdmissionResult:
+def _count_alignment(providers: Providers, outcome: AdmissionResult) -> AdmissionResult:
     topology = providers.topology
     if topology.policy is not TopologyPolicy.SINGLE_NUMA_NODE:
         return outcome
-    return _moved(outcome, aligned(topology.scope.value, "numa_node"))
+    return _add_deltas(outcome, aligned(topology.scope.value, "numa_node"))
 
 
-def _moved(outcome: AdmissionResult, *deltas: MetricDelta) -> AdmissionResult:
+def _add_deltas(outcome: AdmissionResult, *deltas: MetricDelta) -> AdmissionResult:
     return replace(outcome, deltas=(*outcome.deltas, *deltas))

@@ -46,8 +46,9 @@ def is_resize(old: Pod, new: Pod) -> bool:
     unsized = tuple(replace(now, resources=was.resources) for was, now in pairs)
     if replace(new, containers=unsized, resources=old.resources) != old:
         return False
-    return _fixed(old.resources) == _fixed(new.resources) and all(
-        was == now or (was.kind is not ContainerKind.INIT and _fixed(was.resources) == _fixed(now.resources))
+    return _fixed_amounts(old.resources) == _fixed_amounts(new.resources) and all(
+        was == now
+        or (was.kind is not ContainerKind.INIT and _fixed_amounts(was.resources) == _fixed_amounts(now.resources))
         for was, now in pairs
     )
 
@@ -90,7 +91,7 @@ def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
     return None
 
 
-def _fixed(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
+def _fixed_amounts(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
     """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None means that there are no pod-level amounts."""
     if resources is None:
         return None
@@ -136,7 +137,7 @@ def resized(
             "CPUs and memory that the pod has for itself as a whole, and what its containers have of that, stay as they are while it runs: "
             "end the pod, and start it anew"
         )
-    claimed = _of_claims(promises, old, new)
+    claimed = _refuse_claimed_change(promises, old, new)
     if claimed is not None:
         return claimed
     if allocatable is not None:
@@ -147,13 +148,13 @@ def resized(
             return NotResized(reason, short.message)
     taken = default_set(promises) & occupied
     if taken:
-        elsewhere = _in_some_class(managers, with_default_set(promises, default_set(promises) - taken), old, new)
+        elsewhere = _decide_by_class(managers, with_default_set(promises, default_set(promises) - taken), old, new)
         if isinstance(elsewhere, Promises):
             return with_default_set(elsewhere, default_set(elsewhere) | taken)
-    return _in_some_class(managers, promises, old, new)
+    return _decide_by_class(managers, promises, old, new)
 
 
-def _of_claims(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
+def _refuse_claimed_change(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
     """Refuse another amount of what a container has by its claims: allocations of claims can't change while the pod holds them."""
     for was, now in zip(old.containers, new.containers, strict=True):
         drivers = {
@@ -164,24 +165,24 @@ def _of_claims(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
         }
         for resource, driver in ((CPU, CPU_DRIVER), (MEMORY, MEMORY_DRIVER)):
             amounts = (container.resources.requests.get(resource) for container in (was, now))
-            if driver in drivers and not _is_as_much(*amounts):
+            if driver in drivers and not _is_equal_amount(*amounts):
                 what = "CPUs" if resource == CPU else "memory"
                 why = f"container {was.name} has its {what} by a claim, which stays as it is: change the claim with the pod"
                 return never_resized(why)
     return None
 
 
-def _in_some_class(managers: Managers, promises: Promises, old: Pod, new: Pod) -> Promises | NotResized:
+def _decide_by_class(managers: Managers, promises: Promises, old: Pod, new: Pod) -> Promises | NotResized:
     demand = demand_of(managers.rules, new)
     wish = preferred_class(managers, new, demand)
     if wish is not None:
-        first = _decided(managers, promises, old, replace(demand, core_class=wish))
+        first = _decide(managers, promises, old, replace(demand, core_class=wish))
         if isinstance(first, Promises):
             return first
-    return _decided(managers, promises, old, demand)
+    return _decide(managers, promises, old, demand)
 
 
-def _decided(managers: Managers, promises: Promises, old: Pod, demand: PodDemand) -> Promises | NotResized:
+def _decide(managers: Managers, promises: Promises, old: Pod, demand: PodDemand) -> Promises | NotResized:
     providers = seen_by(managers.providers, demand)
     before = {container.name: container for container in demand_of(managers.rules, old).containers}
     try:
@@ -204,17 +205,17 @@ def restarted(old: Pod, new: Pod) -> frozenset[str]:
         for was, now in zip(old.containers, new.containers, strict=True)
         if not now.unit
         for resource in now.restarts_for
-        if not _is_as_much(was.resources.requests.get(resource), now.resources.requests.get(resource))
-        or not _is_as_much(_limit(old, was, resource), _limit(new, now, resource))
+        if not _is_equal_amount(was.resources.requests.get(resource), now.resources.requests.get(resource))
+        or not _is_equal_amount(_limit_of(old, was, resource), _limit_of(new, now, resource))
     )
 
 
-def _is_as_much(was: Quantity | None, now: Quantity | None) -> bool:
+def _is_equal_amount(was: Quantity | None, now: Quantity | None) -> bool:
     """Tell whether two amounts are equal in value: `1Gi` equals `1073741824`."""
     return was == now if was is None or now is None else was.nano == now.nano
 
 
-def _limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
+def _limit_of(pod: Pod, container: Container, resource: str) -> Quantity | None:
     """Return a container's limit, or else that of the pod as a whole."""
     own = container.resources.limits.get(resource)
     return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)
@@ -241,7 +242,7 @@ def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
         for resource in (CPU, MEMORY):
             for before, after in ((was.limits, now.limits), (was.requests, now.requests)):
                 amounts = [part.get(resource) for part in (before, after)]
-                if not _is_as_much(*amounts):
+                if not _is_equal_amount(*amounts):
                     yield AmountChange(name, resource, *(None if each is None else str(each) for each in amounts))
                     break
 

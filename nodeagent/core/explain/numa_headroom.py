@@ -80,7 +80,7 @@ def headroom(
     free = CpuSet(cpu.free_cpus(promises)) | lent if cpu.static else CpuSet()
     topology = managers.topology
     counted = topology.online if core_class is None else topology.core_classes[core_class]
-    return tuple(_node_headroom(managers, promises, node.id, held, free, counted) for node in topology.numa)
+    return tuple(_examine_node(managers, promises, node.id, held, free, counted) for node in topology.numa)
 
 
 def largest_usable(managers: Managers, promises: Promises, nodes: Iterable[NodeHeadroom]) -> int:
@@ -90,7 +90,7 @@ def largest_usable(managers: Managers, promises: Promises, nodes: Iterable[NodeH
     return max((cpu.usable(anyone, node.free.bits).bit_count() for node in nodes), default=0)
 
 
-def _node_headroom(
+def _examine_node(
     managers: Managers, promises: Promises, node: int, held: list[HeldOnNode], all_free: CpuSet, counted: CpuSet
 ) -> NodeHeadroom:
     topology = managers.topology

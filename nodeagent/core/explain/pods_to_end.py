@@ -21,7 +21,7 @@ MOST_SETS = 300
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
     """Find the smallest pods of which one is sufficient, or else several that are all needed."""
-    sizes = {pod.uid: _size(attempts, pod) for pod in attempts.what_if.pods}
+    sizes = {pod.uid: _size_of(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal
     counts = isinstance(short, Insufficient) and short.resource == "pods"
     holding = [pod for pod in attempts.what_if.pods if counts or any(sizes[pod.uid])]
@@ -34,77 +34,77 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
             return
         if number == _MOST_ALONE and len(alone) < len(pods):
             attempts.cut_short = True  # a pod in between may be sufficient
-        if attempts.admits(what_if=_without(attempts.what_if, [pod])):
+        if attempts.admits(what_if=_end_pods(attempts.what_if, [pod])):
             best, found = sizes[pod.uid], found + 1
             yield Remedy(RequestChange.REMOVAL, (pod.full_name,))
-    several = _several(attempts, pods) if best is None else None
+    several = _find_several(attempts, pods) if best is None else None
     if several is not None:
         yield Remedy(RequestChange.REMOVAL, tuple(sorted(pod.full_name for pod in several)))
 
 
-def _several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
+def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
     """Find the fewest pods, and of equally many those that hold least together.
 
     Args:
         attempts: the attempts for the refused pod.
         pods: the pods, the smallest first. None of them is sufficient alone.
     """
-    enough = _enough(attempts, pods)
+    enough = _find_sufficient(attempts, pods)
     if enough is None:
         return None
-    sizes = {pod.uid: _size(attempts, pod) for pod in pods}
+    sizes = {pod.uid: _size_of(attempts, pod) for pod in pods}
     left = MOST_SETS
     for count in range(2, len(enough) + 1):
         left -= comb(len(pods), count)
         if left < 0:
             attempts.cut_short = True
-            return _exchanged(attempts, pods, enough)
-        for gone in sorted(combinations(pods, count), key=lambda each: _total([sizes[pod.uid] for pod in each])):
-            if attempts.admits(what_if=_without(attempts.what_if, gone)):
+            return _exchange_for_smaller(attempts, pods, enough)
+        for gone in sorted(combinations(pods, count), key=lambda each: _sum_sizes([sizes[pod.uid] for pod in each])):
+            if attempts.admits(what_if=_end_pods(attempts.what_if, gone)):
                 return gone
     return enough
 
 
-def _enough(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
+def _find_sufficient(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
     """Take the largest pods until they suffice, then leave out those that aren't needed. The largest come first."""
     gone = list(reversed(pods))
-    if not attempts.admits(what_if=_without(attempts.what_if, gone)):
+    if not attempts.admits(what_if=_end_pods(attempts.what_if, gone)):
         return None
     few, enough = 0, len(gone)
     while few + 1 < enough:
         middle = (few + enough) // 2
         few, enough = (
-            (few, middle) if attempts.admits(what_if=_without(attempts.what_if, gone[:middle])) else (middle, enough)
+            (few, middle) if attempts.admits(what_if=_end_pods(attempts.what_if, gone[:middle])) else (middle, enough)
         )
     gone = gone[:enough]
     for pod in reversed(gone[:-1]):
         others = [other for other in gone if other is not pod]
-        if attempts.admits(what_if=_without(attempts.what_if, others)):
+        if attempts.admits(what_if=_end_pods(attempts.what_if, others)):
             gone = others
     return gone
 
 
-def _exchanged(attempts: Attempts, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
+def _exchange_for_smaller(attempts: Attempts, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
     """Replace each pod with the smallest sufficient one, the largest first."""
     gone = enough
     for pod in enough:
         for smaller in pods[: pods.index(pod)]:
             others = [smaller if other is pod else other for other in gone]
-            if smaller not in gone and attempts.admits(what_if=_without(attempts.what_if, others)):
+            if smaller not in gone and attempts.admits(what_if=_end_pods(attempts.what_if, others)):
                 gone = others
                 break
     return gone
 
 
-def _total(sizes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+def _sum_sizes(sizes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(map(sum, zip(*sizes, strict=True)))
 
 
-def _without(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
+def _end_pods(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
     return what_if.without(frozenset(pod.uid for pod in pods))
 
 
-def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
+def _size_of(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
     """Compare pods by what they request of the resource that the node as a whole lacks, then by what they hold of each resource."""
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0

@@ -54,10 +54,10 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
     kinds = {
         RequestChange.REQUEST: smaller_requests,
         RequestChange.CLAIM: smaller_claims,
-        RequestChange.NODE: _other_nodes,
-        RequestChange.CORE_CLASS: _other_classes,
-        RequestChange.DEVICES: _fewer_devices,
-        RequestChange.CONFIGURATION: _configurations,
+        RequestChange.NODE: _try_other_nodes,
+        RequestChange.CORE_CLASS: _try_other_classes,
+        RequestChange.DEVICES: _try_fewer_near_devices,
+        RequestChange.CONFIGURATION: _try_configurations,
         RequestChange.REMOVAL: pods_to_end,
     }
     found: list[Remedy] = []
@@ -65,7 +65,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
     refusal = what_if.judge(pod)
     assert not isinstance(refusal, Admitted), "an admitted pod needs no change"
     if isinstance(refusal, UnitTaken):
-        return _free_units(what_if, pod, tried)
+        return _end_unit_holders(what_if, pod, tried)
     for change, search in kinds.items():
         attempts = Attempts(what_if, pod, refusal, tried, BUDGETS[change])
         found += search(attempts)
@@ -73,7 +73,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
     return Remedies(tuple(found), all_tried)
 
 
-def _free_units(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedies:
+def _end_unit_holders(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedies:
     """Try the end of the pods that pin its systemd units. Nothing else can help."""
     holders = [other for other in (*what_if.pods, *what_if.idle) if {*other.units} & {*pod.units}]
     decision = what_if.without(frozenset(other.uid for other in holders)).judge(pod)
@@ -83,7 +83,7 @@ def _free_units(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedie
     return Remedies((Remedy(RequestChange.REMOVAL, names),) if is_enough else ())
 
 
-def _other_nodes(attempts: Attempts) -> Iterator[Remedy]:
+def _try_other_nodes(attempts: Attempts) -> Iterator[Remedy]:
     """Try each other NUMA node, and then no required node."""
     asked = attempts.pod.numa_node
     if asked is None:
@@ -95,7 +95,7 @@ def _other_nodes(attempts: Attempts) -> Iterator[Remedy]:
             return
 
 
-def _other_classes(attempts: Attempts) -> Iterator[Remedy]:
+def _try_other_classes(attempts: Attempts) -> Iterator[Remedy]:
     """Try to prefer the class instead of requiring it, then the other classes."""
     asked = attempts.pod.core_class
     if asked is None:
@@ -107,24 +107,24 @@ def _other_classes(attempts: Attempts) -> Iterator[Remedy]:
             yield Remedy(RequestChange.CORE_CLASS, (), (), asked, other)
 
 
-def _fewer_devices(attempts: Attempts) -> Iterator[Remedy]:
+def _try_fewer_near_devices(attempts: Attempts) -> Iterator[Remedy]:
     """Try to remove each device from `near`, and all of them only if no single one is sufficient."""
     names = attempts.pod.near
-    found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_not_near(attempts.pod, (name,)))]
-    if not found and len(names) > 1 and attempts.admits(_not_near(attempts.pod, names)):
+    found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_without_near(attempts.pod, (name,)))]
+    if not found and len(names) > 1 and attempts.admits(_without_near(attempts.pod, names)):
         found = [names]
     yield from (Remedy(RequestChange.DEVICES, each) for each in found)
 
 
-def _not_near(pod: Pod, names: tuple[str, ...]) -> Pod:
+def _without_near(pod: Pod, names: tuple[str, ...]) -> Pod:
     kept = (replace(one, near=tuple(name for name in one.near if name not in names)) for one in pod.containers)
     return replace(pod, containers=tuple(kept))
 
 
-def _configurations(attempts: Attempts) -> Iterator[Remedy]:
+def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
     placement = attempts.what_if.managers.placement
     tried = False
-    for field, before, after, changed in _placements(placement, attempts.pod):
+    for field, before, after, changed in _laxer_placements(placement, attempts.pod):
         if field == "topologyManagerPolicy" and tried:
             continue
         other = attempts.what_if.under(changed)
@@ -143,7 +143,7 @@ def _configurations(attempts: Attempts) -> Iterator[Remedy]:
                 yield Remedy(RequestChange.CONFIGURATION, (name,), (), str(most), str(fewest))
 
 
-def _placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
+def _laxer_placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
     """Yield (field, current value, possible value, resulting configuration). Of laxer policies the strictest comes first."""
     policy = placement.topology_manager_policy
     for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():

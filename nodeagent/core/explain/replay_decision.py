@@ -61,15 +61,15 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
         return None
     match again.decision:
         case Admitted(promises=promises):
-            return entry.refusal is None and _lasting(promises.of_pod(entry.pod.uid), entry) == _lasting(
-                what_if.promises.of_pod(entry.pod.uid), entry
-            )
+            return entry.refusal is None and _lasting_allocations(
+                promises.of_pod(entry.pod.uid), entry
+            ) == _lasting_allocations(what_if.promises.of_pod(entry.pod.uid), entry)
         case Rejected() | Insufficient() | UnitTaken() as refused:
             said = None if entry.refusal is None else (entry.refusal.reason, entry.refusal.message)
             return said == (refused.reason, refused.message)
 
 
-def _lasting(held: PodPromises, entry: PodEntry) -> object:
+def _lasting_allocations(held: PodPromises, entry: PodEntry) -> object:
     """Return what doesn't change while the pod runs. Init containers return their memory after they have run."""
     apps = {c.name for c in entry.pod.apps()}
     return (

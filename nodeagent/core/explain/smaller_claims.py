@@ -20,10 +20,10 @@ def smaller_claims(attempts: Attempts) -> Iterator[Remedy]:
     """Change one request of one claim. Requests with alternatives stay, because the alternatives were tried already."""
     for claim in attempts.pod.claims:
         for request in () if claim.spec is None else claim.spec.requests:
-            yield from _fewer(attempts, claim, request)
+            yield from _find_fewer_devices(attempts, claim, request)
 
 
-def _fewer(attempts: Attempts, claim: PodClaim, request: ClaimRequest) -> Iterator[Remedy]:
+def _find_fewer_devices(attempts: Attempts, claim: PodClaim, request: ClaimRequest) -> Iterator[Remedy]:
     wanted = request.ways[0].count
     if len(request.ways) > 1 or wanted is None:
         return

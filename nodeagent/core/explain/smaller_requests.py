@@ -61,50 +61,56 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
     If none of these is sufficient alone, pod-level amounts change together with the containers'.
     """
     resources = memory_resources(attempts.pod)
-    cpus = _alone_or_bounded(attempts, CPU, _fewer_cpus, _whole_cores)
-    memory = [_alone_or_bounded(attempts, resource, _less_of(resource)) for resource in resources]
-    devices = [_alone_or_bounded(attempts, resource, _fewer_devices) for resource in device_resources(attempts.pod)]
-    requests = (*cpus, *_larger_budget(attempts), *chain.from_iterable(memory), *chain.from_iterable(devices))
+    cpus = _change_one_or_several(attempts, CPU, _find_fewer_cpus, _find_whole_cores)
+    memory = [_change_one_or_several(attempts, resource, _search_below(resource)) for resource in resources]
+    devices = [
+        _change_one_or_several(attempts, resource, _find_fewer_devices) for resource in device_resources(attempts.pod)
+    ]
+    requests = (*cpus, *_raise_pod_level(attempts), *chain.from_iterable(memory), *chain.from_iterable(devices))
     if requests:
         return requests
-    return next(filter(None, (tuple(_together(attempts, resources, carry)) for carry in carriers(attempts.pod))), ())
+    return next(
+        filter(None, (tuple(_change_together(attempts, resources, carry)) for carry in carriers(attempts.pod))), ()
+    )
 
 
-def _alone_or_bounded(attempts: Attempts, resource: str, *searches: _Search) -> Sequence[Remedy]:
+def _change_one_or_several(attempts: Attempts, resource: str, *searches: _Search) -> Sequence[Remedy]:
     """Change one amount, or that of several containers if one isn't sufficient."""
     for carry in carriers(attempts.pod):
-        found = [remedy for search in searches for remedy in _requests(attempts, resource, search, carry)]
+        found = [remedy for search in searches for remedy in _change_one(attempts, resource, search, carry)]
         if not found and resource == CPU:
-            found = list(_whole_cores_each(attempts, carry))
-        found = found or list(_bounded(attempts, attempts.pod, resource, searches[0], carry))
+            found = list(_use_whole_cores(attempts, carry))
+        found = found or list(_lower_several(attempts, attempts.pod, resource, searches[0], carry))
         if found:
             return found
     return ()
 
 
-def _requests(attempts: Attempts, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+def _change_one(attempts: Attempts, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change the amount of one container, or the pod-level amount."""
     pod = attempts.pod
     if pod.resources is not None and carry is alone:
         amount = asked_of(pod.resources, resource)
         if amount:
-            yield from _found(attempts, search, _Sought(_own(pod, resource), amount, budget_floor(pod, resource)))
-    yield from _of_one(attempts, pod, resource, search, carry)
+            yield from _find_remedy(
+                attempts, search, _Sought(_pod_level_changer(pod, resource), amount, budget_floor(pod, resource))
+            )
+    yield from _change_container(attempts, pod, resource, search, carry)
 
 
-def _of_one(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+def _change_container(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change one container of this pod, which may already have other changed amounts."""
     for container, amount in askers(pod, resource):
         changed = changer(pod, (container,), resource, carry)
         kept = shared_part(container) if resource == CPU else 0
-        yield from _found(attempts, search, _Sought(changed, amount, shared=kept))
+        yield from _find_remedy(attempts, search, _Sought(changed, amount, shared=kept))
 
 
-def _own(pod: Pod, resource: str) -> Callable[[int], Pod]:
+def _pod_level_changer(pod: Pod, resource: str) -> Callable[[int], Pod]:
     return lambda value: with_amounts(pod, None, {resource: value})
 
 
-def _bounded(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+def _lower_several(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Lower all containers of this pod that have more than a limit to it."""
     asking = askers(pod, resource)
     if len(asking) < 2:
@@ -119,31 +125,31 @@ def _bounded(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry
         fewer = tuple(c for c in chosen if c is not container)
         if fewer and attempts.admits(changer(pod, fewer, resource, carry)(fit)):
             chosen = fewer
-    yield _request(attempts.pod, changer(pod, chosen, resource, carry)(fit))
+    yield _make_remedy(attempts.pod, changer(pod, chosen, resource, carry)(fit))
 
 
-def _found(attempts: Attempts, search: _Search, sought: _Sought) -> Iterator[Remedy]:
+def _find_remedy(attempts: Attempts, search: _Search, sought: _Sought) -> Iterator[Remedy]:
     fit = search(attempts, sought)
     if fit is not None:
-        yield _request(attempts.pod, sought.pod_with(fit))
+        yield _make_remedy(attempts.pod, sought.pod_with(fit))
 
 
-def _whole_cores_each(attempts: Attempts, carry: Carry) -> Sequence[Remedy]:
+def _use_whole_cores(attempts: Attempts, carry: Carry) -> Sequence[Remedy]:
     """Use whole cores for each container if only those are allocated. If that isn't sufficient, use fewer for one container, or for all."""
-    pods = _on_whole_cores(attempts)
-    enough = [_request(attempts.pod, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
+    pods = _pods_on_whole_cores(attempts)
+    enough = [_make_remedy(attempts.pod, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
     if enough:
         return enough
     for pod in pods:
-        enough = list(_of_one(attempts, pod, CPU, _fewer_cpus, carry)) or list(
-            _bounded(attempts, pod, CPU, _fewer_cpus, carry)
+        enough = list(_change_container(attempts, pod, CPU, _find_fewer_cpus, carry)) or list(
+            _lower_several(attempts, pod, CPU, _find_fewer_cpus, carry)
         )
         if enough:
             break
     return enough
 
 
-def _on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
+def _pods_on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
     """Return the pod with the next whole cores below, and above, for each container that requests parts of one."""
     managers, pod = attempts.what_if.managers, attempts.pod
     cpu = managers.providers.of(CpuResource).manager
@@ -155,11 +161,11 @@ def _on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
         if demand.cpus % core:
             kept = shared_part(container)
             below = with_amounts(below, container.name, {CPU: max(core, demand.cpus // core * core) * MILLI + kept})
-            above = with_amounts(above, container.name, {CPU: _up(demand.cpus, core) * MILLI + kept})
+            above = with_amounts(above, container.name, {CPU: _round_up(demand.cpus, core) * MILLI + kept})
     return tuple(whole for whole in ((below,) if above == below else (below, above)) if whole != pod)
 
 
-def _request(before: Pod, after: Pod) -> Remedy:
+def _make_remedy(before: Pod, after: Pod) -> Remedy:
     found = tuple(differences(before, after))
     amounts = tuple(Amount(name, resource, str(was), str(now)) for name, resource, was, now in found)
     return Remedy(RequestChange.REQUEST, tuple(dict.fromkeys(name for name, *_ in found if name is not None)), amounts)
@@ -173,10 +179,10 @@ class _Part(Struct, frozen=True):
     pod_with: Callable[[dict[str, int]], Pod]
 
 
-def _parts(pod: Pod, resources: list[str], carry: Carry) -> Iterator[_Part]:
+def _list_parts(pod: Pod, resources: list[str], carry: Carry) -> Iterator[_Part]:
     def part(container: str | None, now: ResourceRequirements) -> _Part:
         asked = {name: amount for name in (CPU, *resources) if (amount := asked_of(now, name))}
-        least = {name: max(_least(name), 0 if container else budget_floor(pod, name)) for name in asked}
+        least = {name: max(_least_amount(name), 0 if container else budget_floor(pod, name)) for name in asked}
         return _Part(asked, least, lambda amounts: carry(with_amounts(pod, container, amounts)))
 
     if pod.resources is not None and carry is alone:
@@ -184,7 +190,7 @@ def _parts(pod: Pod, resources: list[str], carry: Carry) -> Iterator[_Part]:
     yield from (part(container.name, container.resources) for container in pod.containers)
 
 
-def _all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Part:
+def _part_of_all(pod: Pod, resources: list[str], carry: Carry) -> _Part:
     def bounded(amounts: dict[str, int]) -> Pod:
         changed = pod
         for container in pod.containers:
@@ -193,26 +199,30 @@ def _all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Part:
         return carry(changed)
 
     most = {name: max(amount for _, amount in asking) for name in (CPU, *resources) if (asking := askers(pod, name))}
-    return _Part(most, {name: _least(name) for name in most}, bounded)
+    return _Part(most, {name: _least_amount(name) for name in most}, bounded)
 
 
-def _together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterator[Remedy]:
+def _change_together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterator[Remedy]:
     """Change all amounts of one container, or of the pod as a whole, or else of all containers."""
-    found = [each for part in _parts(attempts.pod, resources, carry) if (each := _several_amounts(attempts, part))]
+    found = [
+        each for part in _list_parts(attempts.pod, resources, carry) if (each := _find_several_amounts(attempts, part))
+    ]
     if not found and attempts.pod.resources is None and len(attempts.pod.containers) > 1:
-        found = [each] if (each := _several_amounts(attempts, _all_containers(attempts.pod, resources, carry))) else []
+        found = (
+            [each] if (each := _find_several_amounts(attempts, _part_of_all(attempts.pod, resources, carry))) else []
+        )
     yield from found
 
 
-def _several_amounts(attempts: Attempts, part: _Part) -> Remedy | None:
+def _find_several_amounts(attempts: Attempts, part: _Part) -> Remedy | None:
     """Find the largest possible number of CPUs, and then as much as possible of the other resources."""
     rest = [name for name in part.asked if name != CPU]
     if len(part.asked) < 2:
         return None
-    for found in _beginnings(attempts, part, rest):
+    for found in _least_memory_choices(attempts, part, rest):
         if CPU in part.asked:
-            sought = _Sought(partial(_with_rest, part.pod_with, found, CPU), part.asked[CPU], part.least[CPU])
-            cpus = _cpus_beside(attempts, sought)
+            sought = _Sought(partial(_pod_with_rest, part.pod_with, found, CPU), part.asked[CPU], part.least[CPU])
+            cpus = _find_cpus(attempts, sought)
             if cpus is None:
                 continue
             found[CPU] = cpus
@@ -222,13 +232,13 @@ def _several_amounts(attempts: Attempts, part: _Part) -> Remedy | None:
             if attempts.admits(part.pod_with(found | {name: part.asked[name]})):
                 found[name] = part.asked[name]
                 continue
-            sought = _Sought(partial(_with_rest, part.pod_with, found, name), part.asked[name], part.least[name])
-            found[name] = _less_of(name)(attempts, sought) or found[name]
-        return _request(attempts.pod, part.pod_with(found))
+            sought = _Sought(partial(_pod_with_rest, part.pod_with, found, name), part.asked[name], part.least[name])
+            found[name] = _search_below(name)(attempts, sought) or found[name]
+        return _make_remedy(attempts.pod, part.pod_with(found))
     return None
 
 
-def _beginnings(attempts: Attempts, part: _Part, rest: list[str]) -> Iterator[dict[str, int]]:
+def _least_memory_choices(attempts: Attempts, part: _Part, rest: list[str]) -> Iterator[dict[str, int]]:
     """Yield the least memory that needs as many NUMA nodes as the request, then as fewer nodes. CPUs are searched with each."""
     least = {name: part.least[name] for name in rest}
     for name in rest:
@@ -238,25 +248,25 @@ def _beginnings(attempts: Attempts, part: _Part, rest: list[str]) -> Iterator[di
         def nodes(amount: int, name: str = name) -> tuple[int, ...]:
             return _fewest_nodes(attempts, part.pod_with(least | {name: amount}))
 
-        for alike in _alike(amounts, nodes):
+        for alike in _split_alike(amounts, nodes):
             if alike[-1] > least[name]:
                 yield least | {name: alike[-1]}
     yield least
 
 
-def _cpus_beside(attempts: Attempts, sought: _Sought) -> int | None:
+def _find_cpus(attempts: Attempts, sought: _Sought) -> int | None:
     """Find the possible number of CPUs: the requested one, or else a lower one, or else the next whole cores."""
     if attempts.admits(sought.pod_with(sought.asked)):
         return sought.asked
-    fewer = _fewer_cpus(attempts, sought)
-    return _whole_cores(attempts, sought) if fewer is None else fewer
+    fewer = _find_fewer_cpus(attempts, sought)
+    return _find_whole_cores(attempts, sought) if fewer is None else fewer
 
 
-def _with_rest(made: Callable[[dict[str, int]], Pod], rest: dict[str, int], resource: str, value: int) -> Pod:
+def _pod_with_rest(made: Callable[[dict[str, int]], Pod], rest: dict[str, int], resource: str, value: int) -> Pod:
     return made(rest | {resource: value})
 
 
-def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
+def _find_fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
     """Find the most CPUs below the request: thousandths if they are shared, otherwise whole CPUs.
 
     The nearest amounts are tried one by one, because fewer CPUs may end up on another NUMA node and block another container. The rest is
@@ -267,7 +277,7 @@ def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
     def fits(amount: int) -> bool:
         return attempts.admits(sought.pod_with(amount))
 
-    if not _takes_alone(attempts, sought):
+    if not _decides_exclusive_cpus(attempts, sought):
         return first_by_halving(range(min(sought.asked, _MOST) - 1, max(sought.floor, 1) - 1, -1), fits)
     cpu = attempts.what_if.managers.providers.of(CpuResource).manager
     step = MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
@@ -276,16 +286,16 @@ def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
     nearest = next((count for count in counts[:NEAREST] if fits(count)), None)
     if nearest is not None:
         return nearest
-    return _first_of_alike(attempts, sought, counts[NEAREST:])
+    return _find_first_alike(attempts, sought, counts[NEAREST:])
 
 
-def _fewer_devices(attempts: Attempts, sought: _Sought) -> int | None:
+def _find_fewer_devices(attempts: Attempts, sought: _Sought) -> int | None:
     """Find the largest number of devices below the request, or zero."""
     counts = range(min(sought.asked, _MOST) - 1, -1, -1)
     return first_nearby(counts, lambda count: attempts.admits(sought.pod_with(count)))
 
 
-def _takes_alone(attempts: Attempts, sought: _Sought) -> bool:
+def _decides_exclusive_cpus(attempts: Attempts, sought: _Sought) -> bool:
     """Tell whether the amount decides how many exclusive CPUs the pod gets."""
     managers = attempts.what_if.managers
     little, all_of_it = (demand_of(managers.rules, sought.pod_with(amount)) for amount in (1, sought.asked))
@@ -302,16 +312,16 @@ def _fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
     return cpus + tuple(fewest_nodes(books, amounts or ()) if memory_accounts(books) else 0 for _, amounts in parts)
 
 
-def _first_of_alike(attempts: Attempts, sought: _Sought, amounts: range) -> int | None:
+def _find_first_alike(attempts: Attempts, sought: _Sought, amounts: range) -> int | None:
     """Find the first that fits, assuming that the ones after it that need equally many NUMA nodes fit too."""
-    for alike in _alike(amounts, lambda amount: _fewest_nodes(attempts, sought.pod_with(amount))):
+    for alike in _split_alike(amounts, lambda amount: _fewest_nodes(attempts, sought.pod_with(amount))):
         found = first_by_halving(alike, lambda amount: attempts.admits(sought.pod_with(amount)))
         if found is not None:
             return found
     return None
 
 
-def _alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[range]:
+def _split_alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[range]:
     """Split descending amounts where they begin to need fewer NUMA nodes."""
     while amounts:
         needed = nodes(amounts[0])
@@ -323,20 +333,20 @@ def _alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[
         amounts = amounts[low + 1 :]
 
 
-def _whole_cores(attempts: Attempts, sought: _Sought) -> int | None:
+def _find_whole_cores(attempts: Attempts, sought: _Sought) -> int | None:
     """Find the next whole cores, if only those are allocated."""
     cpu = attempts.what_if.managers.providers.of(CpuResource).manager
-    if not cpu.options.full_pcpus_only or not _takes_alone(attempts, sought):
+    if not cpu.options.full_pcpus_only or not _decides_exclusive_cpus(attempts, sought):
         return None
-    rounded = _up(sought.asked - sought.shared, MILLI * cpu.layout.per_core) + sought.shared
+    rounded = _round_up(sought.asked - sought.shared, MILLI * cpu.layout.per_core) + sought.shared
     return rounded if rounded > sought.asked and attempts.admits(sought.pod_with(rounded)) else None
 
 
-def _up(amount: int, unit: int) -> int:
+def _round_up(amount: int, unit: int) -> int:
     return -(-amount // unit) * unit
 
 
-def _less_of(resource: str) -> _Search:
+def _search_below(resource: str) -> _Search:
     """Return a search for the most whole MiB, or pages, below the request. Zero pages are allowed.
 
     The search is by halving, but only among amounts that need equally many NUMA nodes: `restricted` refuses memory on fewer nodes than the
@@ -346,17 +356,17 @@ def _less_of(resource: str) -> _Search:
 
     def less(attempts: Attempts, sought: _Sought) -> int | None:
         most = (min(sought.asked, _MOST) - 1) // unit * unit
-        return _first_of_alike(attempts, sought, range(most, max(sought.floor, _least(resource)) - 1, -unit))
+        return _find_first_alike(attempts, sought, range(most, max(sought.floor, _least_amount(resource)) - 1, -unit))
 
     return less
 
 
-def _least(resource: str) -> int:
+def _least_amount(resource: str) -> int:
     """Return the smallest amount worth suggesting. Huge pages may be zero."""
     return MIB if resource == MEMORY else 0
 
 
-def _larger_budget(attempts: Attempts) -> Iterator[Remedy]:
+def _raise_pod_level(attempts: Attempts) -> Iterator[Remedy]:
     """Raise the pod-level amount above what its containers take exclusively, so that something remains for those that share
     (EmptyPodSharedPoolError).
     """
@@ -365,11 +375,12 @@ def _larger_budget(attempts: Attempts) -> Iterator[Remedy]:
         return
     own = {name: asked_of(pod.resources, name) for name, _ in pod.resources.requests}
     least = {
-        name: _up(max(asked, asked_alone(pod, name) + unit_of(name)), unit_of(name)) for name, asked in own.items()
+        name: _round_up(max(asked, asked_alone(pod, name) + unit_of(name)), unit_of(name))
+        for name, asked in own.items()
     }
     for more in range(2 * attempts.what_if.managers.providers.of(CpuResource).manager.layout.per_core):
         wanted = {name: amount + (more * MILLI if name == CPU else 0) for name, amount in least.items()}
         changed = with_amounts(pod, None, wanted)
         if wanted != own and attempts.admits(changed):
-            yield _request(pod, changed)
+            yield _make_remedy(pod, changed)
             return

@@ -59,16 +59,18 @@ _Seen = Pick | Allocated
 def trace(what_if: WhatIf, pod: Pod) -> Trace:
     """Decide on the pod, and collect the steps."""
     seen: list[_Seen] = []
-    decision = what_if.judge(pod, _observed(what_if.managers, seen))
+    decision = what_if.judge(pod, _observe(what_if.managers, seen))
     demand = demand_of(what_if.managers.rules, pod)
     if isinstance(decision, Insufficient | UnitTaken):
         return Trace(pod, demand, decision, ())
     demand = replace(demand, core_class=decision.report.core_class)
     own = replace(what_if.managers, providers=seen_by(what_if.managers.providers, demand))
-    return Trace(pod, demand, decision, tuple(_steps(replace(what_if, managers=own), decision, seen, pod, demand)))
+    return Trace(
+        pod, demand, decision, tuple(_order_steps(replace(what_if, managers=own), decision, seen, pod, demand))
+    )
 
 
-def _observed(managers: Managers, seen: list[_Seen]) -> Managers:
+def _observe(managers: Managers, seen: list[_Seen]) -> Managers:
     """Return the managers with observers that collect events. Events of an abandoned trial are dropped."""
 
     def allocated(event: Allocated | DecidedAnew) -> None:
@@ -81,7 +83,7 @@ def _observed(managers: Managers, seen: list[_Seen]) -> Managers:
     return replace(managers, providers=replace(managers.providers.having(watched), observer=allocated))
 
 
-def _steps(
+def _order_steps(
     what_if: WhatIf,
     decision: Admitted | Rejected,
     seen: list[_Seen],
@@ -110,7 +112,7 @@ def _steps(
         if merges and (merges[0].container is None or merges[0].container == event.container):
             steps.append(merge())
         promises = event.after
-        step = _step(what_if.managers, event, picks, pod)
+        step = _make_step(what_if.managers, event, picks, pod)
         if step is not None:
             steps.append(step)
         picks = []
@@ -120,13 +122,15 @@ def _steps(
     return steps
 
 
-def _step(managers: Managers, event: Allocated, picks: list[Pick], pod: Pod) -> TraceStep | None:
+def _make_step(managers: Managers, event: Allocated, picks: list[Pick], pod: Pod) -> TraceStep | None:
     if event.resource in _STEPS:
         return _STEPS[event.resource](event, picks, pod)
-    return _resource_step(next(one for one in managers.providers.resources if one.name == event.resource), event, pod)
+    return _make_resource_step(
+        next(one for one in managers.providers.resources if one.name == event.resource), event, pod
+    )
 
 
-def _resource_step(resource: Resource, event: Allocated, pod: Pod) -> ResourceStep | None:
+def _make_resource_step(resource: Resource, event: Allocated, pod: Pod) -> ResourceStep | None:
     names = [c.name for c in pod.containers] if event.container is None else [event.container]
     held = event.after.of_pod(pod.uid)
     given = ", ".join(filter(None, (resource.describe(held, name) for name in names)))

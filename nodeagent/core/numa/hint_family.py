@@ -123,14 +123,14 @@ def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], step
     sockets = next((family.sockets for family in families if family.preferred_sockets is not None), ())
     for count in sorted(strict) or range(cover.fewest(), cover.universe.bit_count() + 1):
         loose = [family for family in families if family.preferred_count != count]
-        condition = partial(_prefer, loose) if loose else None
+        condition = partial(_all_prefer, loose) if loose else None
         found = fittest_cover(cover, count, steps, distances=rules.distances, sockets=sockets, is_allowed=condition)
         if found is not None:
             return found
     return None
 
 
-def _prefer(families: Sequence[HintFamily], mask: NumaMask) -> bool:
+def _all_prefer(families: Sequence[HintFamily], mask: NumaMask) -> bool:
     return all(family.is_preferred(mask) for family in families)
 
 
@@ -143,7 +143,7 @@ def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps)
         else min((m.bit_count() for m, _ in each if m is not None), default=0)
         for each in lists
     )
-    choices = _choices(rules, lists)
+    choices = _list_choices(rules, lists)
     most = rules.default_mask.bit_count()
     for count in (*range(wanted, 0, -1), *range(wanted + 1, most + 1)):
         found = [_remainder(rules, mask, covers, count, steps) for mask, covers in choices]
@@ -153,7 +153,7 @@ def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps)
     return rules.default_mask
 
 
-def _choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
+def _list_choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
     """Yield a choice from each list, a listed mask or its cover: the intersection of the listed masks, with the chosen covers.
 
     The masks are limited to the nodes that all these covers know.

@@ -50,7 +50,7 @@ def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | No
     """
     if rules.single_node:
         lists = [tuple(h for h in hints if h[1] and (h[0] is None or h[0].bit_count() == 1)) for hints in lists]
-    preferred = _preferred(rules, lists)
+    preferred = _preferred_masks(rules, lists)
     if preferred:
         best = _most_wanted(preferred, compare) if compare is not None else min(preferred, key=fitness(rules))
         # Under single-numa-node the whole machine (or its only node) is no restriction.
@@ -64,7 +64,7 @@ def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | No
     return Merged(min(masks, key=non_preferred_rank(rules, wanted_count(lists))), preferred=False)
 
 
-def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
+def _preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
     """Return the masks that all lists prefer."""
     common: set[NumaMask] | None = None
     anywhere: set[NumaMask] = set()

@@ -129,7 +129,7 @@ def fittest_cover(
         if cover.forced >> node & 1:
             missing = [need - amount for need, amount in zip(missing, amounts, strict=True)]
     problem = _Covering(nodes, tuple(missing), sockets)
-    return _fittest(problem, left, steps, cover.forced, distances, is_allowed)
+    return _find_fittest(problem, left, steps, cover.forced, distances, is_allowed)
 
 
 def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
@@ -152,10 +152,10 @@ def fittest_remainder(
     ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
     if count == len(ids):
         return universe
-    return _fittest(_GivingUp(ids, covers), count, steps, NumaMask(0), distances, None)
+    return _find_fittest(_GivingUp(ids, covers), count, steps, NumaMask(0), distances, None)
 
 
-def _fittest(
+def _find_fittest(
     problem: "_Covering | _GivingUp",
     count: int,
     steps: Steps,
@@ -167,7 +167,7 @@ def _fittest(
     that gives up a node can be out of order. So a few more steps look for a lower set than the first.
     """
     ids = problem.ids
-    kinds = _kinds(problem, distances)
+    kinds = _classify_nodes(problem, distances)
     decided = [sum(1 << node for node in ids[:position]) for position in range(len(ids) + 1)]
     best: NumaMask | None = None
     best_cost = 0
@@ -208,14 +208,14 @@ def _fittest(
     return best
 
 
-def _kinds(problem: "_Covering | _GivingUp", distances: Distances | None) -> dict[int, int]:
+def _classify_nodes(problem: "_Covering | _GivingUp", distances: Distances | None) -> dict[int, int]:
     """Classify nodes by a bit of their kind. Two nodes of the same kind can replace each other in every set."""
     first: list[tuple[object, int]] = []
     kinds = {}
     for node in problem.ids:
         kind = problem.kind(node)
         for number, (other_kind, other) in enumerate(first):
-            if kind == other_kind and (distances is None or _lie_alike(distances, node, other)):
+            if kind == other_kind and (distances is None or _have_equal_distances(distances, node, other)):
                 kinds[node] = 1 << number
                 break
         else:
@@ -224,7 +224,7 @@ def _kinds(problem: "_Covering | _GivingUp", distances: Distances | None) -> dic
     return kinds
 
 
-def _lie_alike(distances: Distances, a: int, b: int) -> bool:
+def _have_equal_distances(distances: Distances, a: int, b: int) -> bool:
     return (
         distances[a][a] == distances[b][b]
         and distances[a][b] == distances[b][a]

@@ -38,7 +38,7 @@ def encode_holdings(pod: PodPromises) -> Document:
         **encode_devices(pod.of(DeviceHoldings)),
         **encode_claims(pod.of(ClaimHoldings)),
     }
-    for kind in _further():
+    for kind in _further_kinds():
         if (held := pod.of(kind.holdings)) != kind.holdings():
             document[kind.name] = msgspec.to_builtins(held)
     return document
@@ -46,17 +46,19 @@ def encode_holdings(pod: PodPromises) -> Document:
 
 def decode_holdings(document: JsonValue) -> PodPromises:
     """Decode what a pod holds of each resource."""
-    further = (_held(kind, found) for kind in _further() if (found := document.optional(kind.name)) is not None)
+    further = (
+        _decode_further(kind, found) for kind in _further_kinds() if (found := document.optional(kind.name)) is not None
+    )
     return NOTHING.having(
         decode_cpus(document), decode_memory(document), decode_devices(document), decode_claims(document), *further
     )
 
 
-def _further() -> tuple[ResourceKind, ...]:
+def _further_kinds() -> tuple[ResourceKind, ...]:
     return tuple(kind for kind in resource_kinds.RESOURCES if kind.holdings not in _OF_THE_FIRST_VERSION)
 
 
-def _held(kind: ResourceKind, document: JsonValue) -> Holdings:
+def _decode_further(kind: ResourceKind, document: JsonValue) -> Holdings:
     try:
         return msgspec.convert(document.value, kind.holdings)
     except msgspec.ValidationError as err:

@@ -31,7 +31,7 @@ def taken_claims(promises: Promises) -> frozenset[tuple[str, str]]:
     """Return all resource claims that pods have: `namespace/name`, and the pod's UID."""
     claims: frozenset[tuple[str, str]] = promises.pods.fold(_CLAIMS)
     unrecovered = promises.unrecovered
-    return claims.union(*(_claims(one.uid, one.held) for one in unrecovered)) if unrecovered else claims
+    return claims.union(*(_claims_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else claims
 
 
 def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
@@ -40,8 +40,8 @@ def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
     return promises.of_pod(uid).of(ClaimHoldings).claims or unrecovered
 
 
-def _claims(uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
+def _claims_of_pod(uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
     return frozenset((claim.claim, uid) for claim in pod.of(ClaimHoldings).claims)
 
 
-_CLAIMS: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _claims, frozenset.__or__)
+_CLAIMS: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _claims_of_pod, frozenset.__or__)

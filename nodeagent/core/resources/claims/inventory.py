@@ -56,16 +56,16 @@ def claimable(
         cards: PCI devices, each with its NUMA node if known.
     """
     cards = tuple(cards)
-    roots = _near_roots(topology, cards)
+    roots = _cpus_near_roots(topology, cards)
     has_siblings = len({(cpu.socket, cpu.numa, cpu.core) for cpu in topology.cpus}) < len(topology.cpus)
     return (
-        *(_cpu(cpu, roots, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
-        *_memory(topology),
-        *(_card(device, node) for device, node in cards),
+        *(_claimable_cpu(cpu, roots, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
+        *_claimable_memory(topology),
+        *(_claimable_card(device, node) for device, node in cards),
     )
 
 
-def _near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
+def _cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
     """Return the CPUs near each PCI root: those of its cards' NUMA nodes, or else those that the kernel calls local to the cards."""
     found: dict[str, CpuSet] = {}
     for card, node in cards:
@@ -75,7 +75,7 @@ def _near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) 
     return found
 
 
-def _cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> ClaimableDevice:
+def _claimable_cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> ClaimableDevice:
     attributes: dict[str, Value] = {
         f"{CPU_DRIVER}/coreID": cpu.core,
         f"{CPU_DRIVER}/coreType": _CORE_TYPES[cpu.core_class],
@@ -93,7 +93,7 @@ def _cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> Claima
     return ClaimableDevice(CPU_DRIVER, cpu_name(cpu.id), _sorted(attributes), cpu=cpu.id)
 
 
-def _memory(topology: Topology) -> Iterator[ClaimableDevice]:
+def _claimable_memory(topology: Topology) -> Iterator[ClaimableDevice]:
     for node in topology.numa:
         for resource, size in (("memory", node.memory_bytes), *node.hugepages):
             if not size:
@@ -111,7 +111,7 @@ def _memory(topology: Topology) -> Iterator[ClaimableDevice]:
             yield ClaimableDevice(MEMORY_DRIVER, name, _sorted(attributes), ((SIZE, size),), memory=place)
 
 
-def _card(device: Device, node: int | None) -> ClaimableDevice:
+def _claimable_card(device: Device, node: int | None) -> ClaimableDevice:
     attributes: dict[str, Value] = {
         f"{CARD_DRIVER}/kind": device.kind.value,
         _BUS_ID: device.address,

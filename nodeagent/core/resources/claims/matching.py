@@ -100,10 +100,10 @@ def ways_to_meet(
                     if meets(device, way.selectors) and {key for key, _ in way.capacity} <= dict(device.capacity).keys()
                 )
     looks = looks or Looks()
-    each_way = [[_offered(wish, way, meeting[way], is_free) for way in wish.request.ways] for wish in wishes]
+    each_way = [[_devices_for(wish, way, meeting[way], is_free) for way in wish.request.ways] for wish in wishes]
     tried, found = 0, False
     for offered in product(*each_way):
-        for allowed in _matched(offered, _constraints(offered), looks):
+        for allowed in _apply_constraints(offered, _constraints(offered), looks):
             tried += 1
             if tried > MOST_TRIED:
                 raise NoWayError(f"there are more than {MOST_TRIED} ways to meet its claims, and none of these fits")
@@ -111,10 +111,10 @@ def ways_to_meet(
                 found = True
                 yield allowed
     if not found:
-        raise NoWayError(_why(wishes, meeting, is_free))
+        raise NoWayError(_explain_no_way(wishes, meeting, is_free))
 
 
-def _offered(wish: Wish, way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> Allowed:
+def _devices_for(wish: Wish, way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> Allowed:
     free = tuple(device for device in meeting if is_free(device, way))
     return Allowed(wish, way, free, max(len(meeting), 1) if way.count is None else way.count)
 
@@ -145,7 +145,7 @@ def _constraints(offered: Sequence[Allowed]) -> list[_About]:
     return found
 
 
-def _matched(
+def _apply_constraints(
     offered: Sequence[Allowed], constraints: Sequence[_About], looks: Looks
 ) -> Iterator[tuple[Allowed, ...] | None]:
     """Yield the devices that remain for each combination of values. None marks a combination with too few devices."""
@@ -162,14 +162,14 @@ def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> I
         return
     about, *rest = constraints
     looks.take(_LOOKS_OF_VALUE * sum(len(each.devices) for place in about.places for each in groups[place]))
-    for narrowed in (_distinct if about.is_distinct else _alike)(groups, about):
+    for narrowed in (_assign_distinct_values if about.is_distinct else _match_values)(groups, about):
         if narrowed is None:
             yield None
         else:
             yield from _narrowed(narrowed, rest, looks)
 
 
-def _alike(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
+def _match_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
     """Keep only the devices with one value of the attribute, value by value."""
     shared = None
     for place in about.places:
@@ -179,20 +179,22 @@ def _alike(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
     if not shared:
         yield None
         return
-    for value in sorted(shared, key=_in_order):
+    for value in sorted(shared, key=_value_order):
         narrowed = list(groups)
         for place in about.places:
             narrowed[place] = tuple(
-                _with(each, tuple(d for d in each.devices if value in values_of(d, about.attribute)), each.count)
+                _with_devices(
+                    each, tuple(d for d in each.devices if value in values_of(d, about.attribute)), each.count
+                )
                 for each in groups[place]
             )
         yield narrowed
 
 
-def _distinct(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
+def _assign_distinct_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
     """Give each needed device its own value of the attribute, assignment by assignment."""
     parts = [(place, each) for place in about.places for each in groups[place]]
-    for chosen in _values_of_their_own(parts, about.attribute, frozenset()):
+    for chosen in _distinct_value_assignments(parts, about.attribute, frozenset()):
         if chosen is None:
             yield None
             continue
@@ -202,7 +204,7 @@ def _distinct(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
         yield narrowed
 
 
-def _values_of_their_own(
+def _distinct_value_assignments(
     parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[tuple[str, Value]]
 ) -> Iterator[list[tuple[int, Allowed]] | None]:
     """Yield every assignment of distinct attribute values. None marks a dead end, which also counts towards the limit."""
@@ -220,12 +222,12 @@ def _values_of_their_own(
         yield None
         return
     for values in combinations(sorted(having, key=str), each.count):
-        own = [(place, _with(each, tuple(having[value]), 1)) for value in values]
-        for others in _values_of_their_own(rest, attribute, taken | {*values}):
+        own = [(place, _with_devices(each, tuple(having[value]), 1)) for value in values]
+        for others in _distinct_value_assignments(rest, attribute, taken | {*values}):
             yield None if others is None else [*own, *others]
 
 
-def _with(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Allowed:
+def _with_devices(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Allowed:
     return Allowed(each.wish, each.way, devices, count)
 
 
@@ -237,7 +239,7 @@ def values_of(device: ClaimableDevice, attribute: str) -> set[tuple[str, Value]]
     return {(type(one).__name__, one) for one in (value if isinstance(value, tuple) else (value,))}
 
 
-def _in_order(value: tuple[str, Value]) -> tuple[str, int, str]:
+def _value_order(value: tuple[str, Value]) -> tuple[str, int, str]:
     kind, one = value
     return kind, one if isinstance(one, int) else 0, str(one)
 
@@ -292,14 +294,16 @@ def matching(
     return owner
 
 
-def _why(wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free) -> str:
+def _explain_no_way(
+    wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free
+) -> str:
     for wish in wishes:
         if not any(_suffices(way, meeting[way], is_free) for way in wish.request.ways):
-            return f"claim {wish.claim}, request {wish.request.name}: {_short(wish.request.ways, meeting, is_free)}"
+            return f"claim {wish.claim}, request {wish.request.name}: {_describe_shortage(wish.request.ways, meeting, is_free)}"
     for wish in wishes:
         for constraint in wish.spec.constraints:
             about = [
-                _having(one.request, constraint.attribute, meeting, is_free)
+                _describe_values(one.request, constraint.attribute, meeting, is_free)
                 for one in wishes
                 if one.claim == wish.claim
                 and any(constraint.is_about(one.request.name, w.name) for w in one.request.ways)
@@ -313,7 +317,7 @@ def _why(wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[Claimable
     return f"claim {claims}: its requests are for the same devices, and together for more than are free"
 
 
-def _having(
+def _describe_values(
     request: ClaimRequest,
     attribute: str,
     meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]],
@@ -332,7 +336,7 @@ def _suffices(way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free:
     return 0 < len(meeting) == free if way.count is None else free >= way.count
 
 
-def _short(
+def _describe_shortage(
     ways: tuple[DeviceRequest, ...], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free
 ) -> str:
     found = []

@@ -72,7 +72,7 @@ def ways_to_place(
     """
     try:
         placing = _Placing(cpus, memory, machine, promises, pod, demand, cards)
-        yield from placing.ways(_wishes(promises, pod))
+        yield from placing.ways(_open_requests(promises, pod))
     except (_MisfitError, NoWayError, SelectorError) as err:
         unknown = f" (which cards there are is not known: {cards.problem})" if cards.problem else ""
         where = "" if demand.numa_node is None else f" (on NUMA node {demand.numa_node} alone, for which it asks)"
@@ -96,7 +96,7 @@ def unusable(pod: Pod) -> str | None:
     return None
 
 
-def _wishes(promises: Promises, pod: Pod) -> list[Wish]:
+def _open_requests(promises: Promises, pod: Pod) -> list[Wish]:
     """Return the requests of claims that have no allocation yet."""
     why = unusable(pod)
     if why is not None:
@@ -152,9 +152,9 @@ class _Placing:
         self._looks = Looks()
 
     def ways(self, wishes: Sequence[Wish]) -> Iterator[Met | Refusal]:
-        promises = self._with_shared(self._promises)
+        promises = self._add_shared_claims(self._promises)
         if not wishes:
-            yield self._result(promises, promises.of_pod(self._pod.uid), ())
+            yield self._make_result(promises, promises.of_pod(self._pod.uid), ())
             return
         masks = (None, *(NumaMask(1 << node) for node in self._machine.node_ids))
         seen: list[PodPromises] = []
@@ -165,7 +165,7 @@ class _Placing:
                     break
                 tried += 1
                 try:
-                    way = self._way(promises, allowed, mask)
+                    way = self._try_way(promises, allowed, mask)
                 except _MisfitError as err:
                     wrong = wrong or str(err)
                     continue
@@ -178,7 +178,7 @@ class _Placing:
         if not seen:
             raise _MisfitError(wrong or "its claims can't be met")
 
-    def _with_shared(self, promises: Promises) -> Promises:
+    def _add_shared_claims(self, promises: Promises) -> Promises:
         """Add the allocations of claims that other pods share with this pod."""
         there = {device.name: device for device in self._there}
         for claim in self._pod.claims:
@@ -214,7 +214,7 @@ class _Placing:
                     continue
                 if one.device not in there:
                     raise _MisfitError(f"claim {full_name} has {one.device}, which is gone")
-                own = self._with_card(own, claim.name, one.request.partition("/")[0], there[one.device], full_name)
+                own = self._add_card(own, claim.name, one.request.partition("/")[0], there[one.device], full_name)
             promises = with_pod(promises, self._pod.uid, with_held_claims(own))
         return promises
 
@@ -224,10 +224,10 @@ class _Placing:
         if device.memory is not None:
             node, resource = device.memory
             free = free_of(memory_accounts(self._promises), NumaSet(NumaMask(1 << node)), resource)
-            return free >= _size(device, way)
+            return free >= _size_of(device, way)
         return ("", device.address) not in self._taken
 
-    def _way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
+    def _try_way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
         """Choose devices for each request: CPUs first, then memory, then cards; among equals the request with the fewest candidates.
 
         Raises:
@@ -256,26 +256,28 @@ class _Placing:
             rest = [allowed[other] for other in order[done + 1 :]]
             taken = frozenset(draft.taken)
             if rank == _CPU:
-                chosen = self._cpus(promises, draft, users[0], each, there, mask)
-                those = _leaving_room(chosen, each, there, rest, taken, self._looks)
+                chosen = self._choose_cpus(promises, draft, users[0], each, there, mask)
+                those = _leave_room(chosen, each, there, rest, taken, self._looks)
                 if those != chosen:  # the policy's options also apply to the replacement
-                    chosen = self._cpus(promises, draft, users[0], each, those, mask)
+                    chosen = self._choose_cpus(promises, draft, users[0], each, those, mask)
                 cpus = CpuSet.from_ids(device.cpu for device in chosen if device.cpu is not None)
                 draft.default -= cpus
                 draft.cpus[users[0].name] = draft.cpus.get(users[0].name, CpuSet()) | cpus
             elif rank == _MEMORY:
-                chosen = self._memory(draft, users[0], each, there, mask)
+                chosen = self._choose_memory(draft, users[0], each, there, mask)
             else:
-                chosen = _leaving_room(self._cards(draft, each, there, mask), each, there, rest, taken, self._looks)
+                chosen = _leave_room(
+                    self._choose_cards(draft, each, there, mask), each, there, rest, taken, self._looks
+                )
             if rank != _MEMORY:
                 draft.taken |= {device.name for device in chosen}
             draft.devices[place] = chosen
-        return self._finished(promises, draft, allowed)
+        return self._allocate_chosen(promises, draft, allowed)
 
     def _users_of(self, claim: str, request: str) -> tuple[Container, ...]:
         return tuple(c for c in self._pod.containers if any(one.uses(claim, request) for one in c.claims))
 
-    def _cpus(
+    def _choose_cpus(
         self,
         promises: Promises,
         draft: _Chosen,
@@ -309,7 +311,7 @@ class _Placing:
     def _demand_of(self, container: Container) -> ContainerDemand:
         return next(each for each in self._demand.containers if each.name == container.name)
 
-    def _memory(
+    def _choose_memory(
         self,
         draft: _Chosen,
         user: Container,
@@ -326,10 +328,10 @@ class _Placing:
             node, resource = device.memory
             draft.nodes[user.name] = draft.nodes.get(user.name, NumaSet()) | NumaSet(NumaMask(1 << node))
             sizes = draft.amounts.setdefault(user.name, {})
-            sizes[resource] = sizes.get(resource, 0) + _size(device, each.way)
+            sizes[resource] = sizes.get(resource, 0) + _size_of(device, each.way)
         return chosen
 
-    def _cards(
+    def _choose_cards(
         self, draft: _Chosen, each: Allowed, there: tuple[ClaimableDevice, ...], mask: NumaMask | None
     ) -> tuple[ClaimableDevice, ...]:
         near = NumaSet(mask or NumaMask(0))
@@ -339,7 +341,7 @@ class _Placing:
         close = {address for address, node in nodes.items() if node is not None and node in near}
         return tuple(sorted(there, key=lambda device: device.address not in close)[: each.count])
 
-    def _finished(self, promises: Promises, draft: _Chosen, allowed: Sequence[Allowed]) -> Met:
+    def _allocate_chosen(self, promises: Promises, draft: _Chosen, allowed: Sequence[Allowed]) -> Met:
         """Allocate the chosen devices."""
         held = promises.of_pod(self._pod.uid)
         for name, cpus in draft.cpus.items():
@@ -351,7 +353,7 @@ class _Placing:
             moved = taken_deltas(self._cpu_manager, after, cpus.bits)
             deltas += (*moved, allocations("cpu", "node"), assignments("cpu", "node_exclusive"))
         for name, nodes in draft.nodes.items():
-            after, moved = self._with_memory(after, name, nodes, draft.amounts[name])
+            after, moved = self._allocate_memory(after, name, nodes, draft.amounts[name])
             deltas += moved
         held = after.of_pod(self._pod.uid)
         for name in dict.fromkeys(each.wish.name for each in allowed):
@@ -361,14 +363,14 @@ class _Placing:
                     continue
                 full_name = each.wish.claim
                 for device in draft.devices[place]:
-                    size = ((SIZE, _size(device, each.way)),) if device.memory is not None else ()
+                    size = ((SIZE, _size_of(device, each.way)),) if device.memory is not None else ()
                     results.append(AllocatedDevice(each.result_name, device.driver, device.name, size))
                     if device.address:
-                        held = self._with_card(held, name, each.wish.request.name, device, full_name)
+                        held = self._add_card(held, name, each.wish.request.name, device, full_name)
             is_own = any(claim.name == name and claim.template for claim in self._pod.claims)
             allocation = ClaimAllocation(full_name, name, tuple(results), is_own)
             held = held.having(ClaimHoldings((*held.of(ClaimHoldings).claims, allocation)))
-        return self._result(after, held, deltas)
+        return self._make_result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
         """Judge the number of claimed CPUs: it must equal the container's request, which counts for the node's capacity and the CPU
@@ -383,7 +385,7 @@ class _Placing:
             raise _MisfitError(f"container {container.name} asks for no CPUs of its own, and {has}: give it {way_out}")
         raise _MisfitError(f"container {container.name} asks for {asked} CPUs of its own, and {has}: give it {way_out}")
 
-    def _with_memory(
+    def _allocate_memory(
         self, promises: Promises, name: str, nodes: NumaSet, sizes: Mapping[str, int]
     ) -> tuple[Promises, MetricDeltas]:
         """Let the memory manager allocate all memory of a container, from the nodes of its claims."""
@@ -412,7 +414,7 @@ class _Placing:
         after = with_pod(allocation.promises, self._pod.uid, replace(held, hints=before.hints))
         return after, tuple(d for d in allocation.deltas if d.series != Series(MEMORY_REQUESTS))
 
-    def _with_card(
+    def _add_card(
         self, held: PodPromises, name: str, request: str, device: ClaimableDevice, full_name: str
     ) -> PodPromises:
         node = self._nodes.get(device.address)
@@ -425,7 +427,7 @@ class _Placing:
                 held = held.having(own.with_devices(container.name, {*own.devices_of(container.name), card}))
         return held
 
-    def _result(self, promises: Promises, held: PodPromises, deltas: MetricDeltas) -> Met:
+    def _make_result(self, promises: Promises, held: PodPromises, deltas: MetricDeltas) -> Met:
         near = {name: tuple(d.id for d in devices if d.claim) for name, devices in held.of(DeviceHoldings).devices}
         containers = tuple(
             replace(each, near=(*each.near, *near.get(each.name, ()))) for each in self._demand.containers
@@ -446,11 +448,11 @@ def _rank(each: Allowed) -> int:
     return _rank_of(each.devices[0])
 
 
-def _size(device: ClaimableDevice, way: DeviceRequest) -> int:
+def _size_of(device: ClaimableDevice, way: DeviceRequest) -> int:
     return dict(way.capacity).get(SIZE, dict(device.capacity)[SIZE])
 
 
-def _leaving_room(
+def _leave_room(
     chosen: tuple[ClaimableDevice, ...],
     each: Allowed,
     there: tuple[ClaimableDevice, ...],

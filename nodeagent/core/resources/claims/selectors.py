@@ -41,7 +41,7 @@ def check(expression: str) -> None:
         SelectorError: the expression is not valid CEL, or uses an unknown variable. The library reports unknown functions only when it runs
             them, and the pod is refused then.
     """
-    program, _ = _compiled(expression)
+    program, _ = _compile(expression)
     unknown = [name for name in program.variables() if name not in _known_variables(expression)]
     if unknown:
         raise SelectorError(f"{unknown[0]} is not known: an expression is about `device`")
@@ -63,21 +63,21 @@ def forget_answers() -> None:
 
 @lru_cache(maxsize=4096)  # pods that come together evaluate the same expressions on the same devices
 def _meets(device: ClaimableDevice, expression: str) -> bool:
-    program, domains = _compiled(expression)
-    with _answering(f"{_quoted(expression)}, of {device.name}"):
-        answer = program.execute(cel.Context({"device": _shown(device, domains)}, _FUNCTIONS))
+    program, domains = _compile(expression)
+    with _convert_errors(f"{_quote(expression)}, of {device.name}"):
+        answer = program.execute(cel.Context({"device": _device_as_cel(device, domains)}, _FUNCTIONS))
     if not isinstance(answer, bool):
-        raise SelectorError(f"it must be true or false, not {_in_a_line(repr(answer))}: {_quoted(expression)}")
+        raise SelectorError(f"it must be true or false, not {_shorten_to_line(repr(answer))}: {_quote(expression)}")
     return answer
 
 
 @contextmanager
-def _answering(what: str) -> Iterator[None]:
+def _convert_errors(what: str) -> Iterator[None]:
     """Turn any exception of the library into an error about the expression, including its panics, which are no Exception (pyo3)."""
     try:
         yield
     except KeyError as err:
-        raise SelectorError(f"{_in_a_line(str(err.args[0]))} is missing: {what}") from None
+        raise SelectorError(f"{_shorten_to_line(str(err.args[0]))} is missing: {what}") from None
     except BaseException as err:
         if not isinstance(err, Exception) and type(err).__module__ != "pyo3_runtime":
             raise
@@ -85,7 +85,7 @@ def _answering(what: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=256)
-def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
+def _compile(expression: str) -> tuple[Any, frozenset[str]]:
     if len(expression.encode()) > LONGEST:
         raise SelectorError(f"an expression has at most {LONGEST} bytes, this one {len(expression.encode())}")
     depth = deepest = 0
@@ -97,16 +97,16 @@ def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
     longest = 1 + expression.count(",") + expression.count("+")  # the list is a literal, or a concatenation
     if longest ** len(_MACRO.findall(expression)) > MOST_STEPS:
         raise SelectorError("it goes through lists within lists of too many values")
-    with _answering(_quoted(expression)):
+    with _convert_errors(_quote(expression)):
         program = cel.compile(expression)
     return program, frozenset(one or other for one, other in _DOMAIN.findall(expression))
 
 
-def _quoted(expression: str) -> str:
-    return f"`{_in_a_line(expression)}`"
+def _quote(expression: str) -> str:
+    return f"`{_shorten_to_line(expression)}`"
 
 
-def _in_a_line(text: str) -> str:
+def _shorten_to_line(text: str) -> str:
     """Shorten user-written text to one printable line for a message."""
     line = printable(" ".join(text[: 2 * _LONGEST_QUOTED].split()))
     return line if len(line) <= _LONGEST_QUOTED else f"{line[:_LONGEST_QUOTED]}…"
@@ -118,19 +118,19 @@ def _known_variables(expression: str) -> set[str]:
 
 
 def _first_line(err: BaseException) -> str:
-    return _in_a_line(str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0])
+    return _shorten_to_line(str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0])
 
 
-def _shown(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:
+def _device_as_cel(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:
     return {
         "driver": device.driver,
-        "attributes": _by_domain(((key, _plain(value)) for key, value in device.attributes), domains),
+        "attributes": _by_domain(((key, _value_as_cel(value)) for key, value in device.attributes), domains),
         "capacity": _by_domain(device.capacity, domains),
         "allowMultipleAllocations": device.memory is not None,
     }
 
 
-def _plain(value: Any) -> Any:
+def _value_as_cel(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -142,7 +142,7 @@ def _by_domain(values: Iterable[tuple[str, Any]], domains: frozenset[str]) -> di
     return found
 
 
-def _quantity(text: str) -> int:
+def _parse_quantity(text: str) -> int:
     try:
         return Quantity.parse(text).value()
     except QuantitySyntaxError as err:
@@ -158,7 +158,7 @@ def _is_quantity(text: str) -> bool:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "quantity": _quantity,
+    "quantity": _parse_quantity,
     "isQuantity": _is_quantity,
     "compareTo": lambda one, other: (one > other) - (one < other),
     "isGreaterThan": lambda one, other: one > other,

@@ -187,18 +187,18 @@ def ordered_nodes(layout: CpuLayout, free: CpuMask) -> list[CpuGroup]:
     socket by socket.
     """
     if layout.numa_first:
-        return _ordered(layout.nodes, free)
-    return list(_within(layout.nodes_of_sockets, _ordered(layout.sockets, free), free))
+        return _order_groups(layout.nodes, free)
+    return list(_order_within(layout.nodes_of_sockets, _order_groups(layout.sockets, free), free))
 
 
 def _ordered_sockets(layout: CpuLayout, free: int) -> list[CpuGroup]:
     if layout.numa_first:
-        return list(_within(layout.sockets_of_nodes, _ordered(layout.nodes, free), free))
-    return _ordered(layout.sockets, free)
+        return list(_order_within(layout.sockets_of_nodes, _order_groups(layout.nodes, free), free))
+    return _order_groups(layout.sockets, free)
 
 
 def _ordered_cores(layout: CpuLayout, free: int) -> Iterator[CpuGroup]:
-    return _within(layout.cores_of_outer, _ordered_outer(layout, free), free)
+    return _order_within(layout.cores_of_outer, _ordered_outer(layout, free), free)
 
 
 def _ordered_outer(layout: CpuLayout, free: int) -> list[CpuGroup]:
@@ -206,17 +206,17 @@ def _ordered_outer(layout: CpuLayout, free: int) -> list[CpuGroup]:
 
 
 def _ordered_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
-    return list(_within(layout.uncores_of_nodes, ordered_nodes(layout, CpuMask(free)), free))
+    return list(_order_within(layout.uncores_of_nodes, ordered_nodes(layout, CpuMask(free)), free))
 
 
-def _within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
+def _order_within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
     """Yield the inner groups of each outer group in turn, as far as needed: those with a free CPU in both."""
     for outer in outer_order:
         inside = outer.cpus & free
-        yield from _ordered([g for g in inner_of[outer.id] if g.cpus & inside], free)
+        yield from _order_groups([g for g in inner_of[outer.id] if g.cpus & inside], free)
 
 
-def _ordered(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
+def _order_groups(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
     """Sort groups by (free CPUs ascending, id ascending), without groups that have no free CPU."""
     counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
     counted.sort(key=_count_and_id)

@@ -74,20 +74,20 @@ def distribute(distributing: Distributing, available: CpuMask, count: int) -> Cp
         return shortage(count, available)
     nodes = ordered_nodes(layout, free)
     counts = [(node.cpus & free).bit_count() for node in nodes]
-    per_node = _divided_up(_divided_up(layout.cpu_count, size), len(layout.nodes))
-    groups = _divided_up(count, size)
-    for k in range(_divided_up(groups, per_node), min(groups, len(nodes)) + 1):
-        choice = _best(distributing, counts, count, k)
+    per_node = _divide_up(_divide_up(layout.cpu_count, size), len(layout.nodes))
+    groups = _divide_up(count, size)
+    for k in range(_divide_up(groups, per_node), min(groups, len(nodes)) + 1):
+        choice = _choose_combination(distributing, counts, count, k)
         if choice is not None:
             return _allocate(distributing, nodes, free, count, k, choice)
     return pick(picking, available, count)
 
 
-def _divided_up(amount: int, by: int) -> int:
+def _divide_up(amount: int, by: int) -> int:
     return -(-amount // by)
 
 
-def _best(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
+def _choose_combination(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
     """Choose the combination of k nodes after which the free CPUs of all nodes differ least; the first among equals."""
     size = distributing.group_size
     share = count // k // size * size
@@ -109,7 +109,7 @@ def _best(distributing: Distributing, free: list[int], count: int, k: int) -> _N
             after[x] -= share
         remainder, balance = _EMPTY, _deviation(after)
         if rest > 0:
-            remainder, balance = _best_remainder(
+            remainder, balance = _choose_remainder(
                 distributing, after, [x for x in nodes if after[x] >= size], rest, budget
             )
         if balance < (_INFINITE if best is None else best.balance):
@@ -117,7 +117,7 @@ def _best(distributing: Distributing, free: list[int], count: int, k: int) -> _N
     return best
 
 
-def _best_remainder(
+def _choose_remainder(
     distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
 ) -> tuple[_Combination, float]:
     """Choose the nodes that take the rest of equal shares. Return how uneven the result is, or infinity if no choice fits."""
@@ -129,7 +129,7 @@ def _best_remainder(
             # Counted in whole groups. With plain sums kubelet can loop forever (Erratum.DISTRIBUTION_HANGS).
             if size * sum(after[x] // size for x in nodes) < rest:
                 continue
-            deviation = _deviation(_absorbed(after, nodes, rest, size))
+            deviation = _deviation(_absorb_rest(after, nodes, rest, size))
             if deviation < balance:
                 best, balance = combination, deviation
         if balance == 0 and not distributing.overwritten:
@@ -137,7 +137,7 @@ def _best_remainder(
     return best, balance
 
 
-def _absorbed(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
+def _absorb_rest(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
     """Take groups from the nodes in turn until nothing is left over."""
     free = list(after)
     while rest > 0:
@@ -190,12 +190,12 @@ def _combinations(
     The reference builds them in growing arrays (capacities 1, 2, 4, …) and appends in place where there is capacity, so later combinations
     overwrite parts of a remembered one; without `overwritten` each has its own array.
     """
-    arrays = _extended(items, length, [], 0, 0) if overwritten else _distinct(items, length, free, 0)
+    arrays = _extended(items, length, [], 0, 0) if overwritten else _distinct_combinations(items, length, free, 0)
     for _, array in zip(budget, arrays, strict=False):
         yield _Combination(array, length)
 
 
-def _distinct(items: Sequence[int], length: int, free: Sequence[int], start: int) -> Iterator[list[int]]:
+def _distinct_combinations(items: Sequence[int], length: int, free: Sequence[int], start: int) -> Iterator[list[int]]:
     if length == 0:
         yield []
         return
@@ -204,7 +204,7 @@ def _distinct(items: Sequence[int], length: int, free: Sequence[int], start: int
         # Every continuation of this item was already possible with the earlier item that has equally many free CPUs.
         if free[items[i]] not in tried:
             tried.add(free[items[i]])
-            for rest in _distinct(items, length - 1, free, i + 1):
+            for rest in _distinct_combinations(items, length - 1, free, i + 1):
                 yield [items[i], *rest]
 
 

@@ -23,7 +23,7 @@ def container_hints(
             return ()
         return _own_hints(manager, manager.asking(promises, pod, container.name, own.bits, container.cpus))
     free, reusable = manager.free_cpus(promises), reusable_cpus(promises, pod.uid)
-    return _hints(manager, manager.asking(promises, pod, container.name, free, container.cpus), reusable)
+    return _hints_beside_own(manager, manager.asking(promises, pod, container.name, free, container.cpus), reusable)
 
 
 def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
@@ -42,23 +42,25 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
     if assigned.bit_count() == pod.cpus:
         return _own_hints(manager, manager.asking(promises, pod, None, assigned, pod.cpus))
     reusable = CpuMask(reusable_cpus(promises, pod.uid) | assigned)
-    return _hints(manager, manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus), reusable)
+    return _hints_beside_own(
+        manager, manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus), reusable
+    )
 
 
 def _own_hints(manager: CpuManager, asked: Question) -> Hints:
     """Return the hints for CPUs that are already allocated. Plugins aren't asked about them."""
-    return _places(manager, asked, CpuMask(0))
+    return _list_hints(manager, asked, CpuMask(0))
 
 
-def _hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
+def _hints_beside_own(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
     if manager.chooser is not None:
         offered = manager.for_hints(over(asked, CpuMask(asked.free.bits | reusable), asked.count)).free.bits
         reusable = CpuMask(reusable & offered)
         asked = over(asked, CpuMask(offered & ~reusable), asked.count)
-    return _places(manager, asked, reusable)
+    return _list_hints(manager, asked, reusable)
 
 
-def _places(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
+def _list_hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
     """List the sets of nodes that hold all reusable CPUs and have enough available ones in addition.
 
     Preferred are sets with as few nodes as would be needed on an empty machine.
@@ -73,7 +75,7 @@ def _places(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
         wanted_sockets = -(-smallest // nodes_per_socket)
     missing = count - reusable.bit_count()
     if not manager.node_sets:
-        return _family(manager, available, reusable, missing, smallest, wanted_sockets)
+        return _describe_hints(manager, available, reusable, missing, smallest, wanted_sockets)
     hints = []
     for nodes in manager.node_sets:
         if reusable & ~nodes.cpus or (available & nodes.cpus).bit_count() < missing:
@@ -83,7 +85,7 @@ def _places(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
     return tuple(hints)
 
 
-def _family(
+def _describe_hints(
     manager: CpuManager, available: int, reusable: int, missing: int, smallest: int, wanted_sockets: int | None
 ) -> Hints:
     """Describe the same sets when there are too many to list."""

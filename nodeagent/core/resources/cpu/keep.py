@@ -29,7 +29,7 @@ def found_cpus(
     cpus = {name: own for name, group in groups.items() if group is not None and (own := cpus_of(group))}
     for container in entry.pod.containers:
         if container.is_mixed and container.name in cpus:
-            cpus[container.name] -= _of_others(entry, container, observed)
+            cpus[container.name] -= _cpus_of_others(entry, container, observed)
     if by_pod:
         # Reassemble the pod's set from its containers' slices and its shared pool.
         whole = CpuSet()
@@ -44,7 +44,7 @@ def found_cpus(
     )
 
 
-def _of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
+def _cpus_of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
     """Return the CPUs that other containers also have: the shared pool. Init containers of the pod don't count, because they may have had
     its exclusive CPUs.
     """
@@ -65,12 +65,14 @@ def cpus_of(group: ObservedCgroup) -> CpuSet:
 
 def keep_cpus(manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings) -> Promises:
     """Allocate the CPUs that a pod held, except reserved ones and those of other pods."""
-    held = _kept(manager, promises, pod, demand, before)
+    held = _choose_kept(manager, promises, pod, demand, before)
     after = with_default_set(promises, default_set(promises) - held.every_cpu)
     return with_pod(after, pod.uid, after.of_pod(pod.uid).having(held))
 
 
-def _kept(manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings) -> CpuHoldings:
+def _choose_kept(
+    manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings
+) -> CpuHoldings:
     if not manager.static:
         return CpuHoldings()
     there = manager.topology.online | manager.topology.offline
@@ -148,11 +150,11 @@ def cpu_differences(
     had, has = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
     wanted = due_cpus(manager, demand, container, by_pod=by_pod)
     if had != has or (len(has or ()) < wanted and container.kind is not ContainerKind.INIT):
-        why = _why(manager, pod, promises, had or CpuSet(), has or CpuSet(), wanted)
+        why = _explain_change(manager, pod, promises, had or CpuSet(), has or CpuSet(), wanted)
         yield HoldingChange("CPUs", str(had) if had else "shared", str(has) if has else "shared", why)
 
 
-def _why(manager: CpuManager, pod: Pod, promises: Promises, had: CpuSet, has: CpuSet, wanted: int) -> str:
+def _explain_change(manager: CpuManager, pod: Pod, promises: Promises, had: CpuSet, has: CpuSet, wanted: int) -> str:
     if not manager.static:
         return "cpuManagerPolicy is none now"
     others = CpuSet()

@@ -228,9 +228,9 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
     if placement.cpu_manager_policy != "static":
         return tuple(refused) or _cpu_manager(placement, topology, layout, CpuOptions(), CpuSet(), static=False)
     on_machine = misfits(options, socket_count=layout.socket_count, numa_count=len(layout.nodes))
-    refused += [_of_static(each) for each in on_machine]
+    refused += [_prefix_static(each) for each in on_machine]
     # The options decide which CPUs are reserved, but not whether there are enough.
-    reserved = _reserved(placement, topology, layout, CpuOptions() if configured else options)
+    reserved = _choose_reserved(placement, topology, layout, CpuOptions() if configured else options)
     if isinstance(reserved, StartRefused):
         return (*refused, reserved)
     isolated = CpuMask(topology.isolated.bits & layout.online & ~reserved.bits)
@@ -286,14 +286,14 @@ def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[Sta
             )
         )
     options, wrong = judge_cpu_options(placement)
-    return options, (*refused, *(_of_static(each) for each in wrong))
+    return options, (*refused, *(_prefix_static(each) for each in wrong))
 
 
-def _of_static(refused: StartRefused) -> StartRefused:
+def _prefix_static(refused: StartRefused) -> StartRefused:
     return replace(refused, message=_PREFIX + refused.message)
 
 
-def _reserved(
+def _choose_reserved(
     placement: Placement, topology: Topology, layout: CpuLayout, options: CpuOptions
 ) -> CpuSet | StartRefused:
     """Return the configured reserved CPUs, or choose them if only their amount is configured."""
@@ -399,17 +399,17 @@ def allocate_container(
     if full_cores and not kept_unchecked:
         refusal = check_full_cores(manager, asked)
         if refusal is not None:
-            return _failed(manager, promises, (requests,), refusal)
+            return _refuse(manager, promises, (requests,), refusal)
     full = (aligned("container", "physical_cpu"),) if full_cores else ()
     if held is not None:
-        return Allocation(_with_reuse(promises, pod.uid, container.kind, held), (requests, *full))
+        return Allocation(_update_reuse(promises, pod.uid, container.kind, held), (requests, *full))
     mask = promises.hint(pod.uid, container.name).mask
     cpus = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(cpus, CpuShortage):
-        return _failed(manager, promises, (requests,), unexpected(cpus.message))
+        return _refuse(manager, promises, (requests,), unexpected(cpus.message))
     veto = manager.vetoed(asked, cpus) if manager.chooser is not None else None
     if veto is not None:
-        return _failed(manager, promises, (requests,), veto)
+        return _refuse(manager, promises, (requests,), veto)
     given = of_pod.having(replace(own, cpus=put(own.cpus, container.name, cpus)))
     after = with_default_set(with_pod(promises, pod.uid, given), default_set(promises) - cpus)
     deltas = (
@@ -419,7 +419,7 @@ def allocate_container(
         allocations("cpu", "node"),
         assignments("cpu", "node_exclusive"),
     )
-    return Allocation(_with_reuse(after, pod.uid, container.kind, cpus), deltas)
+    return Allocation(_update_reuse(after, pod.uid, container.kind, cpus), deltas)
 
 
 def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
@@ -521,7 +521,7 @@ def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
     return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else CpuMask(0)
 
 
-def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
+def _update_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
     """Let later containers of the pod reuse what an init container got, until another takes it. Other pods' reuse ends."""
     books = promises.of(CpuBooks)
     if books.reuse is None and kind is not ContainerKind.INIT:
@@ -532,7 +532,7 @@ def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) 
     return promises if reuse == books.reuse else promises.having(CpuBooks(books.default, reuse))
 
 
-def _failed(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+def _refuse(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
     full = (aligned_failure("container", "physical_cpu"),) if manager.options.full_pcpus_only else ()
     return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "node"), *full), refusal)
 
@@ -574,7 +574,7 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
     else:
         for _, other in left.cpus:
             released -= other
-    return _released(manager, with_pod(promises, uid, pod.having(left)), released)
+    return _return_cpus(manager, with_pod(promises, uid, pod.having(left)), released)
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
@@ -583,10 +583,10 @@ def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[
     held = pod.of(CpuHoldings)
     if held.pod_cpus is None or held.cpus:
         return promises, ()
-    return _released(manager, with_pod(promises, uid, pod.having(replace(held, pod_cpus=None))), held.pod_cpus)
+    return _return_cpus(manager, with_pod(promises, uid, pod.having(replace(held, pod_cpus=None))), held.pod_cpus)
 
 
-def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
+def _return_cpus(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
         # CPUs that went offline in the meantime are in no pool until they return.
         cpus &= CpuSet(manager.universe)

@@ -72,21 +72,21 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
         return Allocation(promises)
     refusal = check_pod(manager, pod)
     if refusal is not None:
-        return _failed(promises, (), refusal)
+        return _refuse(promises, (), refusal)
     asked = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
     if manager.chooser is not None:
         asked = manager.offered(asked)
     if manager.options.full_pcpus_only:
         refusal = check_full_cores(manager, asked) or _check_slices(manager, asked)
         if refusal is not None:
-            return _failed(promises, (), refusal)
+            return _refuse(promises, (), refusal)
     mask = promises.hint(pod.uid, pod.containers[0].name).mask
     chosen = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(chosen, CpuShortage):
-        return _failed(promises, (), unexpected(chosen.message))
+        return _refuse(promises, (), unexpected(chosen.message))
     veto = manager.vetoed(asked, chosen) if manager.chooser is not None else None
     if veto is not None:
-        return _failed(promises, (), veto)
+        return _refuse(promises, (), veto)
     of_pod = promises.of_pod(pod.uid)
     held = replace(of_pod.of(CpuHoldings), pod_cpus=chosen)
     after = with_default_set(with_pod(promises, pod.uid, of_pod.having(held)), default_set(promises) - chosen)
@@ -95,7 +95,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     parts = _partition(manager, asked, chosen.bits)
     deltas += parts.deltas
     if parts.shortage is not None:
-        return _failed(after, deltas, unexpected(parts.shortage.message))
+        return _refuse(after, deltas, unexpected(parts.shortage.message))
     deltas += (allocations("cpu", "pod"),) * len(pod.containers)
     sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in parts.slices))
     return Allocation(with_pod(after, pod.uid, of_pod.having(replace(held, cpus=sets))), deltas)
@@ -110,7 +110,7 @@ def _check_slices(manager: CpuManager, asked: Question) -> Refusal | None:
     return next((refusal for refusal in checks if refusal is not None), None)
 
 
-def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
     return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "pod")), refusal)
 
 

@@ -35,14 +35,14 @@ def resize_cpus(
     if away:
         return resized_later(f"CPUs {away} of {name} are offline")
     chosen = (
-        _fewer(manager, promises, pod, now, own)
+        _choose_fewer(manager, promises, pod, now, own)
         if now.cpus < len(own)
-        else _more(manager, topology, promises, pod, now, own)
+        else _choose_more(manager, topology, promises, pod, now, own)
     )
-    return chosen if isinstance(chosen, NotResized) else _holding(promises, pod.uid, now.name, own, chosen)
+    return chosen if isinstance(chosen, NotResized) else _hold_cpus(promises, pod.uid, now.name, own, chosen)
 
 
-def _fewer(
+def _choose_fewer(
     manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
 ) -> CpuSet | NotResized:
     """Choose the CPUs that it keeps: those of its admission, and of the others those that the policy would take."""
@@ -55,10 +55,10 @@ def _fewer(
             f"{now.cpus} would be fewer than {len(first)}"
         )
     asked = Question(manager.topology, promises, pod, now.name, own, now.cpus)
-    return _without_whole_cores(manager, asked) or _among(manager, asked, first, None)
+    return _refuse_split_cores(manager, asked) or _choose_including(manager, asked, first, None)
 
 
-def _more(
+def _choose_more(
     manager: CpuManager,
     topology: TopologyManager,
     promises: Promises,
@@ -80,25 +80,25 @@ def _more(
         return never_resized(
             f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}{stays}"
         )
-    missing, left = now.cpus - len(own), CpuSet(free) | (_left_by_init(promises, pod, now) & CpuSet(all_cpus))
+    missing, left = now.cpus - len(own), CpuSet(free) | (_cpus_left_by_init(promises, pod, now) & CpuSet(all_cpus))
     asked = Question(manager.topology, promises, pod, now.name, own | left, now.cpus)
     if manager.chooser is not None:
         asked = replace(manager.offered(over(asked, left.bits, missing)), count=now.cpus)
         left = asked.free
         asked = over(asked, (own | left).bits, now.cpus)
-    half = _without_whole_cores(manager, asked)
+    half = _refuse_split_cores(manager, asked)
     if half is not None:
         return half
     if missing > len(left):
         return resized_later(
             f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}{stays}"
         )
-    chosen = _among(manager, asked, own, NumaMask(nodes.bits))
+    chosen = _choose_including(manager, asked, own, NumaMask(nodes.bits))
     veto = manager.vetoed(asked, chosen) if manager.chooser is not None and isinstance(chosen, CpuSet) else None
     return chosen if veto is None else resized_later(veto.message)
 
 
-def _left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
+def _cpus_left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
     """Return CPUs of init containers that end before this container starts. They stay with the pod, and no other container of it has
     them.
     """
@@ -114,7 +114,7 @@ def _left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> C
     return left - others
 
 
-def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
+def _choose_including(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
     """Choose from the CPUs in question so that the kept ones are included: by the policy if it includes them, otherwise in addition to
     them.
     """
@@ -131,7 +131,7 @@ def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | 
     return kept | beside
 
 
-def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | None:
+def _refuse_split_cores(manager: CpuManager, asked: Question) -> NotResized | None:
     if not manager.options.full_pcpus_only:
         return None
     # The container's own CPUs count, too, which a new container doesn't have.
@@ -143,7 +143,7 @@ def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | N
     return (resized_later if is_possible else never_resized)(f"container {asked.container}: {refusal.message}")
 
 
-def _holding(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
+def _hold_cpus(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
     held = promises.of_pod(uid)
     of_cpus = held.of(CpuHoldings)
     first = (of_cpus.first_set(name) or own) & chosen

@@ -71,10 +71,10 @@ class CpuResource(Struct, frozen=True):
         return CpuResource(replace(manager, grantable=cpus))
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
-        return _listed(hints.container_hints(self.manager, promises, pod, container))
+        return _as_resource_hints(hints.container_hints(self.manager, promises, pod, container))
 
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
-        return _listed(hints.pod_hints(self.manager, promises, pod))
+        return _as_resource_hints(hints.pod_hints(self.manager, promises, pod))
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
         return allocate_container(self.manager, promises, pod, container)
@@ -209,5 +209,5 @@ class CpuResource(Struct, frozen=True):
         return ""
 
 
-def _listed(found: Hints | None) -> ResourceHints:
+def _as_resource_hints(found: Hints | None) -> ResourceHints:
     return (("cpu", DONT_CARE if found is None else found or UNSATISFIABLE),)

@@ -26,7 +26,7 @@ def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) ->
     if record is None:
         promises = Promises()
     else:
-        loaded = _loaded(manager, record)
+        loaded = _load(manager, record)
         if isinstance(loaded, StartRefused):
             return StartRefused(
                 f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the CPU manager "
@@ -37,7 +37,7 @@ def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) ->
     return validated_cpus(manager, promises)
 
 
-def _loaded(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | StartRefused:
+def _load(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | StartRefused:
     if isinstance(record, Unreadable):
         return StartRefused(record.message, _FILE)
     policy = "static" if manager.static else "none"
@@ -78,7 +78,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
         if not strict or Erratum.EMPTY_DEFAULT_SET_REFUSED in manager.quirks:
             return StartRefused("default cpuset cannot be empty", _FILE)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        promises = _with_present_cpus(manager, promises)
+        promises = _sync_online_cpus(manager, promises)
     default, reserved = default_set(promises), manager.reserved
     if strict and not reserved.isdisjoint(default):
         return StartRefused(
@@ -92,7 +92,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
             return StartRefused(
                 f'pod: {uid}, container: {name} cpuset: "{cpus}" overlaps with default cpuset "{default}"', _FILE
             )
-    twice = None if Erratum.OVERLAPS_TAKEN_OVER in manager.quirks else _held_twice(promises)
+    twice = None if Erratum.OVERLAPS_TAKEN_OVER in manager.quirks else _find_double_owner(promises)
     if twice is not None:
         return twice
     present = default | given_cpus(promises)
@@ -107,7 +107,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
     return promises
 
 
-def _held_twice(promises: Promises) -> StartRefused | None:
+def _find_double_owner(promises: Promises) -> StartRefused | None:
     """Find CPUs of a pod that another pod also has, or that are in the shared pool."""
     given = CpuSet()
     for uid, pod in promises.pods:
@@ -130,7 +130,7 @@ def given_cpus(promises: Promises) -> CpuSet:
     return CpuSet(CpuMask(given))
 
 
-def _with_present_cpus(manager: CpuManager, promises: Promises) -> Promises:
+def _sync_online_cpus(manager: CpuManager, promises: Promises) -> Promises:
     """Add CPUs that came online, or have no owner, to the shared pool, and remove those that went offline."""
     known = default_set(promises) | given_cpus(promises)
     appeared = CpuSet(manager.universe) - known

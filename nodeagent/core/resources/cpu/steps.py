@@ -63,10 +63,10 @@ def cpu_step(event: Allocated, picks: Sequence[Pick], pod: Pod) -> CpuStep | Non
     reusable = CpuSet() if reuse is None or reuse.pod_uid != pod.uid else reuse.cpus
     cpus = CpuSet() if event.refusal is not None or given is None else given
     answers = tuple(pick for pick in picks if isinstance(pick, PluginAnswered))
-    return CpuStep(event.container, cpus, cpus & reusable, _choices(picks), event.refusal is not None, answers)
+    return CpuStep(event.container, cpus, cpus & reusable, _list_choices(picks), event.refusal is not None, answers)
 
 
-def _choices(picks: Sequence[Pick]) -> tuple[CpuChoice, ...]:
+def _list_choices(picks: Sequence[Pick]) -> tuple[CpuChoice, ...]:
     choices: list[CpuChoice] = []
     share: Spread | None = None
     for pick in picks:
@@ -81,18 +81,18 @@ def _choices(picks: Sequence[Pick]) -> tuple[CpuChoice, ...]:
                 share = pick
             case Took():
                 last = choices[-1]
-                group = _group(pick, share)
-                choices[-1] = replace(last, groups=_joined(last.groups, group))
+                group = _make_group(pick, share)
+                choices[-1] = replace(last, groups=_join_group(last.groups, group))
     return tuple(choice for choice in choices if choice.count > 0)
 
 
-def _group(took: Took, share: Spread | None) -> TakenTogether:
+def _make_group(took: Took, share: Spread | None) -> TakenTogether:
     if share is None:
         return TakenTogether(took.rule, CpuSet(took.cpus), plugin=took.plugin)
     return TakenTogether(took.rule, CpuSet(took.cpus), share.node, share.is_remainder)
 
 
-def _joined(groups: tuple[TakenTogether, ...], group: TakenTogether) -> tuple[TakenTogether, ...]:
+def _join_group(groups: tuple[TakenTogether, ...], group: TakenTogether) -> tuple[TakenTogether, ...]:
     """Join consecutive groups that the same rule took."""
     if groups and replace(groups[-1], cpus=group.cpus) == group:
         return (*groups[:-1], replace(group, cpus=groups[-1].cpus | group.cpus))

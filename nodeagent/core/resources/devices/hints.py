@@ -40,15 +40,20 @@ def pool_hints(
     several = [device for device in pool.devices if (device.nodes or 0).bit_count() > 1]
     is_additive = request == 1 and not kept
     if len(ids) <= (MAX_LISTED_NODES if not several or is_additive else _MOST_LISTED):
-        return _listed(pool, ids, request, givable, kept) or UNSATISFIABLE
+        return _list_hints(pool, ids, request, givable, kept) or UNSATISFIABLE
     if is_additive:
-        return _family(every, ids, request, [_any_of(pool.devices, every)], [_any_of(givable, every)], [])
-    return _family(
-        every, ids, request, _at_lowest(pool.devices, every), _at_lowest(givable, every), _at_lowest(kept, every)
+        return _describe_hints(every, ids, request, [_any_of(pool.devices, every)], [_any_of(givable, every)], [])
+    return _describe_hints(
+        every,
+        ids,
+        request,
+        _count_at_lowest(pool.devices, every),
+        _count_at_lowest(givable, every),
+        _count_at_lowest(kept, every),
     )
 
 
-def _listed(
+def _list_hints(
     pool: DevicePool, ids: Sequence[int], request: int, givable: Sequence[PoolDevice], kept: Sequence[PoolDevice]
 ) -> HintList:
     there = [device.nodes or 0 for device in pool.devices]
@@ -71,12 +76,12 @@ def _any_of(devices: Iterable[PoolDevice], every: NumaMask) -> int:
     return nodes & every
 
 
-def _at_lowest(devices: Iterable[PoolDevice], every: NumaMask) -> list[int]:
+def _count_at_lowest(devices: Iterable[PoolDevice], every: NumaMask) -> list[int]:
     """Count a device near several nodes only at its lowest node. The hints miss some sets with other nodes, but none of them is wrong."""
     return [(nodes & -nodes) for device in devices if (nodes := (device.nodes or 0) & every)]
 
 
-def _family(
+def _describe_hints(
     every: NumaMask, ids: Sequence[int], request: int, there: Sequence[int], given: Sequence[int], kept: Sequence[int]
 ) -> Hints:
     """Describe the hints if listing them takes too long. Each entry has the nodes where a device counts."""

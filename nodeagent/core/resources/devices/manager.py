@@ -61,7 +61,7 @@ def allocate_container(
             why = f'changed request for resource "{resource}" from {len(own)} to {wanted}'
             return Allocation(promises, refusal=unexpected(f'pod "{pod.uid}" container "{container.name}" {why}'))
         try:
-            given = _given(manager, promises, pod, container.name, resource, wanted)
+            given = _choose_devices(manager, promises, pod, container.name, resource, wanted)
         except DevicePluginPostponedError as err:
             return Allocation(promises, refusal=Refusal(Reason.DEVICE_PLUGINS_SLOW, str(err)))
         except DevicePluginFailedError as err:
@@ -77,7 +77,7 @@ def allocate_container(
     return Allocation(promises)
 
 
-def _given(
+def _choose_devices(
     manager: DeviceManager, promises: Promises, pod: PodDemand, name: str, resource: str, wanted: int
 ) -> tuple[tuple[HeldDevice, ...], bytes | None] | str:
     """Choose devices and call the plugin's Allocate, or return kubelet's message if there are too few.
@@ -98,12 +98,12 @@ def _given(
             f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(available)}"
         )
     hint = promises.hint(pod.uid, name).mask
-    chosen = (*lent, *_picked(pool, pod.uid, available, lent, needed, None if hint is None else hint.bits))
+    chosen = (*lent, *_pick_devices(pool, pod.uid, available, lent, needed, None if hint is None else hint.bits))
     answer = None if pool.plugin is None else pool.plugin.allocate(pod.uid, tuple(device.id for device in chosen))
     return tuple(device.held(resource) for device in chosen), answer
 
 
-def _picked(
+def _pick_devices(
     pool: DevicePool,
     pod_uid: str,
     available: list[PoolDevice],

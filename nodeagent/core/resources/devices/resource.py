@@ -179,12 +179,12 @@ class DeviceResource(Struct, frozen=True):
         return pool_hints(pool, self.manager.every, wanted, available, lent)
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        return allocate_container(self.manager, promises, pod, self._own(container))
+        return allocate_container(self.manager, promises, pod, self._without_foreign(container))
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         return allocate_each(self, promises, pod)
 
-    def _own(self, container: ContainerDemand) -> ContainerDemand:
+    def _without_foreign(self, container: ContainerDemand) -> ContainerDemand:
         """Return a container without extended resources that other managers allocate."""
         if self.elsewhere.isdisjoint(name for name, _ in container.devices):
             return container

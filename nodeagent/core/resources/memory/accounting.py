@@ -42,10 +42,10 @@ def _table(total: int, reserved: int, pages: int) -> MemoryTable:
 
 def take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
     """Move up to `size` bytes from free to reserved, lowest node first. Every node of the group counts one assignment more."""
-    return _taken(machine, nodes, resource, size)[0]
+    return _take(machine, nodes, resource, size)[0]
 
 
-def _taken(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
+def _take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
     """Do the same as `take`, and return the bytes that were not free."""
     changed = []
     for node in machine:
@@ -61,7 +61,7 @@ def _taken(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> t
 
 def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
     """Move all `size` bytes. Bytes that no node has free overdraw the group's lowest node. Nodes that are gone are skipped."""
-    machine, short = _taken(machine, nodes, resource, size)
+    machine, short = _take(machine, nodes, resource, size)
     if short <= 0:
         return machine
     changed = []

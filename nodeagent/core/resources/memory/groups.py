@@ -39,7 +39,7 @@ def calculated_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: 
     if not amounts:
         return ()
     books = _books(promises, uid, amounts)
-    return _listed(groups, books) if groups.masks else _family(books)
+    return _list_groups(groups, books) if groups.masks else _describe_groups(books)
 
 
 def best_group(
@@ -106,7 +106,7 @@ def _books(promises: Promises, uid: str, amounts: Amounts) -> _Books:
     return _Books(machine, tables, reusable, tuple(used_cells(machine)), NumaMask(grouped))
 
 
-def _listed(groups: NodeGroups, books: _Books) -> Hints:
+def _list_groups(groups: NodeGroups, books: _Books) -> Hints:
     best = len(books.machine)
     fitting = []
     for mask in groups.masks:
@@ -118,7 +118,7 @@ def _listed(groups: NodeGroups, books: _Books) -> Hints:
     return tuple((mask, count == best) for mask, count in fitting)
 
 
-def _family(books: _Books) -> Hints:
+def _describe_groups(books: _Books) -> Hints:
     """Describe the same groups: single nodes and existing groups are listed, and unused nodes can form any new group."""
     every = [NumaMask(1 << node.id) for node in books.machine]
     best = _fewest(books)

@@ -27,10 +27,12 @@ def found_memory(
     nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
     if by_pod:
         return _found_by_pod(demand, nodes)
-    return MemoryHoldings(tuple(sorted(_found(entry, demand, nodes))))
+    return MemoryHoldings(tuple(sorted(_blocks_by_container(entry, demand, nodes))))
 
 
-def _found(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> Iterator[tuple[str, Blocks]]:
+def _blocks_by_container(
+    entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]
+) -> Iterator[tuple[str, Blocks]]:
     """Return each container's blocks. Memory of init containers that later ones didn't reuse counts once, for the first of them."""
     lasting: dict[str, int] = {}
     peak: dict[str, int] = {}
@@ -79,7 +81,7 @@ def keep_memory(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings
 ) -> Promises:
     """Allocate a pod's memory where it is, if the amounts are unchanged and fit with what other pods keep."""
-    held, charged = _kept(manager, promises, demand, before)
+    held, charged = _choose_kept(manager, promises, demand, before)
     accounts = memory_accounts(promises)
     for block in charged:
         accounts = charge(accounts, block.nodes, block.resource, block.size_bytes)
@@ -87,7 +89,7 @@ def keep_memory(
     return with_pod(after, pod.uid, after.of_pod(pod.uid).having(held))
 
 
-def _kept(
+def _choose_kept(
     manager: MemoryManager, promises: Promises, demand: PodDemand, before: MemoryHoldings
 ) -> tuple[MemoryHoldings, Blocks]:
     """Return the memory that a pod keeps, and the blocks to charge to the accounting."""
@@ -144,10 +146,12 @@ def memory_differences(
         return
     container = next(one for one in demand.containers if one.name == name)
     lacks = not stands and not demand.is_skipped and bool(container.memory)
-    yield HoldingChange("memory nodes", str(stood or "any"), str(stands or "any"), _why(manager, stood, lacks=lacks))
+    yield HoldingChange(
+        "memory nodes", str(stood or "any"), str(stands or "any"), _explain_change(manager, stood, lacks=lacks)
+    )
 
 
-def _why(manager: MemoryManager, stood: NumaSet, *, lacks: bool) -> str:
+def _explain_change(manager: MemoryManager, stood: NumaSet, *, lacks: bool) -> str:
     if not manager.static:
         return "memoryManagerPolicy is None now"
     gone = stood - NumaSet.from_ids(node.id for node in manager.machine)

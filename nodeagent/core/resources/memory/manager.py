@@ -120,12 +120,12 @@ def allocate_container(
     held = promises.of_pod(pod.uid)
     blocks = held.of(MemoryHoldings).blocks(container.name)
     if blocks is not None:
-        return Allocation(_with_reuse(promises, pod.uid, container.kind, blocks), (requests,))
+        return Allocation(_update_reuse(promises, pod.uid, container.kind, blocks), (requests,))
     if container.memory is None:
-        return _failed(promises, (requests,), NOT_REPRESENTABLE)
+        return _refuse(promises, (requests,), NOT_REPRESENTABLE)
     nodes = choose_nodes(manager, promises, pod.uid, container.memory, promises.hint(pod.uid, container.name))
     if isinstance(nodes, str):
-        return _failed(promises, (requests,), nodes)
+        return _refuse(promises, (requests,), nodes)
     blocks = tuple(Block(nodes, resource, size) for resource, size in container.memory)
     machine = memory_accounts(promises)
     taken_over: list[Block] = []
@@ -133,9 +133,9 @@ def allocate_container(
         taken_over.append(Block(nodes, resource, min(size, reusable_bytes(promises, pod.uid, nodes, resource))))
         machine = take(machine, nodes, resource, size - taken_over[-1].size_bytes)
     own = held.of(MemoryHoldings)
-    memory = _shrunk(put(own.memory, container.name, blocks), pod, container.name, taken_over)
+    memory = _deduct_reuse(put(own.memory, container.name, blocks), pod, container.name, taken_over)
     after = with_pod(promises, pod.uid, held.having(replace(own, memory=memory)))
-    after = _with_reuse(with_memory_accounts(after, machine), pod.uid, container.kind, blocks)
+    after = _update_reuse(with_memory_accounts(after, machine), pod.uid, container.kind, blocks)
     deltas = (requests, *(allocations("memory", "node") for _ in blocks), assignments("memory", "node_exclusive"))
     return Allocation(after, deltas)
 
@@ -178,7 +178,7 @@ def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: 
     return nodes
 
 
-def _failed(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
+def _refuse(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
     return Allocation(promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "node")), unexpected(error))
 
 
@@ -188,7 +188,7 @@ def reusable_bytes(promises: Promises, uid: str, nodes: NumaSet, resource: str) 
     return reuse.amount(nodes, resource) if reuse is not None and reuse.pod_uid == uid else 0
 
 
-def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Blocks) -> Promises:
+def _update_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Blocks) -> Promises:
     reuse = promises.of(MemoryBooks).reuse
     amounts = dict(reuse.amounts) if reuse is not None and reuse.pod_uid == uid else {}
     for block in blocks:
@@ -203,7 +203,7 @@ def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Block
     return promises if after == books.reuse else promises.having(replace(books, reuse=after))
 
 
-def _shrunk(
+def _deduct_reuse(
     memory: tuple[tuple[str, Blocks], ...], pod: PodDemand, name: str, blocks: Iterable[Block]
 ) -> tuple[tuple[str, Blocks], ...]:
     """Deduct what a container reuses from the blocks of init containers, so that a pod's blocks add up to its allocated memory."""

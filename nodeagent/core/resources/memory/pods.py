@@ -91,10 +91,10 @@ def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> 
     requests = plus(MEMORY_REQUESTS)
     refusal = check_pod(manager, pod)
     if refusal is not None:
-        return _failed(promises, (requests,), refusal)
+        return _refuse(promises, (requests,), refusal)
     nodes = choose_nodes(manager, promises, pod.uid, pod.memory, promises.hint(pod.uid, pod.containers[0].name))
     if isinstance(nodes, str):
-        return _failed(promises, (requests,), unexpected(nodes))
+        return _refuse(promises, (requests,), unexpected(nodes))
     machine = memory_accounts(promises)
     for resource, size in pod.memory:
         machine = take(machine, nodes, resource, size)
@@ -113,7 +113,7 @@ def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> 
     return Allocation(with_memory_accounts(replace(promises, pods=promises.pods.put(pod.uid, held)), machine), deltas)
 
 
-def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
     return Allocation(promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "pod")), refusal)
 
 

@@ -55,10 +55,10 @@ class MemoryResource(Struct, frozen=True):
         return MemoryResource(replace(self.manager, groups=NodeGroups((nodes,))))
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
-        return _listed(hints.container_hints(self.manager, promises, pod, container))
+        return _as_resource_hints(hints.container_hints(self.manager, promises, pod, container))
 
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
-        return _listed(hints.pod_hints(self.manager, promises, pod))
+        return _as_resource_hints(hints.pod_hints(self.manager, promises, pod))
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
         return allocate_container(self.manager, promises, pod, container)
@@ -182,7 +182,7 @@ class MemoryResource(Struct, frozen=True):
         return ""
 
 
-def _listed(found: hints.MemoryHints) -> ResourceHints:
+def _as_resource_hints(found: hints.MemoryHints) -> ResourceHints:
     # No opinion is one list that accepts any node. An empty list can't be satisfied.
     return tuple((resource, each or UNSATISFIABLE) for resource, each in found) or (("memory", DONT_CARE),)
 

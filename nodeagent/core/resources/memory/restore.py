@@ -35,7 +35,7 @@ def restored_memory(
         record: the content. None means that there is no file.
     """
     if record is not None:
-        loaded = _loaded(manager, promises, record)
+        loaded = _load(manager, promises, record)
         if isinstance(loaded, StartRefused):
             return StartRefused(
                 f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the memory manager "
@@ -46,7 +46,7 @@ def restored_memory(
     return validated_memory(manager, promises)
 
 
-def _loaded(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable) -> Promises | StartRefused:
+def _load(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable) -> Promises | StartRefused:
     if isinstance(record, Unreadable):
         return StartRefused(record.message, _FILE)
     policy = "Static" if manager.static else "None"
@@ -85,7 +85,7 @@ def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | S
 
 def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
     """Describe how the accounting differs from allocating all blocks on this machine. None means that it doesn't."""
-    expected = _replayed(manager, promises)
+    expected = _replay(manager, promises)
     if isinstance(expected, str):
         return expected
     if _differ(memory_accounts(promises), expected):
@@ -93,7 +93,7 @@ def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
     return None
 
 
-def _replayed(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
+def _replay(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
     """Allocate all blocks on the current machine, or return an error text if kubelet would refuse that."""
     if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
         return _charged(manager, promises)
